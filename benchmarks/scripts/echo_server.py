@@ -1,0 +1,58 @@
+"""A parameter server's transport with nothing behind it: every push is answered with the same weights at once.
+
+Arguments: address, blob directory, number of variables, floats in each. The token comes by FDT_TOKEN.
+"""
+
+import os
+import queue
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from fdt.quiet import quiet_import
+
+with quiet_import():
+    import tensorflow as tf
+
+from fdt.blobs import LocalBlobs
+from nfdt.server.applier import Sent
+from nfdt.server.policy import Send
+from nfdt.server.service import Service
+from nfdt.transport.buffers import Layout
+
+
+class EchoDesk:
+    """In place of nfdt.server.desk.Desk."""
+
+    def __init__(self, count: int, size: int) -> None:
+        layout = Layout([((size,), "float32")] * count, [], [])
+        self.job: Any = SimpleNamespace(spec=SimpleNamespace(id="benchmark"), layout=layout, loads=0)
+        self._sent = Sent([tf.fill([size], float(i)) for i in range(count)], [], [], ())
+        self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def open(self, worker: int, steps: int | None) -> Any:
+        return self._replies
+
+    def ask(self, worker: int) -> None:
+        self._replies.put(Send(worker, 0, (0,), self._sent))
+
+    def push(self, worker: int, message: Any, gradient: Any) -> bool:
+        self.ask(worker)
+        return True
+
+    def end_of_data(self, worker: int, batch: int) -> None:
+        self.ask(worker)
+
+
+def main(address: str, directory: str, count: str, size: str) -> None:
+    def failed(error: Exception, detail: str) -> None:
+        print(detail, file=sys.stderr, flush=True)
+
+    service = Service(LocalBlobs.open(directory), os.environ["FDT_TOKEN"], address, failed)
+    service.show(EchoDesk(int(count), int(size)))
+    print(service.address, flush=True)
+    sys.stdin.read()  # until ended
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,37 @@
+"""Runs an unmodified script and has its training done elsewhere."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from client_shim.fit import Run, fit_remotely
+from client_shim.imports import intercepted
+from client_shim.script import run_script
+from client_shim.settings import Settings
+from fdt.report import Reporter, Reporters
+
+__all__ = ["Settings", "run"]
+
+
+def run(
+    script: str,
+    argv: Sequence[str],
+    client: Any,
+    settings: Settings | None = None,
+    reporters: Reporter | Sequence[Reporter] = (),
+) -> int:
+    """Run `script` as `__main__` in this process, every `fit` of it on the engine that `client` is connected to.
+
+    `client`: a fdt.service.client.TrainingClient. Returns the script's exit code. Raises UserError: one line.
+    """
+    together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
+    state = Run(client, settings or Settings(), together)
+    with intercepted(lambda original, model, args, kwargs: fit_remotely(state, original, model, args, kwargs)):
+        code = run_script(script, argv)
+    if code == 0 and not state.fits:
+        print(f"{client.hello.engine}: the script called no fit(), so nothing was trained on workers", file=sys.stderr)
+    return code
+
+
+def _listed(reporters: Reporter | Sequence[Reporter]) -> Sequence[Reporter]:
+    return [reporters] if isinstance(reporters, Reporter) else reporters

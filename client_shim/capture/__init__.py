@@ -1,0 +1,1 @@
+"""What the script gave to `fit`, taken out whole: model, data, arguments."""

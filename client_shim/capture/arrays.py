@@ -1,0 +1,106 @@
+"""Arrays as Keras's own array adapters would give them to a model, taken out whole.
+
+Keras checks them, casts floats to floatx, folds `class_weight` into sample weights and packs (x, y, sample_weight);
+what comes out goes to shared memory once. So the dtypes and shapes that a worker sees are those that Keras alone gives.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fdt.errors import CaptureError
+from fdt.tensors import Array
+
+
+def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
+    """Whether Keras's array adapter would take these."""
+    if flavor == "keras":
+        from keras.src.trainers.data_adapters import array_data_adapter, is_grain_dataset, is_tf_dataset
+
+        if is_tf_dataset(x) or is_grain_dataset(x):
+            return False
+        return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
+    from tf_keras.src.engine import data_adapter as adapters
+
+    dense = (adapters.TensorLikeDataAdapter, adapters.GenericArrayLikeDataAdapter, adapters.ListsOfScalarsDataAdapter)
+    composite = adapters.CompositeTensorDataAdapter
+    return any(a.can_handle(x, y) for a in (*dense, composite))
+
+
+def element(flavor: str, x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
+    """The packed structure of arrays, first dimension rows, that Keras slices its batches from.
+
+    Raises Keras's own errors, and CaptureError for sparse and ragged tensors.
+    """
+    _refuse_sparse((x, y, sample_weight))
+    take = _keras if flavor == "keras" else _tf_keras
+    return _map(_plain, take(x, y, sample_weight, class_weight))
+
+
+def split(flavor: str, arrays: Any, fraction: float) -> tuple[Any, Any]:
+    """(training, validation) parts of (x, y, sample_weight), with Keras's own function: the last part validates."""
+    if flavor == "keras":
+        from keras.src.trainers.data_adapters import array_slicing as source
+    else:
+        from tf_keras.src.engine import data_adapter as source
+    train, validation = source.train_validation_split(arrays, validation_split=fraction)
+    return train, validation
+
+
+def _keras(x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    adapter = ArrayDataAdapter(x, y, sample_weight=sample_weight, class_weight=class_weight)
+    return tree.lists_to_tuples(array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow"))
+
+
+def _tf_keras(x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
+    from tf_keras.src.engine import data_adapter as adapters
+    from tf_keras.src.engine import training_utils
+
+    kind = adapters.select_data_adapter(x, y)
+    if kind is adapters.ListsOfScalarsDataAdapter:
+        x, y, sample_weight = (None if v is None else np.asarray(v) for v in (x, y, sample_weight))
+    x, y, sample_weight = adapters._process_tensorlike((x, y, sample_weight))
+    weights, _, _ = training_utils.handle_partial_sample_weights(y, sample_weight, None, check_all_flat=True)
+    packed = adapters.pack_x_y_sample_weight(x, y, weights)
+    adapters._check_data_cardinality(packed)
+    if not class_weight:
+        return packed
+    return adapters._make_class_weight_map_fn(class_weight)(*packed)
+
+
+def _refuse_sparse(value: Any) -> None:
+    for leaf in _leaves(value):
+        if hasattr(leaf, "dense_shape") or hasattr(leaf, "row_splits") or hasattr(leaf, "tocoo"):
+            raise CaptureError(
+                "data must be dense arrays: sparse and ragged tensors are not carried to workers yet. "
+                f"Received: {type(leaf).__name__}; densify it (tf.sparse.to_dense, .to_tensor()) before fit"
+            )
+
+
+def _plain(value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind == "O":  # strings; anything else TensorFlow refuses in its own words
+        import tensorflow as tf
+
+        return np.asarray(tf.convert_to_tensor(array).numpy())
+    return array
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [] if value is None else [value]
+
+
+def _map(function: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _map(function, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_map(function, item) for item in value)
+    return None if value is None else function(value)

@@ -1,0 +1,204 @@
+"""What `fit` was given, as the data of a job."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+
+from client_shim.capture import arrays
+from fdt import tensors
+from fdt.blobs import Blobs
+from fdt.job import ArrayData, Data, FeedData
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.structure import flatten, unflatten
+
+if TYPE_CHECKING:  # what needs TensorFlow is imported where it is used: the script imports it when it pleases
+    from client_shim.capture.feeds import FeedPlan
+    from client_shim.feed import Feeder, Talk
+
+FEED = "training"  # the one feed of a job
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `inspect` says of the data. `rows`, `batch` and `steps` are None while unknown."""
+
+    kind: str  # "arrays" | "tf.data" | "fed by the client"
+    rows: int | None
+    batch: int | None
+    steps: int | None
+    nbytes: int  # put into shared memory before training
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The data of one `fit`.
+
+    `spec`: tf.TypeSpec structure of a training batch, for models that are built lazily.
+    `validation`: None where there are none, and where the client validates: by choice, or as only it can draw them.
+    `validation_data`: what Keras's own fit should be given as `validation_data`: after `validation_split`, too.
+    `refs`: blobs to drop when the job is over.
+    """
+
+    train: Data
+    validation: Data | None
+    validation_data: Any
+    spec: Any
+    facts: Facts
+    validation_facts: Facts | None = None
+    refs: list[BlobRef] = field(default_factory=list)
+    feed: "FeedPlan | None" = None
+
+    def start_feeder(self, talk: "Talk", blobs: Blobs, job: str) -> "Feeder | None":
+        """The thread that draws the training batches, where only the client can."""
+        if self.feed is None:
+            return None
+        from client_shim.feed import Feeder
+
+        return Feeder(FEED, self.feed.epochs, talk, blobs, job)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The training or the validation half of `fit`'s arguments."""
+
+    x: Any
+    y: Any = None
+    sample_weight: Any = None
+    batch_size: int | None = None
+    steps: int | None = None
+    class_weight: dict[int, float] | None = None
+
+
+class _Taken(NamedTuple):
+    data: Data
+    spec: Any
+    facts: Facts
+
+
+def capture_data(
+    flavor: str,
+    blobs: Blobs,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    steps_per_epoch: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+    validation_batch_size: int | None = None,
+    validation_steps: int | None = None,
+    validate_remotely: bool = True,
+    **loop: Any,
+) -> Captured:
+    """Put what `fit` was given where workers can read it.
+
+    `flavor`: "keras" or "tf_keras". `loop`: those arguments of `fit` that matter for batches only the client can draw
+    (shuffle, epochs, initial_epoch; tf_keras: workers, use_multiprocessing, max_queue_size, model).
+    `class_weight` is folded into the data's sample weights here, by Keras's own functions: workers know nothing of it.
+    `validate_remotely` False leaves the validation data in the client. Raises CaptureError for what cannot be carried,
+    and whatever Keras itself raises for arguments it refuses.
+    """
+    if validation_split and validation_data is None:
+        (x, y, sample_weight), validation_data = arrays.split(flavor, (x, y, sample_weight), validation_split)
+    side = _Side(x, y, sample_weight, batch_size, steps_per_epoch, dict(class_weight) if class_weight else None)
+    taken = _take(flavor, blobs, side)
+    feed = None
+    if isinstance(taken, str):
+        feed = _feed(flavor, side, loop)
+        taken = _fed(feed, blobs, note=taken)
+    checked = None
+    if validation_data is not None and validate_remotely:
+        side = _Side(*_unpack(validation_data), validation_batch_size or batch_size, validation_steps)
+        checked = _take(flavor, blobs, side)
+    validation = checked if isinstance(checked, _Taken) else None
+    refs = _refs(taken.data) + (_refs(validation.data) if validation else [])
+    return Captured(
+        taken.data,
+        validation.data if validation else None,
+        validation_data,
+        taken.spec,
+        taken.facts,
+        validation.facts if validation else None,
+        refs,
+        feed,
+    )
+
+
+def _take(flavor: str, blobs: Blobs, side: _Side) -> _Taken | str:
+    """The data for workers to read by themselves; or why only the client can draw them."""
+    if _is_dataset(side.x):
+        return _take_dataset(flavor, blobs, side)
+    if arrays.can_take(flavor, side.x, side.y, side.sample_weight):
+        return _take_arrays(flavor, blobs, side)
+    return f"a {type(side.x).__name__} lives in the script's process"
+
+
+def _is_dataset(x: Any) -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(x, tensorflow.data.Dataset)
+
+
+def _feed(flavor: str, side: _Side, loop: Mapping[str, Any]) -> "FeedPlan":
+    from client_shim.capture import feeds
+
+    given = {"steps_per_epoch" if name == "steps" else name: value for name, value in vars(side).items()}
+    return feeds.plan(flavor, feeds.FeedArguments(**given, **loop))
+
+
+def _fed(feed: "FeedPlan", blobs: Blobs, note: str) -> _Taken:
+    data = FeedData(FEED, -1 if feed.steps is None else feed.steps, blobs.put(cloudpickle.dumps(feed.spec)))
+    return _Taken(data, feed.spec, Facts("fed by the client", None, None, feed.steps, 0, note))
+
+
+def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _Taken | str:
+    from client_shim.capture import datasets
+    from fdt.data.pipeline import Refused
+
+    for name, value in (("y", side.y), ("sample_weight", side.sample_weight)):
+        if value is not None:  # Keras's own rule
+            raise ValueError(
+                f"`{name}` must be part of the tf.data.Dataset that is passed as `x`. Received: {name} as well"
+            )
+    dataset = datasets.weighted(flavor, side.x, side.class_weight)
+    try:
+        data = datasets.capture(dataset, blobs)
+    except Refused as refusal:
+        return str(refusal)
+    steps = side.steps or (data.cardinality if data.cardinality >= 0 else None)
+    nbytes = sum(ref.nbytes for ref in _refs(data))
+    return _Taken(data, dataset.element_spec, Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes))
+
+
+def _take_arrays(flavor: str, blobs: Blobs, side: _Side) -> _Taken:
+    element = arrays.element(flavor, side.x, side.y, side.sample_weight, side.class_weight)
+    structure, leaves = flatten(element)
+    rows = len(leaves[0])
+    batch = side.batch_size or (-(-rows // side.steps) if side.steps else 32)
+    facts = Facts("arrays", rows, batch, side.steps or -(-rows // batch), tensors.packed_size(leaves))
+    data = ArrayData(blobs.put_arrays(leaves), structure, rows)
+    return _Taken(data, unflatten(structure, _specs(leaves)), facts)
+
+
+def _specs(leaves: list[Any]) -> list[Any]:
+    import tensorflow as tf
+
+    return [tf.TensorSpec([None, *a.shape[1:]], tf.string if a.dtype.kind in "OSU" else a.dtype) for a in leaves]
+
+
+def _refs(data: Data) -> list[BlobRef]:
+    return [value for value in vars(data).values() if isinstance(value, BlobRef) and value.id]
+
+
+def _unpack(data: Any) -> tuple[Any, Any, Any]:
+    """(x, y, sample_weight) as both flavors' unpack_x_y_sample_weight has it."""
+    parts = tuple(data) if isinstance(data, (list, tuple)) else (data,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"validation_data must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} items")
+    x, y, sample_weight = (*parts, None, None)[:3]
+    return x, y, sample_weight

@@ -1,0 +1,51 @@
+"""A script's tf.data pipeline as graph and arrays, if it means the same on every rank."""
+
+from typing import Any
+
+import cloudpickle
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.data import pipeline
+from fdt.data.pipeline import Refused
+from fdt.job import GraphData
+from fdt.rpc.tensor_pb2 import BlobRef
+
+
+def weighted(flavor: str, dataset: Any, class_weight: dict[int, float] | None) -> Any:
+    """`dataset` with `class_weight` folded into its sample weights by Keras's own map."""
+    if not class_weight:
+        return dataset
+    if flavor == "keras":
+        from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
+    else:
+        from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn as make_class_weight_map_fn
+    return dataset.map(make_class_weight_map_fn(class_weight))
+
+
+def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:
+    """`seed` 0: the job's own. Raises fdt.data.pipeline.Refused when the pipeline must stay in the client."""
+    spec = dataset.element_spec
+    _refuse_composites(spec)
+    parts = pipeline.take_apart(dataset)
+    return GraphData(
+        graph=blobs.put(parts.graph),
+        constants=blobs.put_arrays(parts.constants) if parts.constants else BlobRef(),
+        spec=blobs.put(cloudpickle.dumps(spec)),
+        cardinality=int(dataset.cardinality()),
+        seed=seed,
+    )
+
+
+def static_batch(dataset: Any) -> int | None:
+    """Rows of a batch, where tf.data knows them to be the same in all."""
+    leaves = [spec for spec in tf.nest.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)]
+    return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
+
+
+def _refuse_composites(spec: Any) -> None:
+    for leaf in tf.nest.flatten(spec):
+        if not isinstance(leaf, tf.TensorSpec) and type(leaf).__name__ != "NoneTensorSpec":
+            raise Refused(f"its elements hold a {type(leaf).__name__}")
+        if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank == 0:
+            raise Refused("its elements are single values, not batches")

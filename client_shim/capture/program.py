@@ -1,0 +1,66 @@
+"""The script's model, as the program of a job."""
+
+import contextlib
+import hashlib
+import json
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from fdt.blobs import Blobs
+from fdt.job import Program
+from fdt.keras import Flavor
+from fdt.keras.digest import canonical
+from fdt.trainable import Trainable
+
+
+def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
+    """Put the built, compiled `model` where workers find it. Raises CaptureError naming what cannot travel.
+
+    Two calls for a model that only training has changed give the same digest.
+    """
+    config = json.dumps({"settings": flavor.settings(), "layout": Trainable(flavor, model).layout()}).encode()
+    with local_modules_by_value():
+        objects = flavor.dumps(model)
+    digest = hashlib.sha256(config + canonical(objects)).hexdigest()
+    return Program(flavor.name, digest, blobs.put(config), blobs.put(objects))
+
+
+@contextlib.contextmanager
+def local_modules_by_value() -> Iterator[None]:
+    """Within, cloudpickle carries the modules beside the script whole: workers may not be able to import them."""
+    modules = [m for m in list(sys.modules.values()) if _is_local(m)]
+    added = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_local(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "__main__")
+    if not file or name == "__main__" or name not in sys.modules or name.partition(".")[0] in _OURS:
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(root) for root in _installed())
+
+
+_OURS = ("fdt", "client_shim", "hfdt", "nfdt")
+
+
+def _installed() -> list[Path]:
+    """Where Python and what pip installs live: importable in every worker."""
+    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots |= {*site.getsitepackages(), site.getusersitepackages()}
+    roots |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    return [Path(root).resolve() for root in roots if root]

@@ -1,0 +1,118 @@
+"""Draws the batches that only the client can draw, with Keras's own epoch loop, and sends them as they are wanted.
+
+Keras's loop decides what an epoch is (workers, queues, on_epoch_end, steps_per_epoch, the warning when data run out);
+here its batches go to shared memory instead of a training step.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.job import FEED_WINDOW
+from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.structure import flatten
+
+Epochs = Callable[[], Iterator[tuple[int, Iterator[Any]]]]  # (epoch, its batches), each drawn when asked for
+
+STOP_S = 1.0  # how long a batch that is being drawn may hold up the end of the job
+
+
+class Talk(Protocol):
+    """fdt.service.client.Conversation."""
+
+    def send(self, command: Command) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Feeder:
+    """A thread that sends one feed's batches, never more than were asked for."""
+
+    def __init__(self, name: str, epochs: Epochs, talk: Talk, blobs: Blobs, job: str) -> None:
+        self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
+        self._allowed: dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._sent: deque[BlobRef] = deque()
+        self._thread = threading.Thread(target=self._run, name=f"feed {name}", daemon=True)
+        self._thread.start()
+
+    def wanted(self, wanted: FeedWanted) -> None:
+        """Batches of `wanted.epoch` below index `wanted.up_to` may be sent."""
+        if wanted.name == self._name:
+            with self._changed:
+                self._allowed[wanted.epoch] = max(self._allowed.get(wanted.epoch, 0), wanted.up_to)
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the thread and drop what it sent last. Raises what the script's own data raised, if they did."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join(STOP_S)
+        for ref in list(self._sent):
+            self._blobs.drop(ref)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error from None  # what the engine said of it came after
+
+    def _run(self) -> None:
+        try:
+            for epoch, batches in self._epochs():
+                if not self._send_epoch(epoch, batches):
+                    return
+        except BaseException as error:  # noqa: BLE001 - the script's own, raised again where the script called fit
+            self._error = error
+            self._talk.cancel()
+
+    def _send_epoch(self, epoch: int, batches: Iterator[Any]) -> bool:
+        index = 0
+        while self._may_send(epoch, index):
+            batch = next(batches, None)
+            if batch is None:
+                self._send(FeedBatch(name=self._name, epoch=epoch, index=index, end=True))
+                return True
+            structure, leaves = flatten(_arrays(batch))
+            ref = self._blobs.put_arrays(leaves)
+            self._remember(ref)
+            self._send(FeedBatch(name=self._name, epoch=epoch, index=index, arrays=ref, structure=structure))
+            index += 1
+        return False
+
+    def _may_send(self, epoch: int, index: int) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or index < self._allowed.get(epoch, 0))
+            return not self._stopped
+
+    def _send(self, batch: FeedBatch) -> None:
+        self._talk.send(Command(job=self._job, feed=batch))
+
+    def _remember(self, ref: BlobRef) -> None:
+        """The engine drops what all ranks have taken; what it never saw taken is dropped at the end."""
+        self._sent.append(ref)
+        if len(self._sent) > 4 * FEED_WINDOW:
+            self._sent.popleft()
+
+
+def trimmed(batch: Any) -> Any:
+    """(x, y, None) is (x, y)."""
+    while isinstance(batch, tuple) and len(batch) > 1 and batch[-1] is None:
+        batch = batch[:-1]
+    return batch
+
+
+def _arrays(batch: Any) -> Any:
+    return trimmed(tf.nest.map_structure(_array, batch))
+
+
+def _array(leaf: Any) -> Any:
+    """A leaf as an array; an empty Optional, which is how Keras has generators yield None, as None."""
+    if isinstance(leaf, tf.experimental.Optional):
+        return leaf.get_value().numpy() if bool(leaf.has_value()) else None
+    return None if leaf is None else leaf.numpy()

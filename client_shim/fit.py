@@ -1,0 +1,190 @@
+"""`fit`, trained elsewhere: Keras's own loop in the client, with a train function that asks the engine.
+
+Keras's own `fit` runs: epochs, callbacks, History, validation and its logs stay its work. Only what it would compute a
+step with is replaced, for the length of the call: the data are one virtual step an epoch (one per real step where
+callbacks look at steps), and the train function lets the engine train the epoch and then writes weights, optimizer and
+metric variables into the client's model.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from client_shim.call import Call, Original, Run
+from client_shim.capture.data import Captured
+from client_shim.job import capture_call, make_job
+from client_shim.remote import Remote, Talk
+from client_shim.summary import summarize
+from client_shim.watched import watched_list
+from fdt.blobs import Blobs
+from fdt.job import BatchHooks, JobSpec
+from fdt.keras import flavor_of
+from fdt.keras.flavor import attribute
+from fdt.trainable import Trainable
+
+__all__ = ["Call", "Run", "fit_remotely"]
+
+
+def fit_remotely(run: Run, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `model.fit(*args, **kwargs)` does under `run`."""
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    arguments = dict(list(bound.arguments.items())[1:])
+    call = Call(original, model, arguments, flavor_of(model))
+    if run.busy:  # a callback trains something of its own
+        with _unreplaced(model):
+            return call.local()
+    call.flavor.refuse(model)
+    if not call.flavor.compiled(model) or arguments["epochs"] <= (arguments["initial_epoch"] or 0):
+        return call.local()  # Keras's own error, or its own nothing
+    run.busy = True
+    try:
+        return _fit(run, call)
+    finally:
+        run.busy = False
+
+
+def _fit(run: Run, call: Call) -> Any:
+    captured = capture_call(run, call)
+    refs = list(captured.refs)
+    try:
+        if not call.flavor.built(call.model):
+            call.flavor.build(call.model, without_nothing(captured.spec))
+        if not call.model.trainable_variables:
+            return call.local()
+        trainable = Trainable(call.flavor, call.model)
+        job = make_job(run, call, captured, trainable)
+        refs += [job.program.config, job.program.objects, job.state.model, job.state.optimizer]
+        run.fits += 1
+        return (run.instead or _train)(run, call, captured, trainable, job)
+    finally:
+        for ref in refs:
+            run.blobs.drop(ref)
+
+
+def _train(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> Any:
+    talk: Talk = run.client.train()
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters)
+    feeder = start_feeder(captured, talk, run.blobs, job.id)
+    try:
+        ready = remote.start(feeder)
+        for note in filter(None, ready.notes.split("\n")):
+            run.reporters.note(note)
+        run.reporters.job(summarize(run, call, captured, trainable, job, ready.steps_per_epoch))
+        history = _loop(call, captured, remote, ready.steps_per_epoch, remotely=job.validation is not None)
+        remote.finish()
+        return history
+    except BaseException:
+        remote.cancel()
+        raise
+    finally:
+        run.reporters.job_end()
+        if feeder is not None:
+            feeder.stop()  # raises what the script's own data raised: the cause of all else
+
+
+def _loop(call: Call, captured: Captured, remote: Remote, steps: int, *, remotely: bool) -> Any:
+    """Keras's own fit, its train function replaced."""
+    arguments, model = call.arguments, call.model
+    stepwise = call.hooks is not BatchHooks.NONE
+    callbacks = watched_list(
+        call.flavor.keras,
+        call.callbacks,
+        remote,
+        stepwise=stepwise,
+        add_history=True,
+        add_progbar=False,
+        model=model,
+        verbose=arguments["verbose"],
+        epochs=arguments["epochs"],
+        steps=steps or None,
+    )
+    own = {name: arguments[name] for name in _KEPT if name in arguments}
+    own["validation_data"] = captured.validation_data
+    own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
+    with _replaced(call, remote, stepwise, remotely):
+        x = _virtual(steps if stepwise else 1)
+        return call.original(model, x=x, verbose=0, callbacks=callbacks, shuffle=False, **own)
+
+
+# Arguments that Keras's own loop sees as the script gave them; the others are about training data.
+_KEPT = (
+    "epochs",
+    "initial_epoch",
+    "validation_steps",
+    "validation_freq",
+    "max_queue_size",
+    "workers",
+    "use_multiprocessing",
+)
+
+
+def _virtual(steps: int) -> Any:
+    """Data of `steps` steps that mean nothing; 0: it is not known how many."""
+    import tensorflow as tf
+
+    if steps:
+        return tf.data.Dataset.range(steps)
+    endless = tf.data.Dataset.range(1).repeat()
+    return endless.apply(tf.data.experimental.assert_cardinality(tf.data.experimental.UNKNOWN_CARDINALITY))
+
+
+_REPLACED = ("train_function", "make_train_function", "evaluate")
+
+
+@contextlib.contextmanager
+def _replaced(call: Call, remote: Remote, stepwise: bool, remotely: bool) -> Iterator[None]:
+    model = call.model
+    count = call.flavor.steps_per_execution(model)
+
+    def train_function(iterator: Any) -> dict[str, float]:
+        return remote.train_steps(count) if stepwise else remote.train_epoch()
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(attribute(model, "train_function", train_function))
+        stack.enter_context(attribute(model, "make_train_function", lambda force=False: train_function))
+        if remotely:
+            stack.enter_context(attribute(model, "evaluate", _evaluate(call, remote, stepwise)))
+        yield
+
+
+@contextlib.contextmanager
+def _unreplaced(model: Any) -> Iterator[None]:
+    """Keras's own model, while a callback trains it."""
+    taken = {name: model.__dict__.pop(name) for name in _REPLACED if name in model.__dict__}
+    model.__dict__["train_function"] = None
+    try:
+        yield
+    finally:
+        model.__dict__.update(taken)
+
+
+def _evaluate(call: Call, remote: Remote, stepwise: bool) -> Callable[..., Any]:
+    """`evaluate` that asks the engine when it is fit's own validation."""
+    original = call.model.evaluate
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("_use_cached_eval_dataset") or (stepwise and remote.written()):
+            return original(*args, **kwargs)  # the script's own, or of weights that only the client has
+        callbacks = kwargs["callbacks"]
+        callbacks.on_test_begin()
+        logs = call.flavor.result(call.model, remote.evaluate())
+        callbacks.on_test_end(logs)
+        return logs
+
+    return evaluate
+
+
+def start_feeder(captured: Captured, talk: Talk, blobs: Blobs, job: str) -> Any:
+    """The thread that draws the batches which the job's data leave to the client; None when there are none."""
+    start = getattr(captured, "start_feeder", None)
+    return start(talk, blobs, job) if start else None
+
+
+def without_nothing(spec: Any) -> Any:
+    """(x, y, None) as training steps get it: (x, y)."""
+    parts = list(spec) if isinstance(spec, tuple) else [spec]
+    while len(parts) > 1 and parts[-1] is None:
+        parts.pop()
+    return tuple(parts)

@@ -1,0 +1,181 @@
+"""`inspect`: the script up to its first `fit`, and what that would send; nothing is trained.
+
+Bytes are counted. The time of a step is measured on one real batch, and what it did to the model is undone; links are
+assumed, and said to be.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from client_shim.capture.data import Captured
+from client_shim.fit import Call, Run, fit_remotely
+from client_shim.imports import intercepted
+from client_shim.script import run_script
+from client_shim.settings import Settings
+from client_shim.summary import summarize
+from fdt.blobs import LocalBlobs
+from fdt.job import FeedData, JobSpec
+from fdt.report import JobSummary, Reporters, text
+from fdt.rpc.training_pb2 import HelloReply
+from fdt.trainable import Trainable
+
+LINKS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}  # bytes per second
+TIMED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the first `fit` would send. `step_s`: seconds of one step of the whole batch, here, None if not measured."""
+
+    job: JobSummary
+    note: str
+    step_s: float | None
+
+
+class _Seen(BaseException):
+    """The script has reached its first `fit`: it goes no further, whatever it catches."""
+
+
+def inspect(script: str, words: Sequence[str], engine: str, workers: int, settings: Settings) -> int:
+    """Run `script` up to its first `fit` and print what would be sent. Returns the exit code: 0, or the script's own.
+
+    Raises UserError where `fit` cannot be captured.
+    """
+    blobs = LocalBlobs.create()
+    found: list[Findings] = []
+
+    def look(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
+        found.append(examine(run, call, captured, trainable, job))
+        raise _Seen
+
+    client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
+    run = Run(client, settings, Reporters([]), instead=look)
+    try:
+        with intercepted(lambda *args: _stopping(run, found, *args)):
+            code = run_script(script, words)
+    finally:
+        blobs.close()
+    if not found and code:
+        return code
+    if not found:
+        print(f"{engine}: {script} calls no `fit`: nothing would be sent")
+        return 0
+    print("\n".join(report(found[0])))
+    return 0
+
+
+def _stopping(run: Run, found: list[Findings], *args: Any) -> Any:
+    """`fit` under `run`; having seen one, the script ends, without its own handlers seeing an error."""
+    try:
+        return fit_remotely(run, *args)
+    except _Seen:
+        raise SystemExit(0) from None
+
+
+def examine(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> Findings:
+    """The numbers of a captured `fit`."""
+    from fdt.data import open_source  # TensorFlow: not before the script has it
+
+    step_s = None
+    if not isinstance(job.data, FeedData):
+        source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
+        step_s = time_step(call.model, trainable, source.first_batch())
+    summary = summarize(run, call, captured, trainable, job, 0)
+    return Findings(summary, captured.facts.note, step_s)
+
+
+def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
+    """Seconds of the model's own training step on `batch`, compiled, the first left out; the variables are put back."""
+    import tensorflow as tf
+
+    saved = [array.copy() for array in trainable.model_arrays()], [a.copy() for a in trainable.optimizer_arrays()]
+    step = tf.function(model.train_step, reduce_retracing=True)
+    try:
+        step(batch)
+        started = time.perf_counter()
+        for _ in range(TIMED_STEPS):
+            logs = step(batch)
+        tf.nest.map_structure(lambda value: value.numpy(), logs)
+        return (time.perf_counter() - started) / TIMED_STEPS
+    finally:
+        trainable.write_model(saved[0])
+        trainable.write_optimizer(saved[1])
+
+
+def report(found: Findings) -> list[str]:
+    """A fact a line."""
+    job = found.job
+    steps = job.steps_per_epoch
+    facts = {
+        "model": f"{job.model}, {job.parameters:,} trainable parameters, {text.nbytes(job.gradient_bytes)}",
+        "loss": job.loss or "the model's own",
+        "optimizer": job.optimizer,
+        "data": f"{_DATA[job.data]}, {f'{job.samples:,} samples' if job.samples else 'samples not known'}, "
+        f"{text.nbytes(job.data_bytes)} in shared memory" + (f" ({found.note})" if found.note else ""),
+        "batch": f"{job.batch_size} samples" if job.batch_size else "not known",
+        "steps": f"{steps:,} an epoch" if steps else "not known until the data end",
+        "epochs": f"{job.epochs - job.initial_epoch}" + (", with validation" if job.validation else ""),
+        "once": f"{text.nbytes(job.state_bytes + job.data_bytes)} to start with (model, optimizer, data), then "
+        f"{text.nbytes(job.state_bytes)} an epoch",
+        **traffic(job),
+        **outlook(found),
+    }
+    return [f"{name + ':':<11} {value}" for name, value in facts.items()]
+
+
+_DATA = {
+    "arrays": "arrays",
+    "graph": "a tf.data pipeline that workers rebuild",
+    "feed": "drawn by the script, fed to workers",
+}
+
+
+def step_bytes(job: JobSummary) -> float:
+    """Bytes that one worker sends for one step: a ring's 2(n-1)/n of the gradient, or the gradient to the server."""
+    if job.engine == "hfdt":
+        return 2 * (job.workers - 1) / job.workers * job.gradient_bytes
+    return job.gradient_bytes
+
+
+def traffic(job: JobSummary) -> dict[str, str]:
+    """What a step sends, in words."""
+    sent = text.nbytes(step_bytes(job))
+    if job.engine == "hfdt":
+        return {"per step": f"each of {job.workers} workers sends and receives {sent} (ring all-reduce)"}
+    return {"per step": f"a worker pushes {sent} and pulls as much; the server moves it for all {job.workers}"}
+
+
+def outlook(found: Findings) -> dict[str, str]:
+    """Where the time will go, if every worker had a machine like this one and a link as assumed."""
+    job = found.job
+    if found.step_s is None:
+        return {"time": "not measured: the data are drawn by the script"}
+    cores = len(os.sched_getaffinity(0))
+    lines = {"compute": f"{_milliseconds(found.step_s)} a step, measured here: the whole batch on {cores} cores"}
+    for link, speed in LINKS.items():
+        lines[f"at {link}"] = _share(job, found.step_s, step_bytes(job) / speed)
+    return lines
+
+
+def _share(job: JobSummary, step_s: float, link_s: float) -> str:
+    """Synchronous: all compute a part, then all send. Asynchronous: whole batches; the server's link is everybody's."""
+    if job.engine == "hfdt":
+        compute_s = step_s / job.workers
+        total_s = compute_s + link_s
+        gain = step_s / total_s
+    else:
+        compute_s = step_s
+        total_s = max(compute_s + link_s, job.workers * link_s)
+        gain = job.workers * step_s / total_s
+    return (
+        f"{_milliseconds(link_s)} to send against {_milliseconds(compute_s)} to compute, were each worker a machine "
+        f"like this: about {gain:.1f} times as fast as one"
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

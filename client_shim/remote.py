@@ -1,0 +1,210 @@
+"""One conversation: the client's side of a job, step by step."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fdt.blobs import Blobs
+from fdt.errors import WorkerError
+from fdt.job import JobSpec, State
+from fdt.logs import numbers
+from fdt.report import Reporters
+from fdt.rpc import job_pb2
+from fdt.rpc import session_pb2 as pb
+from fdt.trainable import Trainable
+
+Array = np.ndarray
+
+
+class ScriptError(Exception):
+    """The script's own code raised in a worker; `str` is its traceback."""
+
+
+class Talk(Protocol):
+    """fdt.service.client.Conversation, or a stand-in."""
+
+    def send(self, command: pb.Command) -> None: ...
+
+    def events(self) -> Iterator[pb.Event]: ...
+
+    def close(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Feeder(Protocol):
+    """Draws the batches that the job's data leave to the client (client_shim/feed.py)."""
+
+    def wanted(self, wanted: pb.FeedWanted) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Remote:
+    """The training of one `fit`, elsewhere: what Keras's loop asks for, as commands and events."""
+
+    def __init__(self, job: JobSpec, trainable: Trainable, talk: Talk, blobs: Blobs, reporters: Reporters) -> None:
+        self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
+        self._talk, self._events = talk, talk.events()
+        self._feeder: Feeder | None = None
+        self._model = trainable.model_arrays()  # what the workers hold, as far as we know
+        self._optimizer = trainable.optimizer_arrays()
+        self._epoch, self._running, self._ended = 0, False, False
+        self._extra: dict[str, float] = {}
+
+    # -- the job ------------------------------------------------------------------------------------------------------
+    def start(self, feeder: Feeder | None = None) -> pb.Ready:
+        """Set the job up. Raises WorkerError when a worker cannot."""
+        self._feeder = feeder
+        self._send(setup=pb.Setup(job=self._job.to_proto()))
+        ready: pb.Ready = self._wait("ready")
+        return ready
+
+    def finish(self) -> None:
+        self._send(finish=pb.Finish())
+        self._wait("finished")
+        self._talk.close()
+
+    def cancel(self) -> None:
+        """Give the job up; never raises."""
+        self._talk.cancel()
+
+    # -- Watcher ------------------------------------------------------------------------------------------------------
+    def epoch_begins(self, epoch: int) -> None:
+        self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
+        self._reporters.epoch_begin(epoch)
+
+    def step_done(self) -> None:
+        if self._trainable.model.stop_training and self._running:
+            self._send(end_epoch=pb.EndEpoch())
+            self._end_epoch()
+
+    def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        self._reporters.epoch_end(epoch, numbers(logs))
+
+    def extra(self) -> dict[str, float]:
+        return self._extra
+
+    # -- what Keras's loop calls --------------------------------------------------------------------------------------
+    def train_epoch(self) -> dict[str, float]:
+        """Train the whole epoch; its logs."""
+        self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed()))
+        return self._end_epoch()
+
+    def train_steps(self, count: int) -> dict[str, float]:
+        """Train up to `count` steps in lock step; the logs of the last. Raises StopIteration when no step was left."""
+        logs: dict[str, float] | None = None
+        for _ in range(count):
+            done = None if self._ended else self._train_step()
+            if done is None:
+                break
+            logs = done
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate on the job's validation data; the metric variables hold the result."""
+        self._send(evaluate=pb.Evaluate(epoch=self._epoch))
+        done = self._wait("evaluated")
+        self._load_metrics(done.metrics)
+        return dict(done.logs)
+
+    def written(self) -> bool:
+        """Have callbacks written what the workers do not know yet?"""
+        held = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
+        return not (_same(held[0], self._model) and _same(held[1], self._optimizer))
+
+    def _train_step(self) -> dict[str, float] | None:
+        """The step's logs; None when the epoch had no step left."""
+        if self._running:
+            self._send(step=pb.Step(changed=self._changed()))
+        else:
+            self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed()))
+            self._running = True
+        done = self._wait("step_end", "epoch_end")
+        if isinstance(done, pb.EpochEnd):
+            self._take_epoch(done)
+            return None
+        self._load(done.state, done.metrics)
+        if done.last:
+            self._end_epoch()
+        return dict(done.logs)
+
+    def _end_epoch(self) -> dict[str, float]:
+        while True:
+            done = self._wait("epoch_end", "step_end")
+            if isinstance(done, pb.EpochEnd):
+                return self._take_epoch(done)
+            self._load(done.state, done.metrics)
+
+    def _take_epoch(self, done: pb.EpochEnd) -> dict[str, float]:
+        self._running, self._ended = False, True
+        self._extra = dict(done.extra)
+        self._load(done.state, done.metrics)
+        return dict(done.logs)
+
+    # -- variables ----------------------------------------------------------------------------------------------------
+    def _load(self, state: job_pb2.State, metrics: Any) -> None:
+        self._trainable.load(State(model=state.model, optimizer=state.optimizer), self._blobs)
+        if state.model.id:
+            self._model = self._blobs.get_arrays(state.model)
+            self._blobs.drop(state.model)
+        if state.optimizer.id:
+            self._optimizer = self._blobs.get_arrays(state.optimizer)
+            self._blobs.drop(state.optimizer)
+        self._load_metrics(metrics)
+
+    def _load_metrics(self, ref: Any) -> None:
+        if ref.id:
+            self._trainable.write_metrics(self._blobs.get_arrays(ref))
+            self._blobs.drop(ref)
+
+    def _changed(self) -> job_pb2.State:
+        """What callbacks wrote since the last load, by group."""
+        changed = job_pb2.State()
+        model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
+        if not _same(model, self._model):
+            self._model = model
+            changed.model.CopyFrom(self._blobs.put_arrays(model))
+        if not _same(optimizer, self._optimizer):
+            self._optimizer = optimizer
+            changed.optimizer.CopyFrom(self._blobs.put_arrays(optimizer))
+        return changed
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+    def _send(self, **kind: Any) -> None:
+        self._talk.send(pb.Command(job=self._job.id, **kind))
+
+    def _wait(self, *kinds: str) -> Any:
+        """The next event of one of `kinds`; what comes before it is passed on."""
+        for event in self._events:
+            self._reporters.event(event)
+            kind = event.WhichOneof("kind")
+            if kind in kinds:
+                return getattr(event, kind)
+            self._pass_on(kind, event)
+        raise WorkerError("the engine must not end before the job does. Received: end of events")
+
+    def _pass_on(self, kind: str | None, event: pb.Event) -> None:
+        if kind == "output":
+            sys.stdout.write(event.output.text)
+        elif kind == "failed":
+            raise _failure(event.failed)
+        elif kind == "feed_wanted" and self._feeder is not None:
+            self._feeder.wanted(event.feed_wanted)
+
+
+def _failure(failed: pb.Failed) -> Exception:
+    return ScriptError(failed.detail) if failed.users_code else WorkerError(failed.message)
+
+
+def _same(a: Sequence[Array], b: Sequence[Array]) -> bool:
+    return all(_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _equal(a: Array, b: Array) -> bool:
+    """Bit for bit: NaN is itself."""
+    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

@@ -1,0 +1,120 @@
+"""A script run as `__main__`, as `python script.py` would."""
+
+import contextlib
+import importlib.machinery
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from client_shim.remote import ScriptError
+from fdt.errors import EXIT_INTERRUPTED, UserError
+
+_OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("client_shim", "fdt"))
+
+
+def run_script(script: str, argv: Sequence[str]) -> int:
+    """Run `script` with `argv` in this process; its exit code. `__main__`, argv and path are put back afterwards.
+
+    Raises UserError: what the script asked of us and cannot have. Prints every other exception as Python would.
+    """
+    code = _compile(script)
+    module = _main_module(os.path.abspath(script))
+    with _standing_in(module, [script, *argv], os.path.dirname(os.path.realpath(script))):
+        try:
+            exec(code, module.__dict__)
+        except SystemExit as stop:
+            return _exit_code(stop.code)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        except UserError:
+            raise
+        except ScriptError as error:
+            print(str(error).rstrip(), file=sys.stderr)
+            return 1
+        except BaseException as error:
+            without_our_frames(error)
+            sys.excepthook(type(error), error, error.__traceback__)
+            return 1
+        finally:
+            _flush()
+    return 0
+
+
+def _compile(script: str) -> CodeType:
+    try:
+        with io.open_code(os.path.abspath(script)) as file:
+            source = file.read()
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"the script must be a Python file. Received: {script}: no such file") from None
+    except OSError as error:
+        raise UserError(f"the script must be readable. Received: {script}: {error.strerror}") from None
+    try:
+        return compile(source, os.path.abspath(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        sys.excepthook(type(error), error.with_traceback(None), None)
+        raise UserError(f"the script must be Python. Received: {script}: {type(error).__name__}, see above") from None
+
+
+def _main_module(path: str) -> ModuleType:
+    module = ModuleType("__main__")
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    module.__dict__.update(
+        {"__file__": path, "__builtins__": __builtins__, "__loader__": loader, "__spec__": None, "__cached__": None}
+    )
+    return module
+
+
+@contextlib.contextmanager
+def _standing_in(module: ModuleType, argv: list[str], folder: str) -> Iterator[None]:
+    before = sys.modules["__main__"], sys.argv, list(sys.path)
+    ours = os.path.dirname(os.path.realpath(sys.argv[0])) if sys.argv else ""
+    if sys.path and os.path.realpath(sys.path[0] or ".") == ours:
+        del sys.path[0]  # the folder of our own command
+    sys.modules["__main__"], sys.argv = module, argv
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def without_our_frames(error: BaseException, seen: set[int] | None = None) -> None:
+    """Take our own frames out of the traceback of `error` and of what it came from."""
+    seen = set() if seen is None else seen
+    if id(error) in seen:
+        return
+    seen.add(id(error))
+    error.__traceback__ = _stripped(error.__traceback__)
+    for other in (error.__cause__, error.__context__):
+        if other is not None:
+            without_our_frames(other, seen)
+
+
+def _stripped(traceback: TracebackType | None) -> TracebackType | None:
+    kept = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    rebuilt: TracebackType | None = None
+    for frame in reversed(kept):
+        rebuilt = TracebackType(rebuilt, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return rebuilt
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

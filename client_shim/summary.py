@@ -1,0 +1,70 @@
+"""What reporters are told of a job before it starts."""
+
+from typing import TYPE_CHECKING, Any
+
+from client_shim.capture.data import Captured
+from fdt.job import ArrayData, Data, GraphData, JobSpec
+from fdt.report import JobSummary
+from fdt.trainable import Trainable
+
+if TYPE_CHECKING:
+    from client_shim.call import Call, Run
+
+
+def summarize(
+    run: "Run", call: "Call", captured: Captured, trainable: Trainable, job: JobSpec, steps: int
+) -> JobSummary:
+    """The numbers of `job`, trained on `steps` steps an epoch (0: not known)."""
+    arguments = call.arguments
+    return JobSummary(
+        job=job.id,
+        engine=run.engine,
+        workers=run.client.hello.workers,
+        model=call.model.name,
+        parameters=sum(_size(v) for v in trainable.trainable),
+        gradient_bytes=sum(_size(v) * _itemsize(v) for v in trainable.trainable),
+        state_bytes=job.state.model.nbytes + job.state.optimizer.nbytes,
+        loss=_name(getattr(call.model, "loss", None)),
+        optimizer=type(call.model.optimizer).__name__ if call.model.optimizer is not None else "",
+        data=_kind(captured.train),
+        data_bytes=captured.facts.nbytes,
+        samples=captured.facts.rows or 0,
+        batch_size=captured.facts.batch or 0,
+        steps_per_epoch=steps or captured.facts.steps or 0,
+        epochs=arguments["epochs"],
+        initial_epoch=arguments["initial_epoch"] or 0,
+        validation=captured.validation_data is not None,
+        verbose=_verbosity(arguments["verbose"]),
+        options=job.options,
+    )
+
+
+def _size(variable: Any) -> int:
+    size = 1
+    for length in variable.shape:
+        size *= int(length)
+    return size
+
+
+def _itemsize(variable: Any) -> int:
+    import tensorflow as tf
+
+    return int(tf.as_dtype(variable.dtype).size)
+
+
+def _name(loss: Any) -> str:
+    if loss is None or isinstance(loss, str):
+        return loss or ""
+    if isinstance(loss, (list, tuple)):
+        return ", ".join(map(_name, loss))
+    if isinstance(loss, dict):
+        return ", ".join(f"{key}: {_name(value)}" for key, value in loss.items())
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
+
+
+def _kind(data: Data) -> str:
+    return "arrays" if isinstance(data, ArrayData) else "graph" if isinstance(data, GraphData) else "feed"
+
+
+def _verbosity(verbose: Any) -> int:
+    return 1 if verbose == "auto" else int(verbose)

@@ -1,0 +1,3 @@
+"""What both engines need: the job, its data, the program a worker rebuilds, launch, reports, errors."""
+
+__version__ = "0.1.0"

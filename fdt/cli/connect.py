@@ -1,0 +1,59 @@
+"""A client of an engine: one that lives in this process as long as the run, or a server's."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fdt.cli.signals import undisturbed
+from fdt.errors import UsageError
+from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
+from fdt.service.client import TrainingClient
+from fdt.service.engine import Engine
+from fdt.service.server import serve
+
+
+@contextlib.contextmanager
+def embedded(engine: Engine) -> Iterator[TrainingClient]:
+    """Start `engine`; its members come up while the script still loads. They are gone when the context ends."""
+    token = new_token()
+    try:
+        engine.start()
+        running = serve(engine, f"unix:{engine.blobs.directory}/engine.sock", token)
+        try:
+            with contextlib.closing(TrainingClient(running.address, token)) as client:
+                yield client
+        finally:
+            with undisturbed():
+                running.stop()
+    finally:
+        with undisturbed():
+            engine.stop()
+
+
+@contextlib.contextmanager
+def remote(address: str, token: str, engine: str, workers: int | None) -> Iterator[TrainingClient]:
+    """A client of the server at `address`. Raises UserError when it is not `engine`'s, or has not `workers` workers."""
+    with contextlib.closing(TrainingClient(address, token)) as client:
+        hello = client.hello
+        if hello.engine != engine:
+            raise UsageError(f"the server must be {engine}'s; use `{hello.engine} run`. Received: {address}")
+        if workers not in (None, hello.workers):
+            raise UsageError(
+                f"the server at {address} has {hello.workers} workers: leave -np out, or give it to "
+                f"`{engine} serve`. Received: -np {workers}"
+            )
+        yield client
+
+
+def take_token(file: Path | None) -> str:
+    """The server's token. FDT_TOKEN leaves the environment: neither the script nor its children need it."""
+    given = os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if file is None:
+        if not given:
+            raise UsageError(f"--server needs a token: --token-file FILE, or {TOKEN_VARIABLE} set. Received: neither")
+        return checked(given)
+    try:
+        return checked(file.read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file must be a file that can be read. Received: {error}") from None

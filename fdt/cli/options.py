@@ -1,0 +1,119 @@
+"""The options of `run`, `inspect` and `serve` that both engines have, and the types of their values."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fdt.cli.program import option
+from fdt.errors import UsageError
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+DEFAULT_WORKERS = 2
+
+TRAINING, REPORTS, SERVER = "Training", "What is shown and kept", "A running server"
+
+
+class Count(click.ParamType[int]):
+    """A whole number, `least` or more."""
+
+    name = "N"
+
+    def __init__(self, what: str, least: int = 1) -> None:
+        self.what, self.least = what, least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = self.least - 1
+        if number < self.least:
+            name = param.opts[0] if param else "it"
+            raise UsageError(f"{name} must be {self.what}, {self.least} or more. Received: {value}")
+        return number
+
+
+class Address(click.ParamType[str]):
+    """HOST:PORT on this machine's loopback, or unix:PATH."""
+
+    name = "HOST:PORT|unix:PATH"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from fdt.service.transport import check_local  # gRPC: not needed for --help
+
+        check_local(str(value))
+        return str(value)
+
+
+def workers_option(function: Decorated) -> Decorated:
+    """`-np N`."""
+    text = f"Number of workers. Also taken after the script.  [default: {DEFAULT_WORKERS}]"
+    return option(TRAINING, "-np", "--num-proc", "workers", type=Count("a number of workers"), help=text)(function)
+
+
+def seed_option(function: Decorated) -> Decorated:
+    """`--seed N`."""
+    text = "Seed of permutations and of unseeded shuffles.  [default: the script's own, else a fresh one]"
+    return option(TRAINING, "--seed", type=Count("a seed", 0), help=text)(function)
+
+
+def report_options(function: Decorated) -> Decorated:
+    """--log-dir, --tensorboard, --verbose, --quiet."""
+    directory = click.Path(file_okay=False, path_type=Path)
+    options = [
+        option(
+            REPORTS, "--log-dir", type=directory, metavar="DIR", help="Every record as JSON lines, a log per worker."
+        ),
+        option(REPORTS, "--tensorboard", type=directory, metavar="DIR", help="TensorFlow event files, per worker."),
+        option(REPORTS, "-v", "--verbose", is_flag=True, help="Say where the workers' logs are, and keep them."),
+        option(REPORTS, "-q", "--quiet", is_flag=True, help="No progress, no summary, no notes; errors only."),
+    ]
+    return apply(options, function)
+
+
+def server_options(function: Decorated) -> Decorated:
+    """--server, --token-file."""
+    options = [
+        option(
+            SERVER,
+            "--server",
+            type=Address(),
+            metavar=Address.name,
+            help="Train on a server that `serve` started, not one of our own.",
+        ),
+        option(
+            SERVER,
+            "--token-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="File that holds the server's token; or set FDT_TOKEN in the environment.",
+        ),
+    ]
+    return apply(options, function)
+
+
+def listen_options(function: Decorated) -> Decorated:
+    """--host, --port, --socket."""
+    options = [
+        option(
+            SERVER, "--host", default="127.0.0.1", help="Address to listen on; loopback only.  [default: 127.0.0.1]"
+        ),
+        option(SERVER, "--port", type=Count("a port", 0), default=0, help="Port to listen on.  [default: a free one]"),
+        option(SERVER, "--socket", type=click.Path(), metavar="PATH", help="Listen on a Unix socket instead."),
+    ]
+    return apply(options, function)
+
+
+def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    """Those of `values` that are set, as JobSpec.options has them: strings, "1" for a flag."""
+    chosen = {name: values[name] for name in names if values.get(name) not in (None, False)}
+    return {name: "1" if value is True else str(value) for name, value in chosen.items()}
+
+
+def apply(options: list[Callable[[Any], Any]], function: Decorated) -> Decorated:
+    """Decorate `function` with `options`, which the help lists in this order."""
+    for decorate in reversed(options):
+        function = decorate(function)
+    return function

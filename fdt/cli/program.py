@@ -1,0 +1,141 @@
+"""The command line's frame: commands that take a script, options in groups, one line for every error."""
+
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+
+import fdt
+from fdt.cli import words
+from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+OTHER_OPTIONS = "Other"
+
+
+class Option(click.Option):
+    """An option that stands under a heading in the help."""
+
+    def __init__(self, *args: Any, group: str = OTHER_OPTIONS, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+def option(group: str, *names: str, **kwargs: Any) -> Callable[[Decorated], Decorated]:
+    """`click.option` under the heading `group`."""
+    return click.option(*names, cls=Option, group=group, **kwargs)
+
+
+class Command(click.Command):
+    """A command whose help groups its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record:
+                groups.setdefault(getattr(param, "group", OTHER_OPTIONS), []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+class ScriptCommand(Command):
+    """A command that takes a script and the script's own words; calls back with `script`, `words`, and our options."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parts = words.split(args, *self._names(ctx))
+        rest = super().parse_args(ctx, parts.ours)
+        if parts.script is None:
+            raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")
+        ctx.params.update(script=checked_script(parts.script), words=parts.words)
+        if parts.overlooked:
+            tell(ctx, _whose(ctx.command_path, parts.script, parts.overlooked))
+        return rest
+
+    def _names(self, ctx: click.Context) -> tuple[set[str], set[str]]:
+        valued: set[str] = set()
+        flags: set[str] = set()
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option):
+                (flags if param.is_flag or param.count else valued).update(param.opts + param.secondary_opts)
+        return valued, flags
+
+
+class Program(click.Group):
+    """`hfdt` or `nfdt`. Whatever goes wrong for the user is one line on stderr and an exit code."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in self.commands or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        if name.endswith(".py"):
+            raise UsageError(f"to train a script: {self.name} run {' '.join(args)}. Received: no command")
+        close = get_close_matches(name, self.commands, 1)
+        hint = f"did you mean {close[0]}?" if close else f"they are {', '.join(self.commands)}"
+        raise UsageError(f"no such command; {hint} Received: {name!r}")
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        plain: Any = super().main
+        body = partial(plain, *args, standalone_mode=False, **{**extra, "prog_name": self.name})
+        if standalone_mode:
+            sys.exit(self._guarded(body))
+        return body()
+
+    def _guarded(self, body: Callable[[], Any]) -> int:
+        """The exit code of `body`, its errors told in one line each."""
+        try:
+            return body() or 0
+        except UserError as error:
+            return self._fail(f"error: {error}", error.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return error.exit_code
+        except click.ClickException as error:
+            return self._fail(f"error: {error.format_message()}", error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            return self._fail("interrupted", EXIT_INTERRUPTED)
+
+    def _fail(self, message: str, code: int) -> int:
+        click.echo(f"{self.name}: {' '.join(message.split())}", err=True)
+        return code
+
+
+def program(name: str, text: str) -> Program:
+    """The command `name`, with --help and --version."""
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    group = Program(name, help=text, context_settings=settings, no_args_is_help=True)
+    return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
+
+
+def tell(ctx: click.Context, text: str) -> None:
+    """One line for the user, on stderr."""
+    click.echo(f"{ctx.find_root().info_name}: {text}", err=True)
+
+
+def checked_script(path: str) -> str:
+    """Raises UsageError unless `path` is a file that can be read."""
+    if os.path.isdir(path):
+        raise UsageError(f"the script must be a Python file. Received: the directory {path}")
+    if not os.path.exists(path):
+        raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the script must be readable. Received: {path}")
+    return path
+
+
+def _whose(command: str, script: str, names: list[str]) -> str:
+    listed = ", ".join(names)
+    return f"{listed} after the script: given to the script; ours go before it: {command} {names[0]} ... {script}"

@@ -1,0 +1,99 @@
+"""`run`: the script as an engine's client; nothing is left behind however it ends."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdt.cli.logs import Logs, log_directory
+from fdt.cli.signals import ended_by_signals
+from fdt.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
+    from fdt.report import Reporter, Reporters
+    from fdt.service.client import TrainingClient
+    from fdt.service.engine import Engine
+
+MakeEngine = Callable[[Path], "Engine"]
+RunScript = Callable[["TrainingClient", "Reporters"], int]  # the script's exit code
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who is to train, and what is shown and kept. `workers` is None where the user named no number."""
+
+    engine: str
+    workers: int | None = None
+    server: str | None = None
+    token_file: Path | None = None
+    log_dir: Path | None = None
+    tensorboard: Path | None = None
+    verbose: bool = False
+    quiet: bool = False
+
+
+def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int:
+    """Run the script; return its exit code.
+
+    `make_engine` is called with the directory of the members' logs, unless a server is to be used.
+    """
+    from fdt.quiet import quiet_import
+
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    with ended_by_signals(), log_directory(request.engine, request.log_dir) as logs:
+        with _connected(request, make_engine, logs.directory) as client, quiet_import():
+            return _run_script(request, client, run_script, logs)
+
+
+def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
+    from fdt.cli import connect
+
+    if request.server is None:
+        return connect.embedded(make_engine(logs))
+    token = connect.take_token(request.token_file)
+    return connect.remote(request.server, token, request.engine, request.workers)
+
+
+def _run_script(request: Request, client: "TrainingClient", run_script: RunScript, logs: Logs) -> int:
+    from fdt.report import Reporters
+    from fdt.report.summary import Summary
+
+    workers = client.hello.workers
+    summary = Summary(request.engine, workers, _where_logs_are(request, client, logs), quiet=request.quiet)
+    reporters = Reporters([*_reporters(request, workers, logs), summary])
+    try:
+        if request.verbose and request.server is None:
+            logs.keep = True
+            reporters.note(f"{workers} workers; their logs are in {logs.directory}")
+        code = run_script(client, reporters)
+        if code == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt
+        return code
+    except BaseException:
+        summary.silence()
+        raise
+    finally:
+        logs.keep = logs.keep or summary.failed
+        reporters.close()
+
+
+def _reporters(request: Request, workers: int, logs: Logs) -> list["Reporter"]:
+    from fdt.report.jsonl import Jsonl
+    from fdt.report.screen import Screen
+    from fdt.report.tensorboard import TensorBoard
+
+    chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
+    if request.log_dir is not None:
+        chosen.append(Jsonl(logs.directory, workers))
+    if request.tensorboard is not None:
+        chosen.append(TensorBoard(request.tensorboard))
+    return chosen
+
+
+def _where_logs_are(request: Request, client: "TrainingClient", logs: Logs) -> str:
+    if request.server is not None:
+        return f"{client.hello.run_dir} (the server's)"
+    kept = request.log_dir is not None or request.verbose
+    return str(logs.directory) if kept else "not kept (--log-dir DIR keeps them)"

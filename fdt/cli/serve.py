@@ -1,0 +1,84 @@
+"""`serve`: an engine that stands, for one client after another."""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fdt.cli.signals import ended_by_signals, undisturbed
+
+if TYPE_CHECKING:
+    from fdt.service.engine import Engine
+
+
+def address_of(host: str, port: int, socket: str | None) -> str:
+    """Where to listen. Raises UsageError unless it is on this machine's loopback, or a Unix socket."""
+    from fdt.service.transport import check_local
+
+    if socket is not None:
+        return f"unix:{os.path.abspath(socket)}"
+    address = f"[{host}]:{port}" if ":" in host.strip("[]") and "[" not in host else f"{host}:{port}"
+    check_local(address)
+    return address
+
+
+def serve(name: str, address: str, log_dir: Path | None, make_engine: Callable[[Path], "Engine"]) -> int:
+    """Serve until Ctrl-C or SIGTERM, which is how it is meant to end: exit code 0.
+
+    The token is FDT_TOKEN's where that is set, else a new one, in a file that only this user can read.
+    """
+    from fdt.cli.logs import prepared
+
+    private = Path(tempfile.mkdtemp(prefix=f"{name}-serve-"))
+    try:
+        with ended_by_signals():
+            _serve(name, address, prepared(log_dir) if log_dir else private, private / "token", make_engine)
+    except (KeyboardInterrupt, SystemExit):
+        click.echo(f"{name}: stopped", err=True)
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    return 0
+
+
+def _serve(name: str, address: str, logs: Path, token_file: Path, make_engine: Callable[[Path], "Engine"]) -> None:
+    from fdt.service import server
+    from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
+
+    given = checked(os.environ.pop(TOKEN_VARIABLE, "").strip())
+    engine = make_engine(logs)
+    try:
+        token = given or new_token()
+        running = server.serve(engine, address, token)  # before the workers: a port in use is said at once
+        try:
+            engine.start()
+            if not given:
+                _write_privately(token_file, token)
+            _announce(name, engine.workers, running.address, None if given else token_file, logs)
+            threading.Event().wait()
+        finally:
+            with undisturbed():
+                running.stop()
+    finally:
+        with undisturbed():
+            engine.stop()
+
+
+def _announce(name: str, workers: int, address: str, token_file: Path | None, logs: Path) -> None:
+    """`token_file`: None where the caller chose the token."""
+    from fdt.service.auth import TOKEN_VARIABLE
+
+    option = f"--token-file {token_file} " if token_file else ""
+    click.echo(f"{name}: {workers} workers at {address}")
+    click.echo(f"{name}: token in {token_file or TOKEN_VARIABLE}, logs in {logs}")
+    click.echo(f"{name}: train there with: {name} run --server {address} {option}script.py")
+
+
+def _write_privately(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")

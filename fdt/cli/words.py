@@ -1,0 +1,72 @@
+"""Whose word is it: ours before the script; after it the script's, but for -np, --async and --sync, until `--`."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+WORKERS = "-np"
+EVERYWHERE = ("--async", "--sync")
+
+_GLUED = re.compile(rf"{WORKERS}(\d+)")  # -np4, as mpirun's users write it
+
+
+@dataclass
+class Split:
+    """A command line in three parts. `overlooked`: the script's words that are also names of options of ours."""
+
+    ours: list[str] = field(default_factory=list)
+    script: str | None = None
+    words: list[str] = field(default_factory=list)
+    overlooked: list[str] = field(default_factory=list)
+
+
+def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) -> Split:
+    """Split `argv` at the script, the first word before which no option of ours (`valued`: takes a value) stands.
+
+    Unknown options before the script stay among ours, for the parser to refuse.
+    """
+    parts, rest = Split(), list(reversed(argv))
+    ends_options = _before_script(parts, rest, valued)
+    if ends_options:
+        parts.words = rest[::-1]
+    else:
+        _after_script(parts, rest, {*valued, *flags})
+    return parts
+
+
+def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bool:
+    """Move words up to the script; return whether a `--` stood before it: then all words behind it are the script's."""
+    while rest:
+        word = rest.pop()
+        if word == "--":
+            parts.script = rest.pop() if rest else None
+            return True
+        if word == "-" or not word.startswith("-"):
+            parts.script = word
+            return False
+        parts.ours += _unglued(word)
+        if word in valued and rest:
+            parts.ours.append(rest.pop())
+    return False
+
+
+def _after_script(parts: Split, rest: list[str], names: Collection[str]) -> None:
+    while rest:
+        word = rest.pop()
+        if word == "--":
+            parts.words += rest[::-1]
+            return
+        if word in EVERYWHERE or _GLUED.fullmatch(word) or word.startswith(f"{WORKERS}="):
+            parts.ours += _unglued(word)
+        elif word == WORKERS:
+            parts.ours += [word, *([rest.pop()] if rest else [])]
+        else:
+            parts.words.append(word)
+            name = word.partition("=")[0]
+            if name in names and name not in parts.overlooked:
+                parts.overlooked.append(name)
+
+
+def _unglued(word: str) -> list[str]:
+    glued = _GLUED.fullmatch(word)
+    return [WORKERS, glued[1]] if glued else [word]

@@ -1,0 +1,89 @@
+"""The batches of a job, as each rank and each engine reads them."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.data.arrays import ArraySource
+from fdt.data.epochs import Epochs, Seam
+from fdt.data.feed import Feed, FeedSource
+from fdt.data.graph import GraphSource
+from fdt.data.source import Batch, Reader, Source
+from fdt.errors import UsageError
+from fdt.job import ArrayData, Data, FeedData, FitArguments, GraphData
+
+__all__ = ["Batch", "Feed", "Reader", "Source", "first_batch_checksum", "open_source"]
+
+DEFAULT_BATCH = 32  # Keras's own
+RANDOM_SAMPLING = "random-sampling"
+
+
+def open_source(
+    data: Data,
+    fit: FitArguments,
+    blobs: Blobs,
+    seed: int,
+    *,
+    training: bool,
+    options: Mapping[str, str] | None = None,
+    feed: Feed | None = None,
+    flavor: str = "keras",
+) -> Source:
+    """The source of `data` as `fit` reads it; `seed` orders what is shuffled.
+
+    `training` False: the validation data, never shuffled, read from their start every time. `options["partition"]`
+    may be "random-sampling" (readers of arrays only). `class_weight` is in the data already: the client folded it in.
+    `feed`: receives the batches of FeedData. Raises UsageError for random sampling of data that are not arrays.
+    """
+    fresh = training and (options or {}).get("partition") == RANDOM_SAMPLING
+    if isinstance(data, ArrayData):
+        return _arrays(data, fit, blobs, seed, training, fresh, flavor)
+    if fresh:
+        raise UsageError(
+            "--partition random-sampling needs arrays to draw from. Received: batches that come in an order"
+        )
+    if isinstance(data, FeedData):
+        if feed is None:
+            raise ValueError("data that the client draws need a feed. Received: feed=None")
+        return FeedSource(data, feed, blobs, fit.initial_epoch)
+    return _graph(data, fit, blobs, seed, training, flavor)
+
+
+def first_batch_checksum(source: Source) -> str:
+    """Equal on ranks that read the same data in the same order. 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for leaf in tf.nest.flatten(source.first_batch()):
+        if leaf is not None:
+            array = np.asarray(leaf.numpy())
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _arrays(
+    data: ArrayData, fit: FitArguments, blobs: Blobs, seed: int, training: bool, fresh: bool, flavor: str
+) -> ArraySource:
+    steps = fit.steps_per_epoch if training else fit.validation_steps
+    batch = fit.batch_size if training else fit.validation_batch_size
+    batch = batch or (-(-data.rows // steps) if steps else DEFAULT_BATCH)
+    passes = max(fit.epochs - fit.initial_epoch, 1)
+    plan = Epochs(-(-data.rows // batch), steps, fit.initial_epoch, passes, _seam(training, flavor))
+    return ArraySource(data, blobs, batch, plan, shuffle=training and fit.shuffle, seed=seed, fresh=fresh)
+
+
+def _graph(data: GraphData, fit: FitArguments, blobs: Blobs, seed: int, training: bool, flavor: str) -> GraphSource:
+    steps = fit.steps_per_epoch if training else fit.validation_steps
+    if flavor == "tf_keras" and steps == data.cardinality:
+        steps = 0  # then tf_keras begins anew with every epoch
+    data = replace(data, seed=data.seed or seed)
+    return GraphSource(data, blobs, steps=steps, first=fit.initial_epoch, seam=_seam(training, flavor))
+
+
+def _seam(training: bool, flavor: str) -> Seam:
+    if not training:
+        return Seam.ANEW
+    return Seam.JOINED if flavor == "tf_keras" else Seam.SHORT

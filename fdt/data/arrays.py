@@ -1,0 +1,133 @@
+"""Whole arrays: ranks slice or gather rows of them, in the graph, straight from shared memory."""
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.data import epochs, zerocopy
+from fdt.data.epochs import Cut, Epochs, Rows, Span
+from fdt.data.source import Batch, Dataset, Reader, as_is
+from fdt.job import ArrayData
+from fdt.structure import unflatten
+
+
+class ArraySource:
+    """Batches of `batch_size` rows.
+
+    Not shuffled, a rank's part of a batch is a slice of the arrays; shuffled, its rows are gathered by a permutation
+    that is a function of `seed` and the pass alone. `fresh` draws each batch of a reader anew instead.
+    """
+
+    def __init__(
+        self,
+        data: ArrayData,
+        blobs: Blobs,
+        batch_size: int,
+        plan: Epochs,
+        *,
+        shuffle: bool,
+        seed: int,
+        fresh: bool = False,
+    ) -> None:
+        self.samples = data.rows
+        self.batch_size = batch_size
+        self._plan, self._shuffle, self._seed, self._fresh = plan, shuffle, seed, fresh
+        self._columns = unflatten(data.structure, [zerocopy.tensor(a) for a in blobs.get_arrays(data.arrays)])
+        self._order: tuple[int, Any] | None = None
+
+    @property
+    def steps(self) -> int:
+        return self._plan.count(self._plan.first)
+
+    @property
+    def element_spec(self) -> Any:
+        return _map(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self._columns)
+
+    def count(self, epoch: int) -> int:
+        return self._plan.count(epoch)
+
+    def first_batch(self) -> Batch:
+        return self.read(self._plan.first, 0)
+
+    def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        parts = [self._part(span, rank, size) for span in self._plan.spans(epoch)]
+        if not parts:
+            parts = [self._part(Span(epoch, 0, 0), rank, size)]
+        options = tf.data.Options()  # as Keras does: the default ones serialize the graph for nothing
+        options.experimental_optimization.apply_default_optimizations = False
+        whole = reduce(lambda left, right: left.concatenate(right), parts)
+        return whole.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+    def reader(self, epoch: int) -> Reader:
+        return _ArrayReader(self, epoch)
+
+    def read(self, epoch: int, index: int) -> Batch:
+        """The whole batch `index` of `epoch`."""
+        walk, number = epochs.locate(self._plan.spans(epoch), index)
+        low = number * self.batch_size
+        high = min(low + self.batch_size, self.samples)
+        with tf.device("CPU:0"):
+            if self._fresh:
+                return self._gather(epochs.fresh_rows(self.samples, high - low, self._seed, epoch, index))
+            if self._shuffle:
+                return self._gather(self._permutation(walk)[low:high])
+            return self._slice(low, high)
+
+    def _part(self, span: Span, rank: int, size: int) -> Dataset:
+        table = epochs.cut(*epochs.bounds(self.samples, self.batch_size, span.first, span.batches), rank, size)
+        picks = self._rows(table, span.walk) if self._shuffle else _ranges(table)
+        length = _common(table.high - table.low)
+
+        @as_is
+        def batch(pick: Any, share: Any) -> tuple[Batch, Any]:
+            value = self._gather(pick) if self._shuffle else self._slice(pick[0], pick[1])
+            return _map(lambda t: tf.ensure_shape(t, [length, *t.shape[1:]]), value), share
+
+        shares = tf.data.Dataset.from_tensor_slices(table.share)
+        return tf.data.Dataset.zip((picks, shares)).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def _rows(self, table: Cut, walk: int) -> Dataset:
+        """The rows of each batch. Ready-made: slicing the permutation inside the map costs a third more (measured)."""
+        order = self._permutation(walk)
+        full = int(np.count_nonzero(table.share[:, 1] == self.batch_size))  # all but a last partial batch
+        width = table.high[0] - table.low[0] if full else 0
+        parts = [tf.data.Dataset.from_tensor_slices(order[table.low[:full, None] + np.arange(width)])]
+        parts += [
+            tf.data.Dataset.from_tensors(order[a:b]) for a, b in zip(table.low[full:], table.high[full:], strict=True)
+        ]
+        return reduce(lambda left, right: left.concatenate(right), parts)
+
+    def _slice(self, low: Any, high: Any) -> Batch:
+        return _map(lambda t: t[low:high], self._columns)
+
+    def _gather(self, rows: Any) -> Batch:
+        return _map(lambda t: tf.gather(t, rows, axis=0), self._columns)
+
+    def _permutation(self, walk: int) -> Any:
+        if self._order is None or self._order[0] != walk:
+            self._order = walk, epochs.permutation(self.samples, self._seed, walk)
+        return self._order[1]
+
+
+class _ArrayReader:
+    def __init__(self, source: ArraySource, epoch: int) -> None:
+        self._source, self._epoch = source, epoch
+
+    def read(self, index: int) -> Batch:
+        return self._source.read(self._epoch, index)
+
+
+def _ranges(table: Cut) -> Dataset:
+    return tf.data.Dataset.from_tensor_slices(np.stack([table.low, table.high], axis=-1))
+
+
+def _common(lengths: Rows) -> int | None:
+    """The length all slices share, as a static shape helps what is compiled; None when they differ."""
+    return int(lengths[0]) if len(lengths) and bool(np.all(lengths == lengths[0])) else None
+
+
+def _map(function: Any, value: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else function(leaf), value)

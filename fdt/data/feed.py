@@ -1,0 +1,164 @@
+"""Batches that the client draws and sends: generators, PyDataset, pipelines that cannot be rebuilt elsewhere.
+
+Every rank gets every batch (mapped, not copied) and keeps its slice. A rank asks for as many as FEED_WINDOW batches
+ahead of what it has taken, so neither the client nor shared memory holds more than that.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.data import epochs
+from fdt.data.source import Batch, Dataset, Reader
+from fdt.errors import WorkerError
+from fdt.job import FEED_WINDOW, FeedData
+from fdt.rpc.session_pb2 import FeedBatch, FeedWanted
+from fdt.structure import unflatten
+
+_END = object()
+
+
+class Feed:
+    """What has come of one feed. `offer` may be called by any thread; `want` is called to ask for more."""
+
+    def __init__(self, name: str, blobs: Blobs, want: Callable[[FeedWanted], None]) -> None:
+        self.name = name
+        self._blobs, self._want = blobs, want
+        self._arrived: dict[tuple[int, int], Any] = {}
+        self._changed = threading.Condition()
+        self._asked: dict[int, int] = {}  # by epoch: first index not asked for
+        self._closed = False
+
+    def offer(self, batch: FeedBatch) -> None:
+        """Take a batch in; it is mapped at once, so the sender may drop the blob as soon as all ranks have it."""
+        if batch.name != self.name:
+            return
+        value = _END if batch.end else unflatten(batch.structure, self._blobs.get_arrays(batch.arrays))
+        with self._changed:
+            self._arrived[batch.epoch, batch.index] = value
+            self._changed.notify_all()
+
+    def begin(self, epoch: int) -> None:
+        """Ask for the first batches of `epoch` and forget those of earlier ones."""
+        self._forget(lambda key: key[0] < epoch)
+        self._ask(epoch, FEED_WINDOW)
+
+    def take(self, epoch: int, index: int) -> Any:
+        """The batch as NumPy arrays; waits for it. Raises IndexError behind the end, WorkerError once closed."""
+        value = self.look(epoch, index)
+        self._forget(lambda key: key[0] == epoch and key[1] <= index)
+        self._ask(epoch, index + 1 + FEED_WINDOW)
+        return value
+
+    def look(self, epoch: int, index: int) -> Any:
+        """As `take`, but the batch stays."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._is_there(epoch, index))
+            if self._closed:
+                raise WorkerError("the client's data must arrive before the job ends. Received: the end of the job")
+            value = self._arrived.get((epoch, index), _END)
+        if value is _END:
+            raise IndexError(f"no such batch in this epoch. Received: {index}")
+        return value
+
+    def close(self) -> None:
+        """Wake whoever waits: no more will come."""
+        with self._changed:
+            self._closed = True
+            self._arrived.clear()
+            self._changed.notify_all()
+
+    def _is_there(self, epoch: int, index: int) -> bool:
+        return (epoch, index) in self._arrived or any(
+            value is _END and at[0] == epoch and at[1] <= index for at, value in self._arrived.items()
+        )
+
+    def _forget(self, old: Callable[[tuple[int, int]], bool]) -> None:
+        with self._changed:
+            gone = [key for key, value in self._arrived.items() if old(key) and (value is not _END)]
+            for key in gone:
+                del self._arrived[key]
+
+    def _ask(self, epoch: int, up_to: int) -> None:
+        if up_to > self._asked.get(epoch, 0):
+            self._asked[epoch] = up_to
+            self._want(FeedWanted(name=self.name, epoch=epoch, up_to=up_to))
+
+
+class FeedSource:
+    """A Source over a Feed. An epoch can be read once."""
+
+    batch_size: int | None = None
+    samples: int | None = None
+
+    def __init__(self, data: FeedData, feed: Feed, blobs: Blobs, first: int) -> None:
+        self.element_spec = cloudpickle.loads(blobs.get(data.spec))
+        self.steps = data.steps if data.steps > 0 else None
+        self._feed, self._first = feed, first
+
+    def count(self, epoch: int) -> int | None:
+        """Unknown: what the client draws may end early."""
+        return None
+
+    def first_batch(self) -> Batch:
+        self._feed.begin(self._first)
+        return _tensors(self._feed.look(self._first, 0))
+
+    def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        def draw() -> Iterator[tuple[Any, Any]]:
+            self._feed.begin(epoch)
+            for batch in _until_end(lambda index: self._feed.take(epoch, index)):
+                yield _cut(batch, rank, size)
+
+        share = tf.TensorSpec([2], tf.int64)
+        whole = tf.data.Dataset.from_generator(draw, output_signature=(_open(self.element_spec), share))
+        return whole.prefetch(1)
+
+    def reader(self, epoch: int) -> Reader:
+        self._feed.begin(epoch)
+        return _FeedReader(self._feed, epoch)
+
+
+class _FeedReader:
+    def __init__(self, feed: Feed, epoch: int) -> None:
+        self._feed, self._epoch = feed, epoch
+
+    def read(self, index: int) -> Batch:
+        return _tensors(self._feed.take(self._epoch, index))
+
+
+def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:
+    index = 0
+    while True:
+        try:
+            batch = take(index)
+        except IndexError:
+            return
+        yield batch
+        index += 1
+
+
+def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
+    """As fdt/data/slicing.py, on arrays: views, not copies."""
+    total = next(len(leaf) for leaf in tf.nest.flatten(batch) if leaf is not None)
+    part = epochs.cut(np.array([0]), np.array([total]), rank, size)
+    low, high = int(part.low[0]), int(part.high[0])
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], batch), part.share[0]
+
+
+def _open(spec: Any) -> Any:
+    """The spec of a slice: its first dimension is open, whatever the batch's was."""
+    return tf.nest.map_structure(
+        lambda s: tf.TensorSpec([None, *s.shape[1:]], s.dtype) if isinstance(s, tf.TensorSpec) and s.shape.rank else s,
+        spec,
+    )
+
+
+def _tensors(batch: Any) -> Batch:
+    with tf.device("CPU:0"):
+        return tf.nest.map_structure(lambda leaf: None if leaf is None else tf.constant(leaf), batch)

@@ -1,0 +1,187 @@
+"""A tf.data pipeline that every rank rebuilds.
+
+Each rank walks the *whole* pipeline and keeps its slice of every batch: nothing is sent between ranks, and all ranks do
+all of the pipeline's work. That is the price of batches that are the same everywhere; a pipeline slower than the
+training step does not get faster with more ranks.
+
+Order. A shuffle draws a new order whenever an iterator is made, so the order of a pass is a function of the seeds and
+of how many iterators came before. One iterator is made a pass, in order; a rank that asks for a later pass first makes
+those it has missed, one that asks for an earlier one starts over.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.data import pipeline, slicing
+from fdt.data.epochs import Epochs, Seam
+from fdt.data.pipeline import Parts
+from fdt.data.source import Batch, Dataset, Reader, as_is
+from fdt.job import GraphData
+
+
+class GraphSource:
+    """Elements of the dataset are the batches, as Keras has it.
+
+    `steps`: steps_per_epoch, 0 for none. `seam` says what becomes of a pass that `steps` leaves unfinished.
+    """
+
+    def __init__(self, data: GraphData, blobs: Blobs, *, steps: int, first: int, seam: Seam) -> None:
+        self.element_spec = cloudpickle.loads(blobs.get(data.spec))
+        constants = blobs.get_arrays(data.constants) if data.constants.id else []
+        self._parts, self._seed = Parts(bytes(blobs.get(data.graph)), constants), data.seed
+        self._first, self._take = first, steps
+        self._goes_on = bool(steps) and seam is not Seam.ANEW
+        self._again = seam is Seam.SHORT
+        self._plan = Epochs(data.cardinality, steps, first, seam=seam) if data.cardinality >= 0 else None
+        self._walkers: dict[tuple[int, int] | None, _Walker] = {}  # by (rank, size); None walks for readers
+
+    @property
+    def batch_size(self) -> int | None:
+        """Known only when every batch is full, which tf.data says by a static shape."""
+        leaves = [spec for spec in tf.nest.flatten(self.element_spec) if isinstance(spec, tf.TensorSpec)]
+        size = leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
+        return None if size is None else int(size)
+
+    @property
+    def samples(self) -> int | None:
+        return self._plan.batches * self.batch_size if self._plan and self.batch_size else None
+
+    @property
+    def steps(self) -> int | None:
+        return self._plan.count(self._first) if self._plan else self._take or None
+
+    def count(self, epoch: int) -> int | None:
+        return self._plan.count(epoch) if self._plan else None
+
+    def first_batch(self) -> Batch:
+        """The first batch of the first epoch, from a pipeline of its own: the source itself does not move."""
+        return next(iter(self._build()))
+
+    def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        walker = self._walker((rank, size), lambda whole: slicing.part(whole, rank, size).prefetch(tf.data.AUTOTUNE))
+        return walker.epoch(epoch)
+
+    def reader(self, epoch: int) -> Reader:
+        return _GraphReader(self._walker(None, lambda whole: whole.prefetch(tf.data.AUTOTUNE)), epoch)
+
+    def _walker(self, key: tuple[int, int] | None, decorate: Callable[[Dataset], Dataset]) -> "_Walker":
+        if key not in self._walkers:
+            walks = _Walks(self._build, self._first)
+            if self._goes_on:
+                self._walkers[key] = _LongWalker(walks, decorate, self._take, self._first, again=self._again)
+            else:
+                self._walkers[key] = _Walker(walks, decorate, self._take)
+        return self._walkers[key]
+
+    def _build(self) -> Dataset:
+        return pipeline.put_together(self._parts, self.element_spec, self._seed)
+
+
+class _Walks:
+    """Hands out the pipeline so that the next iterator made of it walks the pass that was asked for."""
+
+    def __init__(self, build: Callable[[], Dataset], first: int) -> None:
+        self._build, self._first = build, first
+        self._dataset, self._next = build(), first
+
+    def dataset(self, walk: int) -> Dataset:
+        if walk < self._next:
+            self._dataset, self._next = self._build(), self._first
+        for _ in range(self._next, walk):
+            iter(self._dataset)
+        self._next = walk + 1
+        return self._dataset
+
+
+class _Walker:
+    """Begins a pass with every epoch, and takes `take` of its batches, 0 for all."""
+
+    def __init__(self, walks: _Walks, decorate: Callable[[Dataset], Dataset], take: int) -> None:
+        self._walks, self._decorate, self._count = walks, decorate, take
+
+    def epoch(self, epoch: int) -> Dataset:
+        whole = self._walks.dataset(epoch)
+        return self._decorate(whole.take(self._count) if self._count else whole)
+
+    def read(self, epoch: int) -> Any:
+        """An iterator of the epoch that need not be read to its end."""
+        return iter(self.epoch(epoch))
+
+
+class _LongWalker(_Walker):
+    """Goes on in a pass it has begun for `take` more batches, as Keras does with `steps_per_epoch`."""
+
+    def __init__(
+        self, walks: _Walks, decorate: Callable[[Dataset], Dataset], take: int, first: int, *, again: bool
+    ) -> None:
+        super().__init__(walks, decorate, take)
+        self._first, self._again = first, again
+        self._next, self._walk = first, first
+        self._iterator: Any = None
+        self._reading: Any = ()
+
+    def epoch(self, epoch: int) -> Dataset:
+        if epoch < self._next:
+            self._next, self._walk, self._iterator = self._first, self._first, None
+        for _ in range(self._next, epoch):
+            _drain(self._go_on())  # there is no way to a later epoch but through those before
+        self._next = epoch + 1
+        return self._go_on()
+
+    def read(self, epoch: int) -> Any:
+        _drain(self._reading)  # the last epoch's batches that another worker was dealt
+        self._reading = super().read(epoch)
+        return self._reading
+
+    def _go_on(self) -> Dataset:
+        head = None if self._iterator is None else self._iterator.get_next_as_optional()
+        if head is None or (self._again and not bool(head.has_value())):
+            self._iterator = iter(self._decorate(self._walks.dataset(self._walk)))
+            self._walk += 1
+            head = self._iterator.get_next_as_optional()
+        return _rest(head, self._iterator, self._count - 1)
+
+
+def _rest(head: Any, iterator: Any, count: int) -> Dataset:
+    """`head` and `count` more elements, or as many as there are, of an iterator that others go on with."""
+
+    @as_is
+    def draw(_: Any) -> Any:
+        return iterator.get_next_as_optional()
+
+    @as_is
+    def there(item: Any) -> Any:
+        return item.has_value()
+
+    @as_is
+    def value(item: Any) -> Any:
+        return item.get_value()
+
+    more = tf.data.Dataset.range(count).map(draw)
+    return tf.data.Dataset.from_tensors(head).concatenate(more).take_while(there).map(value)
+
+
+class _GraphReader:
+    def __init__(self, walker: _Walker, epoch: int) -> None:
+        self._iterator, self._position = walker.read(epoch), 0
+
+    def read(self, index: int) -> Batch:
+        """Walks past the batches between: a pipeline has no other way to a later one."""
+        if index < self._position:
+            raise ValueError(
+                f"batches of a pipeline are read in rising order. Received: {index} after {self._position}"
+            )
+        for batch in self._iterator:
+            self._position += 1
+            if self._position > index:
+                return batch
+        raise IndexError(f"no such batch in this epoch. Received: {index}")
+
+
+def _drain(iterable: Any) -> None:
+    for _ in iterable:
+        pass

@@ -1,0 +1,158 @@
+"""What both engines look at on a machine: components, their versions, ok or what to do."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from fdt.environment import cores
+
+GIB = 2**30
+SHARED_MEMORY = "/dev/shm"
+TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tf-nightly", "tensorflow-aarch64")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One component. `ok` is None where nothing needs it: `advice` then says what it would bring."""
+
+    component: str
+    found: str
+    ok: bool | None
+    advice: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return {True: "ok", False: "MISSING", None: "-"}[self.ok]
+
+
+def common_checks() -> list[Check]:
+    """What HFDT and NFDT both need; imports no TensorFlow, so it takes a moment only."""
+    return [
+        python_check(),
+        tensorflow_check(),
+        distribution_check("Keras", "keras", (3, 12), "pip install 'keras>=3.12'"),
+        distribution_check("tf_keras", "tf_keras", None, "only for scripts that use it: pip install tf_keras"),
+        distribution_check("NumPy", "numpy", (1, 26), "pip install 'numpy>=1.26'"),
+        distribution_check("grpcio", "grpcio", (1, 62), "pip install 'grpcio>=1.62'"),
+        distribution_check("protobuf", "protobuf", (4, 25), "pip install 'protobuf>=4.25'"),
+        gpu_check(),
+        shared_memory_check(),
+        Check("CPU cores", str(cores()), True),
+    ]
+
+
+def python_check() -> Check:
+    version = sys.version_info
+    fits = (3, 10) <= version[:2] <= (3, 13)
+    return Check("Python", ".".join(map(str, version[:3])), fits, "" if fits else "use Python 3.10 to 3.13")
+
+
+def tensorflow_check() -> Check:
+    version = tensorflow_version()
+    if version is None:
+        return Check("TensorFlow", "", False, "pip install 'tensorflow>=2.16,<2.22'")
+    fits = (2, 16) <= release(version) < (2, 22)
+    return Check("TensorFlow", version, fits, "" if fits else "only 2.16 to 2.21 are known to work")
+
+
+def distribution_check(component: str, name: str, least: tuple[int, ...] | None, advice: str) -> Check:
+    """Look for the installed distribution `name`; without `least` it is optional, and `advice` says what for."""
+    version = distribution_version(name)
+    if version is None:
+        return Check(component, "", None if least is None else False, advice)
+    fits = least is None or release(version) >= least
+    return Check(component, version, fits, "" if fits else advice)
+
+
+def gpu_check() -> Check:
+    names = gpus()
+    return Check("GPUs", ", ".join(names), True if names else None, "" if names else "training runs on the CPU")
+
+
+def shared_memory_check(needed_bytes: int = GIB) -> Check:
+    """Data sets and weights travel through /dev/shm; a container often has 64 MB of it."""
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return Check(SHARED_MEMORY, "", None, "not writable: a temporary directory is used, which is slower")
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    small = usage.total < needed_bytes
+    advice = "small for large data: in a container, --shm-size=2g" if small else ""
+    return Check(SHARED_MEMORY, f"{usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free", True, advice)
+
+
+def gpus() -> list[str]:
+    """Names of the GPUs that the NVIDIA driver knows."""
+    said = output(["nvidia-smi", "-L"]) or ""
+    return re.findall(r"^GPU \d+: (.*?)(?: \(UUID.*)?$", said, re.MULTILINE)
+
+
+def tensorflow_version() -> str | None:
+    """Version of TensorFlow, by whichever name it was installed; None when it is not."""
+    return next((v for v in map(distribution_version, TENSORFLOWS) if v), None)
+
+
+def distribution_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def release(version: str) -> tuple[int, ...]:
+    """("2.21.0rc1") -> (2, 21, 0)."""
+    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))
+
+
+def output(argv: Sequence[str], timeout_s: float = 30.0) -> str | None:
+    """What `argv` prints; None when it is not there, fails or does not end in time."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def report(title: str, checks: Iterable[Check], console: Console | None = None) -> bool:
+    """Print the table; True when nothing that is needed is missing. Plain columns when not a terminal."""
+    console = console or Console()
+    rows = list(checks)
+    (_rich if console.is_terminal else _plain)(title, rows, console)
+    return all(check.ok is not False for check in rows)
+
+
+def _rich(title: str, rows: Sequence[Check], console: Console) -> None:
+    table = Table(title=title, title_justify="left")
+    for heading in ("component", "found", "", "what to do"):
+        table.add_column(heading, overflow="fold")
+    colours = {True: "green", False: "bold red", None: "dim"}
+    for row in rows:
+        table.add_row(row.component, row.found, f"[{colours[row.ok]}]{row.verdict}[/]", row.advice)
+    console.print(table)
+
+
+def _plain(title: str, rows: Sequence[Check], console: Console) -> None:
+    widths = [max(len(r.component) for r in rows), max(len(r.found) for r in rows)]
+    lines = [f"{r.component:{widths[0]}}  {r.found:{widths[1]}}  {r.verdict:7}  {r.advice}".rstrip() for r in rows]
+    print("\n".join([title, *lines]), file=console.file)
+
+
+def make_command(engine: str, checks: Callable[[], list[Check]]) -> click.Command:
+    """`<engine> doctor`: exit code 0 when all that `engine` needs is there, else 1."""
+
+    @click.command("doctor", help=f"Show what this machine has of what {engine} needs, and what to do about the rest.")
+    def doctor() -> None:
+        if not report(f"{engine} doctor", checks()):
+            raise SystemExit(1)
+
+    return doctor
+
+
+doctor_command = make_command("nfdt", common_checks)

@@ -1,0 +1,48 @@
+"""What a member's process sets before and after TensorFlow is imported: threads, GPUs, its log."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def thread_variables(local_size: int) -> dict[str, str]:
+    """Thread counts that share this host's cores out among `local_size` processes."""
+    share = str(max(1, cores() // max(1, local_size)))
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+    return {name: os.environ.get(name, share) for name in names}
+
+
+def share_gpus(tf: Any, local_rank: int) -> str:
+    """Give this process one GPU of the host's, with memory growth; return its name, or "" where there are none.
+
+    Written with care and not run: the project's machines have no GPU.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return ""
+    mine = gpus[local_rank % len(gpus)]
+    tf.config.set_visible_devices(mine, "GPU")
+    tf.config.experimental.set_memory_growth(mine, True)
+    return str(mine.name)
+
+
+def local_rank() -> int:
+    """This process's number among those of its host."""
+    names = ("FDT_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "HOROVOD_LOCAL_RANK")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
+def log_to(path: Path) -> None:
+    """Send this process's stdout and stderr, those of C++ included, to the file `path`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)

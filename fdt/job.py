@@ -1,0 +1,152 @@
+"""The job: what the client captured, as one frozen value that round-trips through protobuf."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from fdt.rpc import job_pb2 as pb
+from fdt.rpc.tensor_pb2 import BlobRef
+
+FEED_WINDOW = 8  # batches that a client may draw ahead of the worker that has taken fewest
+
+
+class BatchHooks(IntEnum):
+    """What the client's callbacks want to see of single steps."""
+
+    NONE = 0
+    LOGS = 1
+    STATE = 2
+
+
+@dataclass(frozen=True)
+class Program:
+    """The captured model. Workers whose last program had this `digest` skip building it."""
+
+    flavor: str  # "keras" | "tf_keras"
+    digest: str
+    config: BlobRef  # JSON: global settings, the layout of the variables
+    objects: BlobRef  # the model's objects, pickled (fdt/keras/pickling.py)
+
+
+@dataclass(frozen=True)
+class State:
+    """Values of a program's variables, in the order of fdt/trainable.py. An empty ref: not carried."""
+
+    model: BlobRef = field(default_factory=BlobRef)
+    optimizer: BlobRef = field(default_factory=BlobRef)
+
+
+@dataclass(frozen=True)
+class ArrayData:
+    """Whole arrays; ranks gather rows. `structure`: skeleton of (x, y, sample_weight)."""
+
+    arrays: BlobRef
+    structure: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class GraphData:
+    """A tf.data pipeline that every rank rebuilds. `cardinality` counts batches, negative as tf.data has it."""
+
+    graph: BlobRef
+    constants: BlobRef
+    spec: BlobRef
+    cardinality: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class FeedData:
+    """Batches that the client draws. `steps` is -1 until an end is met."""
+
+    name: str
+    steps: int
+    spec: BlobRef = field(default_factory=BlobRef)
+
+
+Data = ArrayData | GraphData | FeedData
+
+
+@dataclass(frozen=True)
+class FitArguments:
+    """The script's own arguments of `fit` that workers need. 0 stands for `None`."""
+
+    batch_size: int = 0
+    epochs: int = 1
+    initial_epoch: int = 0
+    shuffle: bool = True
+    steps_per_epoch: int = 0
+    class_weight: dict[int, float] = field(default_factory=dict)
+    validation_batch_size: int = 0
+    validation_steps: int = 0
+    batch_hooks: BatchHooks = BatchHooks.NONE
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One call of `fit`, ready to be trained by an engine."""
+
+    id: str
+    program: Program
+    state: State
+    data: Data
+    fit: FitArguments
+    validation: Data | None = None
+    seed: int = 0
+    options: dict[str, str] = field(default_factory=dict)
+
+    def to_proto(self) -> pb.JobSpec:
+        return pb.JobSpec(
+            id=self.id,
+            program=pb.Program(**vars(self.program)),
+            state=pb.State(**vars(self.state)),
+            data=_data_to_proto(self.data),
+            validation=_data_to_proto(self.validation),
+            fit=pb.FitArguments(**vars(self.fit)),
+            seed=self.seed,
+            options=self.options,
+        )
+
+    @classmethod
+    def from_proto(cls, message: pb.JobSpec) -> "JobSpec":
+        """Raises ValueError when the message names no data."""
+        data = _data_from_proto(message.data)
+        if data is None:
+            raise ValueError("a job must name its data. Received: none")
+        return cls(
+            id=message.id,
+            program=Program(**_fields(message.program)),
+            state=State(**_fields(message.state)),
+            data=data,
+            validation=_data_from_proto(message.validation),
+            fit=_fit_from_proto(message.fit),
+            seed=message.seed,
+            options=dict(message.options),
+        )
+
+
+_KINDS: dict[str, type[Data]] = {"arrays": ArrayData, "graph": GraphData, "feed": FeedData}  # by field of pb.Data
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    return {f.name: getattr(message, f.name) for f in message.DESCRIPTOR.fields}
+
+
+def _data_to_proto(data: Data | None) -> pb.Data | None:
+    for name, kind in _KINDS.items():
+        if isinstance(data, kind):
+            return pb.Data(**{name: getattr(pb, kind.__name__)(**vars(data))})
+    return None
+
+
+def _data_from_proto(message: pb.Data) -> Data | None:
+    name = message.WhichOneof("kind")
+    return _KINDS[name](**_fields(getattr(message, name))) if name else None
+
+
+def _fit_from_proto(message: pb.FitArguments) -> FitArguments:
+    fields = _fields(message)
+    fields["class_weight"] = dict(message.class_weight)
+    fields["batch_hooks"] = BatchHooks(message.batch_hooks)
+    return FitArguments(**fields)

@@ -1,0 +1,189 @@
+"""Keras 3 on TensorFlow."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.ops.operation import Operation
+from keras.src.saving.keras_saveable import KerasSaveable
+from keras.src.utils import tracking
+from keras.src.utils.backend_utils import DynamicBackend
+from keras.src.utils.python_utils import pythonify_logs
+
+from fdt.keras import flavor, natives, pickling
+from fdt.keras.flavor import Apply, Array, Model, Optimizer, Variable
+from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
+
+_COMPILED = ("train_function", "test_function", "predict_function")  # made anew by the first step
+_BOUND = ("build", "quantize")  # made by Layer.__new__
+_OF_LAYERS = (*_BOUND, "history", "_eval_epoch_iterator", "stop_evaluating", "stop_predicting")  # left by fit, evaluate
+_CACHES = ("_exclude_from_weight_decay_cache",)
+_TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
+
+
+class Keras3:
+    """`keras` 3 with the TensorFlow backend."""
+
+    name = "keras"
+    keras = keras
+
+    def __init__(self) -> None:
+        self._traced = Traced()
+
+    def trainable(self, model: Model) -> list[Variable]:
+        return flavor.unique(model.trainable_variables)
+
+    def non_trainable(self, model: Model) -> list[Variable]:
+        return flavor.unique(model.non_trainable_variables, without=[*self.trainable(model), *self.metrics(model)])
+
+    def seeds(self, model: Model) -> list[Variable]:
+        states = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+        return [v for v in self.non_trainable(model) if id(v) in states]
+
+    def optimizers(self, model: Model) -> list[Optimizer]:
+        kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, keras.optimizers.Optimizer)]
+        first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
+        return flavor.unique(first + kept)
+
+    def optimizer(self, model: Model) -> list[Variable]:
+        return flavor.unique([v for optimizer in self.optimizers(model) for v in optimizer.variables])
+
+    def metrics(self, model: Model) -> list[Variable]:
+        return flavor.unique(model.metrics_variables)
+
+    def read(self, variables: Sequence[Variable]) -> list[Array]:
+        return natives.read(variables)
+
+    def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
+        flavor.write(variables, arrays)
+
+    def refuse(self, model: Model) -> None:
+        flavor.refuse_strategy(model._distribute_strategy)
+
+    def compiled(self, model: Model) -> bool:
+        return bool(model.compiled)
+
+    def steps_per_execution(self, model: Model) -> int:
+        return int(model.steps_per_execution)
+
+    def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
+        result: dict[str, float] = pythonify_logs(model._get_metrics_result_or_logs(logs))
+        return result
+
+    def built(self, model: Model) -> bool:
+        if self._traced.holds(model):
+            return True
+        parts = (*model._flatten_layers(), *self.optimizers(model), model._compile_metrics, model._compile_loss)
+        return all(part is None or part.built for part in parts)
+
+    def build(self, model: Model, spec: Any) -> None:
+        if type(model).train_step is keras.Model.train_step:
+            model._symbolic_build(data_batch=tf.nest.map_structure(_with_batch, spec))
+        else:
+            trace_step(model.train_step, spec)
+            trace_unbuilt(model, spec, (model._compile_metrics, model._compile_loss))
+        self._traced.add(model)
+
+    def dumps(self, model: Model) -> bytes:
+        carried = [*self.trainable(model), *self.non_trainable(model), *self.optimizer(model), *self.metrics(model)]
+        for part in (model._compile_metrics, model._compile_loss, model._loss_tracker):
+            carried += getattr(part, "variables", [])  # also those that an overridden `metrics` leaves out
+        return pickling.dumps(model, (_reduce_variable, _reduce_object), frozenset(map(id, carried)))
+
+    def loads(self, data: bytes | memoryview) -> Model:
+        return pickling.loads(data)
+
+    def settings(self) -> dict[str, Any]:
+        config = keras.config
+        return {
+            "floatx": config.floatx(),
+            "epsilon": config.epsilon(),
+            "image_data_format": config.image_data_format(),
+            "dtype_policy": keras.saving.serialize_keras_object(config.dtype_policy()),
+        }
+
+    def apply_settings(self, settings: dict[str, Any]) -> None:
+        keras.config.set_floatx(settings["floatx"])
+        keras.config.set_epsilon(settings["epsilon"])
+        keras.config.set_image_data_format(settings["image_data_format"])
+        keras.config.set_dtype_policy(keras.saving.deserialize_keras_object(settings["dtype_policy"]))
+
+    def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:
+        original = optimizer.apply
+
+        def replaced(grads: Any, trainable_variables: Any = None) -> Any:
+            variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+            return apply(original, list(grads), list(variables))
+
+        return flavor.attribute(optimizer, "apply", replaced)
+
+
+def _with_batch(spec: Any) -> Any:
+    """Keras's symbolic build wants a size; no variable's shape depends on it."""
+    if spec is None:
+        return None
+    shape = spec.shape
+    return spec if shape.rank is None or shape.rank == 0 else tf.TensorSpec([shape[0] or 2, *shape[1:]], spec.dtype)
+
+
+def _reduce_variable(obj: Any, pickler: pickling.ModelPickler) -> Any:
+    if not isinstance(obj, keras.Variable):
+        return NotImplemented
+    state = {key: value for key, value in vars(obj).items() if key not in ("_value", "_initializer")}
+    arguments = {
+        "shape": tuple(obj.shape),
+        "dtype": obj.dtype,
+        "trainable": obj.trainable,
+        "autocast": obj._autocast,
+        "aggregation": obj.aggregation,
+        "synchronization": obj.synchronization,
+        "name": obj.name,
+    }
+    made_of = (type(obj), arguments, obj.value._unique_id, pickler.value_of(obj))
+    return _variable, made_of, state, None, None, pickling.set_state
+
+
+def _variable(cls: type, arguments: dict[str, Any], unique_id: str, value: Any) -> Any:
+    def start(shape: Any, dtype: Any) -> Any:
+        return tf.zeros(shape, dtype) if value is None else tf.constant(value, dtype)
+
+    variable = cls(start, **arguments)
+    variable._value._unique_id = unique_id  # optimizers find their slots by it
+    return variable
+
+
+def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
+    if isinstance(obj, DynamicBackend):
+        return DynamicBackend, (obj._backend,)
+    if isinstance(obj, tracking.Tracker):
+        return pickling.by_state(obj, dict(vars(obj)), _set_tracker)
+    if isinstance(obj, _TRACKED):
+        return pickling.new, (type(obj),), (_items(obj), dict(vars(obj))), None, None, _set_tracked
+    if isinstance(obj, (KerasSaveable, Operation)):
+        dropped = (*natives.CHECKPOINTING, *_CACHES, *(_OF_LAYERS if isinstance(obj, keras.layers.Layer) else ()))
+        state = {key: value for key, value in vars(obj).items() if key not in dropped}
+        state.update((key, None) for key in _COMPILED if key in state)
+        return pickling.by_state(obj, state, pickling.set_state)
+    return NotImplemented
+
+
+def _items(tracked: Any) -> Any:
+    return dict(tracked) if isinstance(tracked, dict) else list(tracked)
+
+
+def _set_tracked(tracked: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    items, attributes = state
+    tracked.__dict__.update(attributes)
+    fill = list.extend if isinstance(tracked, list) else dict.update if isinstance(tracked, dict) else set.update
+    fill(tracked, items)
+
+
+def _set_tracker(tracker: Any, state: dict[str, Any]) -> None:
+    tracker.__dict__.update(state)
+
+    def renew_ids() -> None:
+        tracker.stored_ids = {name: {id(value) for value in store} for name, (_, store) in tracker.config.items()}
+
+    pickling.afterwards(renew_ids)

@@ -1,0 +1,128 @@
+"""TensorFlow's own objects inside a model: variables, functions, tables, wrapped containers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.trackable import data_structures
+from tensorflow.python.util import object_identity, tf_export
+
+from fdt.keras import tables
+
+if TYPE_CHECKING:
+    from fdt.keras.pickling import ModelPickler
+
+CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
+    "_self_unconditional_checkpoint_dependencies",
+    "_self_unconditional_dependency_names",
+    "_self_unconditional_deferred_dependencies",
+    "_self_name_based_restores",
+    "_self_saveable_object_factories",
+    "_self_update_uid",
+)
+
+
+def reduce_native(obj: Any, pickler: "ModelPickler") -> Any:
+    """How one of TensorFlow's objects is pickled; NotImplemented when it needs no help."""
+    if isinstance(obj, tf.Variable):
+        return reduce_variable(obj, pickler)
+    if isinstance(obj, Function):
+        options = (obj._autograph, obj._jit_compile, obj._reduce_retracing)
+        return _function, (obj._python_function, obj.input_signature, *options)
+    if isinstance(obj, data_structures._DictWrapper):
+        return data_structures._DictWrapper, (), dict(obj), None, None, _fill_dict
+    if isinstance(obj, data_structures.ListWrapper):
+        return data_structures.ListWrapper, ([],), list(obj), None, None, _fill_list
+    if isinstance(obj, object_identity.ObjectIdentityDictionary):
+        return type(obj), (), list(obj.items()), None, None, _fill_items
+    if isinstance(obj, object_identity.ObjectIdentitySet):
+        return type(obj), (), list(obj), None, None, _fill_set
+    if isinstance(obj, tf.__internal__.FuncGraph) or (isinstance(obj, tf.Tensor) and not hasattr(obj, "numpy")):
+        return _nothing, ()  # left over from a trace
+    table = tables.reduce_table(obj)
+    return table if table is not NotImplemented else _reduce_symbol(obj)
+
+
+def reduce_variable(variable: Any, pickler: "ModelPickler") -> Any:
+    """A placeholder of the same shape; optimizers find their slots by `_unique_id`, so it is kept."""
+    shape = [None if d is None else int(d) for d in variable.shape]
+    fixed = [int(d) for d in tf.shape(variable)] if None in shape else shape
+    name = variable.name.split(":")[0]
+    arguments = (shape, fixed, variable.dtype.name, variable.trainable, name, variable._unique_id)
+    options = (variable.aggregation.name, variable.synchronization.name)
+    return _variable, (*arguments, *options, pickler.value_of(variable))
+
+
+def _variable(
+    shape: list[int | None],
+    fixed: list[int],
+    dtype: str,
+    trainable: bool,
+    name: str,
+    unique_id: str,
+    aggregation: str,
+    synchronization: str,
+    value: Any,
+) -> Any:
+    with tf.init_scope():
+        variable = tf.Variable(
+            tf.zeros(fixed, dtype) if value is None else tf.constant(value, dtype),
+            trainable=trainable,
+            name=name,
+            shape=shape,
+            aggregation=tf.VariableAggregation[aggregation],
+            synchronization=tf.VariableSynchronization[synchronization],
+        )
+    variable._unique_id = unique_id
+    return variable
+
+
+def _function(function: Any, signature: Any, autograph: bool, jit_compile: bool | None, reduce_retracing: bool) -> Any:
+    return tf.function(function, signature, autograph, jit_compile, reduce_retracing)
+
+
+def _reduce_symbol(obj: Any) -> Any:
+    """Public functions of TensorFlow that live under no importable name (wrapped by its dispatcher)."""
+    if not callable(obj) or not str(getattr(obj, "__module__", "")).startswith("tensorflow."):
+        return NotImplemented
+    if isinstance(obj, type):
+        return NotImplemented
+    try:
+        name = tf_export.get_canonical_name_for_symbol(obj, add_prefix_to_v1_names=True)
+    except AttributeError:
+        return NotImplemented
+    if not name or tf_export.get_symbol_from_name(name) is not obj:
+        return NotImplemented  # a wrapper bears the name of what it wraps
+    return tf_export.get_symbol_from_name, (name,)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _fill_dict(wrapper: Any, items: dict[Any, Any]) -> None:
+    wrapper.__wrapped__.update(items)
+    wrapper._self_non_string_key = any(not isinstance(key, str) for key in items)
+    wrapper._update_snapshot()
+
+
+def _fill_list(wrapper: Any, items: list[Any]) -> None:
+    wrapper._storage.extend(items)
+    list.extend(wrapper, items)
+    wrapper._last_wrapped_list_snapshot = list(wrapper._storage)
+
+
+def _fill_items(mapping: Any, items: list[tuple[Any, Any]]) -> None:
+    for key, value in items:
+        mapping[key] = value
+
+
+def _fill_set(target: Any, items: list[Any]) -> None:
+    target.update(items)
+
+
+def read(variables: Sequence[Any]) -> list[np.ndarray]:
+    """Copies of the values: variables are assigned in place, views would change under the caller."""
+    return [np.array(np.asarray(variable)) for variable in variables]

@@ -1,0 +1,214 @@
+"""tf_keras: Keras 2, as TF_USE_LEGACY_KERAS and `import tf_keras` give it."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.engine import functional, node
+from tf_keras.src.layers.core import tf_op_layer
+from tf_keras.src.mixed_precision import autocast_variable
+from tf_keras.src.optimizers.legacy import optimizer_v2
+from tf_keras.src.utils import tf_utils
+
+from fdt.keras import flavor, natives, pickling
+from fdt.keras.flavor import Apply, Array, Model, Optimizer, Variable
+from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
+
+_COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
+_DROPPED = ("history", "_eval_data_handler", "_obj_reference_counts_dict")
+_LAST = ("_saved_model_inputs_spec", "_saved_model_arg_spec", "_call_result")  # of the last call, its trace within
+_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
+_OF_OP_LAYERS = ("call", "function", "symbol", "_call_spec")
+_WRAPPED = ("update_state", "result")  # a metric's methods, wrapped by its __new__
+
+
+class TfKeras:
+    """`tf_keras`."""
+
+    name = "tf_keras"
+    keras = tf_keras
+
+    def __init__(self) -> None:
+        self._traced = Traced()
+
+    def trainable(self, model: Model) -> list[Variable]:
+        return flavor.unique(_variables(model.trainable_variables))
+
+    def non_trainable(self, model: Model) -> list[Variable]:
+        own = [*_variables(model.non_trainable_variables), *self.seeds(model)]  # seeds are no weights of their layers
+        return flavor.unique(own, without=[*self.trainable(model), *self.metrics(model)])
+
+    def seeds(self, model: Model) -> list[Variable]:
+        held = [value for layer in model._flatten_layers() for _, value in sorted(vars(layer).items())]
+        generators = [getattr(value, "_generator", None) or value for value in held]
+        return flavor.unique([g.state for g in generators if isinstance(g, tf.random.Generator)])
+
+    def optimizers(self, model: Model) -> list[Optimizer]:
+        kinds = (tf_keras.optimizers.Optimizer, optimizer_v2.OptimizerV2)
+        kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, kinds)]
+        first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
+        return flavor.unique(first + kept)
+
+    def optimizer(self, model: Model) -> list[Variable]:
+        found = [v for optimizer in self.optimizers(model) for v in _optimizer_variables(optimizer)]
+        return flavor.unique(found, without=[*self.trainable(model), *self.non_trainable(model)])
+
+    def metrics(self, model: Model) -> list[Variable]:
+        return flavor.unique([v for metric in model.metrics for v in metric.variables])
+
+    def read(self, variables: Sequence[Variable]) -> list[Array]:
+        return natives.read(variables)
+
+    def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
+        flavor.write(variables, arrays)
+
+    def refuse(self, model: Model) -> None:
+        flavor.refuse_strategy(model.distribute_strategy)
+
+    def compiled(self, model: Model) -> bool:
+        return bool(model._is_compiled)
+
+    def steps_per_execution(self, model: Model) -> int:
+        return int(model._steps_per_execution)
+
+    def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
+        found = model._validate_and_get_metrics_result(logs)
+        result: dict[str, float] = tf_utils.sync_to_numpy_or_python_type(found)
+        return result
+
+    def built(self, model: Model) -> bool:
+        return self._traced.holds(model)
+
+    def build(self, model: Model, spec: Any) -> None:
+        trace_step(model.train_step, spec)
+        trace_unbuilt(model, spec, (model.compiled_metrics, model.compiled_loss))
+        self._traced.add(model)
+
+    def dumps(self, model: Model) -> bytes:
+        carried = [*self.trainable(model), *self.non_trainable(model), *self.optimizer(model), *self.metrics(model)]
+        for part in (model.compiled_loss, model.compiled_metrics):
+            carried += [v for metric in (part.metrics if part is not None else ()) for v in metric.variables]
+        inner = [v._variable for v in carried if isinstance(v, autocast_variable.AutoCastVariable)]
+        return pickling.dumps(model, (_reduce_object,), frozenset(map(id, [*carried, *inner])))
+
+    def loads(self, data: bytes | memoryview) -> Model:
+        return pickling.loads(data)
+
+    def settings(self) -> dict[str, Any]:
+        backend = tf_keras.backend
+        return {
+            "floatx": backend.floatx(),
+            "epsilon": backend.epsilon(),
+            "image_data_format": backend.image_data_format(),
+            "dtype_policy": tf_keras.mixed_precision.global_policy().name,
+        }
+
+    def apply_settings(self, settings: dict[str, Any]) -> None:
+        tf_keras.backend.set_floatx(settings["floatx"])
+        tf_keras.backend.set_epsilon(settings["epsilon"])
+        tf_keras.backend.set_image_data_format(settings["image_data_format"])
+        tf_keras.mixed_precision.set_global_policy(settings["dtype_policy"])
+
+    def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:
+        original = optimizer.apply_gradients
+
+        def replaced(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            def apply_now(gradients: list[Any], variables: list[Variable]) -> Any:
+                return original(list(zip(gradients, variables, strict=True)), *args, **kwargs)
+
+            pairs = list(grads_and_vars)
+            return apply(apply_now, [g for g, _ in pairs], [v for _, v in pairs])
+
+        return flavor.attribute(optimizer, "apply_gradients", replaced)
+
+
+def _variables(weights: Sequence[Any]) -> list[Variable]:
+    """Those of `weights` that are variables: a vocabulary's handle is among them, too."""
+    return [v for v in weights if isinstance(v, tf.Variable)]
+
+
+def _optimizer_variables(obj: Any, depth: int = 0) -> Iterator[Variable]:
+    """Every variable that an optimizer, its inner optimizer and its loss scale hold, by the names of their attributes.
+
+    `optimizer.variables` leaves out the learning rate, which callbacks set.
+    """
+    if isinstance(obj, tf.Variable):
+        yield obj
+    elif isinstance(obj, dict):
+        for _, value in sorted(obj.items(), key=lambda item: str(item[0])):
+            yield from _optimizer_variables(value, depth + 1)
+    elif isinstance(obj, (list, tuple)):
+        for value in obj:
+            yield from _optimizer_variables(value, depth + 1)
+    elif depth < 4 and isinstance(obj, tf.__internal__.tracking.Trackable) and hasattr(obj, "__dict__"):
+        for name, value in sorted(vars(obj).items()):
+            if not name.startswith("_self_"):
+                yield from _optimizer_variables(value, depth + 1)
+
+
+def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
+    if isinstance(obj, autocast_variable.AutoCastVariable):
+        return autocast_variable.create_autocast_variable, (obj._variable,)
+    if isinstance(obj, tf_keras.src.backend.ContextValueCache):
+        return type(obj), (obj.default_factory,)
+    if isinstance(obj, tf_op_layer.TFOpLambda):
+        state = {key: value for key, value in vars(obj).items() if key not in (*_OF_OP_LAYERS, *_dropped(obj))}
+        return (
+            _op_layer,
+            (type(obj), obj.function, obj.name),
+            dict(sorted(state.items())),
+            None,
+            None,
+            pickling.set_state,
+        )
+    if isinstance(obj, node.Node):
+        return pickling.by_state(obj, dict(vars(obj)), _set_node)
+    if not isinstance(obj, (tf.Module, optimizer_v2.OptimizerV2, tf_keras.optimizers.Optimizer, tf_keras.losses.Loss)):
+        return NotImplemented
+    state = {key: value for key, value in vars(obj).items() if key not in _dropped(obj)}
+    state.update((key, None) for key in (*_COMPILED, *_LAST) if key in state)
+    state.update((key, _Counter()) for key in _COUNTERS if key in state)
+    finish = _set_functional if isinstance(obj, functional.Functional) else pickling.set_state
+    return pickling.by_state(obj, state, finish)
+
+
+def _dropped(obj: Any) -> tuple[str, ...]:
+    return (*_DROPPED, *natives.CHECKPOINTING, *(_WRAPPED if isinstance(obj, tf_keras.metrics.Metric) else ()))
+
+
+def _op_layer(cls: type, function: Any, name: str) -> Any:
+    """`tf.abs(x)` in a functional model: its constructor wraps the function."""
+    return cls(function, name=name)
+
+
+class _Counter:
+    """Stands for a counter of steps, which starts anew."""
+
+    def __reduce__(self) -> Any:
+        return _counter, ()
+
+
+def _counter() -> Any:
+    with tf.init_scope():
+        return tf.Variable(np.int64(0), aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
+def _set_node(target: Any, state: dict[str, Any]) -> None:
+    target.__dict__.update(state)
+
+    def renew_ids() -> None:
+        target.flat_input_ids = [str(id(t)) for t in target._keras_inputs]
+        places = [index for _, index in state["_keras_inputs_ids_and_indices"]]
+        target._keras_inputs_ids_and_indices = list(zip(target.flat_input_ids, places, strict=True))
+        target.flat_output_ids = [str(id(t)) for t in tf.nest.flatten(target.outputs)]
+
+    pickling.afterwards(renew_ids)
+
+
+def _set_functional(model: Any, state: dict[str, Any]) -> None:
+    model.__dict__.update(state)
+    if "_tensor_usage_count" in state:
+        pickling.afterwards(model._compute_tensor_usage_count)

@@ -1,0 +1,40 @@
+"""Building by tracing: a training step is traced, not run, and leaves every variable it needs behind."""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def trace_step(step: Callable[[Any], Any], spec: Any) -> None:
+    """Trace `step(data)`; `spec` is (x, y, sample_weight) of TensorSpecs, with None where there is nothing."""
+    flat = [s for s in tf.nest.flatten(spec) if s is not None]
+
+    def traced(*leaves: Any) -> Any:
+        remaining = iter(leaves)
+        data = tf.nest.map_structure(lambda s: None if s is None else next(remaining), spec)
+        step(data)
+
+    tf.function(traced, autograph=False).get_concrete_function(*flat)
+
+
+def trace_unbuilt(model: Any, spec: Any, parts: Sequence[Any]) -> None:
+    """Where a custom training step left compiled losses or metrics unbuilt, build them as validation would."""
+    if any(part is not None and not part.built for part in parts):
+        with contextlib.suppress(Exception):  # a model that is never evaluated need not be able to
+            trace_step(model.test_step, spec)
+
+
+class Traced:
+    """Remembers which models were traced as they are compiled now."""
+
+    def __init__(self) -> None:
+        self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def add(self, model: Any) -> None:
+        self._compiled[model] = getattr(model, "_compile_config", None)
+
+    def holds(self, model: Any) -> bool:
+        return model in self._compiled and self._compiled[model] is getattr(model, "_compile_config", None)

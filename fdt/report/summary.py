@@ -1,0 +1,148 @@
+"""The block at the run's end, a fact a line, on stderr: `hfdt run train.py 2>&1 | grep throughput`."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fdt.report import JobSummary, Reporter, text
+from fdt.report.plain import Clock
+from fdt.rpc.session_pb2 import EpochEnd, Event
+
+
+@dataclass
+class Worker:
+    """What one worker did over all epochs."""
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0  # spent training, waits for others included
+
+
+@dataclass
+class Totals:
+    """What all of them did. `seconds`: wall time from the start of an epoch to its last step, over all epochs."""
+
+    fits: int = 0
+    epochs: int = 0
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    staleness: list[tuple[float, float, float, int]] = field(default_factory=list)  # mean, median, largest, steps
+    workers: dict[int, Worker] = field(default_factory=dict)
+
+    def add(self, end: EpochEnd, seconds: float) -> None:
+        """One epoch more."""
+        self.epochs += 1
+        self.steps += end.steps
+        self.samples += end.samples
+        self.seconds += seconds
+        self.bytes_sent += end.bytes_sent
+        self.bytes_received += end.bytes_received
+        if "staleness_mean" in end.extra:
+            mean, median, largest = (end.extra[f"staleness_{which}"] for which in ("mean", "median", "max"))
+            self.staleness.append((mean, median, largest, end.steps))
+        for share in end.workers:
+            worker = self.workers.setdefault(share.rank, Worker())
+            worker.steps += share.steps
+            worker.samples += share.samples
+            worker.seconds += share.seconds
+
+
+class Summary(Reporter):
+    """Adds up the epochs of every `fit`; `failed` is set when one failed. Writes the block at `close`."""
+
+    def __init__(self, name: str, workers: int, logs: str, *, quiet: bool = False, clock: Clock = time.perf_counter):
+        self._name, self._workers, self._logs, self._quiet, self._clock = name, workers, logs, quiet, clock
+        self._started = clock()
+        self.totals = Totals()
+        self.failed = False
+
+    def job(self, job: JobSummary) -> None:
+        self.totals.fits += 1
+
+    def epoch_begin(self, epoch: int) -> None:
+        self._started = self._clock()
+
+    def event(self, event: Event) -> None:
+        kind = event.WhichOneof("kind")
+        if kind == "epoch_end":
+            self.totals.add(event.epoch_end, self._clock() - self._started)
+        elif kind == "failed":
+            self.failed = True
+
+    def silence(self) -> None:
+        """Write no block: the run ended in an error or by Ctrl-C, and that is the one thing to say."""
+        self._quiet = True
+
+    def close(self) -> None:
+        if self._quiet:
+            return
+        lines = list(facts(self.totals, self._workers, self._logs).items()) if self.totals.epochs else []
+        for name, value in lines:
+            print(f"{self._name}: {name + ':':<12} {value}", file=sys.stderr)
+        sys.stderr.flush()
+
+
+def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
+    """The lines of the block by name."""
+    found = {
+        "workers": str(workers),
+        "trained": _trained(totals),
+        "throughput": text.rate(totals.samples, totals.seconds),
+        "speed-up": _speed_up(totals),
+        "moved": f"{text.nbytes(totals.bytes_sent)} sent, {text.nbytes(totals.bytes_received)} received by workers",
+        "staleness": _staleness(totals.staleness),
+        **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
+        "logs": logs,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def speed_up(totals: Totals) -> float:
+    """Workers' own training time over wall time: what one of them, working alone at its pace here, would have needed.
+
+    An upper bound: time a worker waits for the others counts as its own, and workers that share cores are slower than
+    one alone would be. benchmarks/ measure the real one.
+    """
+    if not totals.seconds:
+        return 0.0
+    return min(len(totals.workers), sum(worker.seconds for worker in totals.workers.values()) / totals.seconds)
+
+
+def _trained(totals: Totals) -> str:
+    fits = f" in {totals.fits} fits" if totals.fits > 1 else ""
+    epochs = f"{totals.epochs:,} epoch{'s' if totals.epochs != 1 else ''}"
+    amount = f"{epochs}, {totals.steps:,} steps, {totals.samples:,} samples"
+    return f"{amount}{fits}, {text.duration(totals.seconds)}"
+
+
+def _speed_up(totals: Totals) -> str:
+    estimate = speed_up(totals)
+    return f"{estimate:.2f} at most (the workers' training time added, over wall time)" if estimate else ""
+
+
+def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
+    steps = sum(count for *_, count in epochs)
+    if not steps:
+        return ""
+    mean = sum(mean * count for mean, *_, count in epochs) / steps
+    median = sorted(median for _, median, _, _ in epochs)[len(epochs) // 2]
+    return f"mean {mean:.2f}, median {median:g}, largest {max(largest for _, _, largest, _ in epochs):g}"
+
+
+def _share(worker: Worker) -> str:
+    return f"{worker.samples:,} samples, {worker.steps:,} steps, {text.duration(worker.seconds)}"
+
+
+def as_record(totals: Totals, workers: int) -> Mapping[str, object]:
+    """The totals for a machine."""
+    return {
+        "workers": workers,
+        **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness")},
+        "samples_per_second": totals.samples / totals.seconds if totals.seconds else 0.0,
+        "speed_up_at_most": speed_up(totals),
+        "per_worker": {rank: vars(worker) for rank, worker in sorted(totals.workers.items())},
+    }

@@ -1,0 +1,1 @@
+"""The conversation over gRPC: client <-> engine (TrainingService) and engine <-> members (MemberService)."""

@@ -1,0 +1,43 @@
+"""Whose error it is: the user's arguments, the script's own code, or ours."""
+
+import os
+import site
+import sysconfig
+import tempfile
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from fdt.errors import UserError
+from fdt.rpc.session_pb2 import Failed
+
+_OURS = ("fdt", "client_shim", "hfdt", "nfdt")
+_LIBRARIES = tuple(
+    f"{path}{os.sep}"
+    for path in (
+        *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")},
+        *site.getsitepackages(),  # on Debian, dist-packages
+        site.getusersitepackages(),
+        *(Path(__file__).parents[2] / package for package in _OURS),
+    )
+)
+_GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # AutoGraph's, <string>
+
+
+def failure(error: Exception) -> Failed:
+    """What the client is told of `error`: one line, and a traceback where it was not expected."""
+    if isinstance(error, UserError):
+        return Failed(message=str(error))
+    lines = str(error).strip().splitlines()
+    message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    first = next((i for i, frame in enumerate(frames) if _is_scripts(frame)), None)
+    summary = traceback.TracebackException.from_exception(error)
+    if first is not None:
+        del summary.stack[:first]  # the user's code called what came after it
+    return Failed(message=message, detail="".join(summary.format()), users_code=first is not None)
+
+
+def _is_scripts(frame: FrameType) -> bool:
+    """Code that came with the script: neither a library's nor generated."""
+    return not frame.f_code.co_filename.startswith((*_GENERATED, *_LIBRARIES))

@@ -1,0 +1,74 @@
+"""BlobService: blobs for a caller on another host than the engine, in chunks."""
+
+from collections.abc import Iterator, Sequence
+
+import grpc
+
+from fdt import tensors
+from fdt.blobs import Blobs, LocalBlobs
+from fdt.chunks import chunks
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.tensor_pb2 import BlobRef, Chunk
+from fdt.rpc.training_pb2 import HelloReply
+from fdt.service.auth import Metadata
+from fdt.tensors import Array, Buffer
+
+
+class BlobServicer(training_pb2_grpc.BlobServiceServicer):
+    """The engine's side."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def Put(self, request_iterator: Iterator[Chunk], context: grpc.ServicerContext) -> BlobRef:
+        data = bytearray()
+        for chunk in request_iterator:
+            data += chunk.data
+        return self._blobs.put(data)
+
+    def Get(self, request: BlobRef, context: grpc.ServicerContext) -> Iterator[Chunk]:
+        try:
+            data = self._blobs.get(request)
+        except KeyError:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no such blob. Received: {request.id!r}")
+        for part in chunks(data):
+            yield Chunk(ref=request, data=bytes(part))
+
+
+class RemoteBlobs:
+    """The caller's side: the face of fdt.blobs.Blobs."""
+
+    def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
+        self._stub = training_pb2_grpc.BlobServiceStub(channel)
+        self._metadata = metadata
+
+    def put(self, data: Buffer) -> BlobRef:
+        stream = (Chunk(data=bytes(part)) for part in chunks(memoryview(data)))
+        ref: BlobRef = self._stub.Put(stream, metadata=self._metadata)
+        return ref
+
+    def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
+        return self.put(tensors.pack(arrays))
+
+    def get(self, ref: BlobRef) -> memoryview:
+        data = bytearray()
+        try:
+            for chunk in self._stub.Get(ref, metadata=self._metadata):
+                data += chunk.data
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise KeyError(ref.id) from None
+            raise
+        return memoryview(data).toreadonly()
+
+    def get_arrays(self, ref: BlobRef) -> list[Array]:
+        return tensors.unpack(self.get(ref))
+
+    def drop(self, ref: BlobRef) -> None:
+        """Nothing: BlobService has no word for it. The engine drops what its coordinator sees used up."""
+
+
+def reachable_blobs(hello: HelloReply, channel: grpc.Channel, metadata: Metadata) -> Blobs:
+    """The engine's own store where this process can map it, else the same over the channel."""
+    local = LocalBlobs.open(hello.blobs)
+    return local if local.holds(hello.nonce) else RemoteBlobs(channel, metadata)

@@ -1,0 +1,89 @@
+"""The client's side of TrainingService."""
+
+import queue
+from collections.abc import Iterator
+
+import grpc
+
+from fdt import __version__
+from fdt.blobs import Blobs
+from fdt.errors import UserError
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Command, Event
+from fdt.rpc.training_pb2 import HelloReply, HelloRequest
+from fdt.service.auth import credentials
+from fdt.service.blobs import reachable_blobs
+from fdt.service.transport import open_channel
+
+CONNECT_TIMEOUT_S = 10
+
+
+class TrainingClient:
+    """A connection to an engine. Attributes: hello (what the engine says of itself), blobs.
+
+    Raises UserError when nobody listens at `address`, or the token is not the engine's.
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        self._channel = open_channel(address)
+        self._metadata = credentials(token)
+        self._stub = training_pb2_grpc.TrainingServiceStub(self._channel)
+        self.hello = self._say_hello(address)
+        self.blobs: Blobs = reachable_blobs(self.hello, self._channel, self._metadata)
+
+    def train(self) -> "Conversation":
+        """Begin a job."""
+        return Conversation(self._stub, self._metadata)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _say_hello(self, address: str) -> HelloReply:
+        request = HelloRequest(version=__version__)
+        try:
+            reply: HelloReply = self._stub.Hello(request, metadata=self._metadata, timeout=CONNECT_TIMEOUT_S)
+            return reply
+        except grpc.RpcError as error:
+            raise _refused(address, error) from None
+
+
+class Conversation:
+    """One job's commands and events."""
+
+    def __init__(self, stub: training_pb2_grpc.TrainingServiceStub, metadata: object) -> None:
+        self._outgoing: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._stream = stub.Train(iter(self._outgoing.get, None), metadata=metadata)
+
+    def send(self, command: Command) -> None:
+        self._outgoing.put(command)
+
+    def events(self) -> Iterator[Event]:
+        """The engine's events. Raises UserError when the connection breaks."""
+        try:
+            yield from self._stream
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.CANCELLED:
+                raise UserError(
+                    f"the engine must stay reachable while it trains. Received: {error.details()}"
+                ) from None
+
+    def close(self) -> None:
+        """No more commands follow."""
+        self._outgoing.put(None)
+
+    def cancel(self) -> None:
+        """Give the job up at once."""
+        self._stream.cancel()
+        self.close()
+
+
+def _refused(address: str, error: grpc.RpcError) -> UserError:
+    code = error.code()
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return UserError(
+            f"the token must be the one that {address} was started with. Received: another, or none; "
+            "set FDT_TOKEN or --token-file"
+        )
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return UserError(f"an engine must listen at {address}. Received: no answer; start one with `hfdt serve`")
+    return UserError(f"the engine at {address} must speak this version. Received: {error.details()}")

@@ -1,0 +1,200 @@
+"""An engine's members as one crew: started together, heard through one inbox, ended together.
+
+What an engine decides is a Coordinator's, a pure object (events in, an Outcome out); this is the shell around it that
+has the processes, the streams and the clock. Both engines stand on it.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from google.protobuf.message import Message
+
+from fdt import quiet
+from fdt.blobs import LocalBlobs
+from fdt.launch import Exit, Launcher, Processes, Task
+from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
+from fdt.rpc.session_pb2 import Exit as ExitCommand
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.service.auth import TOKEN_VARIABLE
+from fdt.service.hub import Arrival, Hub, Lost
+from fdt.service.losses import explain_loss
+from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
+
+POLL_S = 0.25
+EXPLAIN_S = 5.0  # how long the launcher may take to say how a member was lost
+
+
+@dataclass
+class Outcome:
+    """What follows from one input.
+
+    `commands`: (role, rank, command), rank None for all of the role. `drop`: blobs that nobody needs any more.
+    """
+
+    commands: list[tuple[str, int | None, Command]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    drop: list[BlobRef] = field(default_factory=list)
+
+
+class Coordinator(Protocol):
+    """What an engine decides in one job. No I/O, no clock, no threads.
+
+    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another.
+    """
+
+    done: bool
+    failed: bool
+
+    def from_client(self, command: Command) -> Outcome: ...
+
+    def from_member(self, role: str, rank: int, event: Event) -> Outcome: ...
+
+    def fail(self, failure: Failed) -> Outcome: ...
+
+
+def share_of(rank: int, end: EpochEnd) -> WorkerShare:
+    """What the worker `rank` counted in an epoch, as the engine tells the client."""
+    return WorkerShare(
+        rank=rank,
+        steps=end.steps,
+        samples=end.samples,
+        seconds=end.seconds,
+        bytes_sent=end.bytes_sent,
+        bytes_received=end.bytes_received,
+    )
+
+
+@dataclass(frozen=True)
+class _FromClient:
+    conversation: object
+    command: Command | None  # None: the client has no more to say
+
+
+class Crew:
+    """The members of one engine. `launches`: what to start, by which launcher."""
+
+    def __init__(
+        self, engine: str, run_dir: Path, blobs: LocalBlobs, launches: Sequence[tuple[Launcher, Task]]
+    ) -> None:
+        self.hub = Hub(engine, run_dir, blobs)
+        self._run_dir, self._blobs, self._launches = run_dir, blobs, launches
+        self._processes: list[Processes] = []
+        self._warm = False  # they have trained a job
+        self._held: list[BlobRef] = []  # the blobs of the client's job, which it drops unless it is gone
+
+    def start(self) -> None:
+        """Start the members unless they run. Where one was lost since the last job, all are started anew."""
+        if self._warm and self._exits():
+            self.end()
+        if not self._processes:
+            self.hub.forget_members()
+            self._processes = [launcher.start(self._prepared(task)) for launcher, task in self._launches]
+
+    def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Iterator[Event]:
+        """One job: what `coordinator` makes of the client's commands and the members' events, until it is done."""
+        conversation = object()
+        threading.Thread(target=self._listen, args=(conversation, commands), daemon=True).start()
+        try:
+            while not coordinator.done:
+                outcome = self._react(coordinator, conversation)
+                if outcome is None:
+                    return
+                yield from self._carry_out(outcome)
+        finally:
+            if not coordinator.done:  # the client is gone, perhaps killed
+                self._drop(self._held)
+            if coordinator.failed or not coordinator.done:
+                self.end()
+            else:
+                self._warm = True
+
+    def end(self) -> None:
+        """End the members, within seconds. `start` starts others."""
+        self._warm = False
+        self.hub.expect_leave()
+        for _, task in self._launches:
+            self.hub.broadcast(task.role, task.count, Command(exit=ExitCommand()))
+        processes, self._processes = self._processes, []
+        for running in processes:
+            running.stop()
+
+    def close(self) -> None:
+        self.end()
+        self.hub.close()
+
+    def _listen(self, conversation: object, commands: Iterator[Command]) -> None:
+        for command in commands:
+            self.hub.inbox.put(_FromClient(conversation, command))
+        self.hub.inbox.put(_FromClient(conversation, None))
+
+    def _react(self, coordinator: Coordinator, conversation: object) -> Outcome | None:
+        """The outcome of the next thing that happens; None when the client is gone."""
+        try:
+            happened = self.hub.inbox.get(timeout=POLL_S)
+        except queue.Empty:
+            exits = self._exits()
+            return coordinator.fail(self._explain(exits[0].role, exits[0].rank, exits[0].cause)) if exits else Outcome()
+        if isinstance(happened, Arrival):
+            if isinstance(happened.what, Lost):
+                return coordinator.fail(self._explain(happened.role, happened.rank, None))
+            return coordinator.from_member(happened.role, happened.rank, happened.what)
+        if isinstance(happened, _FromClient) and happened.conversation is conversation:
+            return None if happened.command is None else self._from_client(coordinator, happened.command)
+        return Outcome()  # an earlier conversation's last word
+
+    def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
+        if command.HasField("setup"):
+            self._held = list(blobs_in(command.setup))
+        return coordinator.from_client(command)
+
+    def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
+        sizes = {task.role: task.count for _, task in self._launches}
+        for role, rank, command in outcome.commands:
+            if rank is None:
+                self.hub.broadcast(role, sizes[role], command)
+            else:
+                self.hub.send(role, rank, command)
+        yield from outcome.events
+        self._drop(outcome.drop)
+
+    def _drop(self, refs: Iterable[BlobRef]) -> None:
+        for ref in refs:
+            self._blobs.drop(ref)
+
+    def _exits(self) -> list[Exit]:
+        return [exit_ for running in self._processes for exit_ in running.exits()]
+
+    def _explain(self, role: str, rank: int | None, cause: str | None) -> Failed:
+        """Name the member, how it ended and the end of its log."""
+        deadline = time.monotonic() + EXPLAIN_S
+        while cause is None and time.monotonic() < deadline:
+            mine = [e for e in self._exits() if e.role == role and e.rank in (rank, None)] or self._exits()
+            if mine:
+                rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
+            else:
+                time.sleep(POLL_S)
+        return explain_loss(role, rank, cause or "no answer", self._run_dir)
+
+    def _prepared(self, task: Task) -> Task:
+        env = {
+            **quiet.variables(),
+            ENGINE_VARIABLE: self.hub.address,
+            TOKEN_VARIABLE: self.hub.token,
+            SIZE_VARIABLE: str(task.count),
+            **task.env,
+        }
+        return Task(task.role, task.argv, task.count, env)
+
+
+def blobs_in(message: Message) -> Iterator[BlobRef]:
+    """Every blob that a message names, at any depth; maps and repeated fields hold none."""
+    for _, value in message.ListFields():
+        if isinstance(value, BlobRef):
+            yield value
+        elif isinstance(value, Message):
+            yield from blobs_in(value)

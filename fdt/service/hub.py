@@ -1,0 +1,120 @@
+"""The engine's side of MemberService: one inbox for what all members say, one outbox for each.
+
+Members may attach late (TensorFlow takes seconds to import): commands wait in the outbox until they do.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from fdt import __version__
+from fdt.blobs import LocalBlobs
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Attached, Command, Event
+from fdt.rpc.training_pb2 import HelloReply, HelloRequest
+from fdt.service.auth import new_token
+from fdt.service.blobs import BlobServicer
+from fdt.service.transport import bind, new_server
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A member's stream ended although nobody had told it to exit."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One thing a member said."""
+
+    role: str
+    rank: int
+    what: Event | Lost
+
+
+Outbox = queue.SimpleQueue[Command | None]
+
+
+class Hub(training_pb2_grpc.MemberServiceServicer):
+    """Members attach here. Thread-safe. `inbox` holds Arrivals, and what else its owner puts beside them."""
+
+    def __init__(self, engine: str, run_dir: Path, blobs: LocalBlobs) -> None:
+        self.token = new_token()
+        self.run_dir = run_dir
+        self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.attached: dict[tuple[str, int], Attached] = {}
+        self._engine, self._blobs = engine, blobs
+        self._nonce = blobs.put(b"hub").id
+        self._outboxes: dict[tuple[str, int], Outbox] = {}
+        self._lock = threading.Lock()
+        self._leaving = False
+        self._server = new_server(self.token)
+        training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
+        training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
+        self.address = bind(self._server, f"unix:{blobs.directory}/hub.sock")
+        self._server.start()
+
+    def send(self, role: str, rank: int, command: Command) -> None:
+        self._outbox(role, rank).put(command)
+
+    def broadcast(self, role: str, size: int, command: Command) -> None:
+        for rank in range(size):
+            self.send(role, rank, command)
+
+    def expect_leave(self) -> None:
+        """From now on a stream that ends is no loss."""
+        self._leaving = True
+
+    def forget_members(self) -> None:
+        """Drop outboxes and inbox: the members are gone and others will attach in their place."""
+        with self._lock:
+            outboxes, self._outboxes = self._outboxes, {}
+            self.attached = {}
+        for outbox in outboxes.values():
+            outbox.put(None)
+        while not self.inbox.empty():
+            self.inbox.get()
+        self._leaving = False
+
+    def close(self) -> None:
+        self._leaving = True
+        self._server.stop(grace=0.2)
+
+    # -- MemberService ---------------------------------------------------------------------------------------------
+    def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
+        return HelloReply(
+            engine=self._engine,
+            version=__version__,
+            blobs=str(self._blobs.directory),
+            nonce=self._nonce,
+            run_dir=str(self.run_dir),
+        )
+
+    def Attach(self, request_iterator: Iterator[Event], context: grpc.ServicerContext) -> Iterator[Command]:
+        attached = next(request_iterator).attached
+        role, rank = attached.role, attached.rank
+        outbox = self._outbox(role, rank)
+        self.attached[role, rank] = attached
+        context.add_callback(lambda: self._ended(role, rank, outbox))
+        threading.Thread(target=self._read, args=(role, rank, request_iterator), daemon=True).start()
+        yield from iter(outbox.get, None)
+
+    def _read(self, role: str, rank: int, events: Iterator[Event]) -> None:
+        try:
+            for event in events:
+                event.rank = rank
+                self.inbox.put(Arrival(role, rank, event))
+        except Exception:  # the stream broke: _ended says so
+            pass
+
+    def _ended(self, role: str, rank: int, outbox: Outbox) -> None:
+        outbox.put(None)
+        if not self._leaving and self._outboxes.get((role, rank)) is outbox:
+            self.inbox.put(Arrival(role, rank, Lost()))
+
+    def _outbox(self, role: str, rank: int) -> Outbox:
+        with self._lock:
+            return self._outboxes.setdefault((role, rank), queue.SimpleQueue())

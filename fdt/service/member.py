@@ -1,0 +1,120 @@
+"""A member's side of MemberService: what a worker or a parameter server holds of its engine."""
+
+import os
+import queue
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+
+from fdt import __version__
+from fdt.blobs import Blobs, LocalBlobs
+from fdt.environment import log_to
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output
+from fdt.rpc.training_pb2 import HelloRequest
+from fdt.service.auth import TOKEN_VARIABLE, credentials
+from fdt.service.blobs import reachable_blobs
+from fdt.service.transport import open_channel
+
+ENGINE_VARIABLE = "FDT_ENGINE"
+SIZE_VARIABLE = "FDT_SIZE"
+RANK_VARIABLES = ("FDT_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
+STORE_LEFT_S = 1.0  # a killed process's locks outlive its sockets by a moment
+ENGINE_GONE = 70  # exit code: EX_SOFTWARE; nobody is left to read it
+
+
+class Member:
+    """This process as its engine knows it.
+
+    Attributes: role ("worker" | "server"), rank, size (members of this role), engine, run_dir, blobs.
+    """
+
+    def __init__(self, role: str, rank: int, size: int, channel: grpc.Channel, token: str) -> None:
+        self.role, self.rank, self.size, self.token = role, rank, size, token
+        metadata = credentials(token)
+        stub = training_pb2_grpc.MemberServiceStub(channel)
+        hello = stub.Hello(HelloRequest(version=__version__), metadata=metadata, wait_for_ready=True, timeout=30)
+        self.engine: str = hello.engine
+        self.run_dir = Path(hello.run_dir)
+        self.blobs: Blobs = reachable_blobs(hello, channel, metadata)
+        # Called from the reading thread, even while the main thread trains.
+        self.on_feed: Callable[[FeedBatch], None] = lambda _: None
+        self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        log = self.run_dir / f"{role}-{rank}.log"
+        self._outgoing.put(
+            Event(attached=Attached(role=role, rank=rank, pid=os.getpid(), host=socket.gethostname(), log=str(log)))
+        )
+        self._stream = stub.Attach(iter(self._outgoing.get, None), metadata=metadata)
+        log_to(log)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @classmethod
+    def attach(cls, role: str) -> "Member":
+        """Attach to the engine that the environment names. The process ends by itself when the engine is gone."""
+        rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
+        token = os.environ.pop(TOKEN_VARIABLE)  # children of this process need it no more
+        channel = open_channel(os.environ[ENGINE_VARIABLE])
+        member = cls(role, rank, int(os.environ[SIZE_VARIABLE]), channel, token)
+        if rank == 0 and role == "worker":
+            sys.stdout = _Forwarded(member)
+        return member
+
+    def commands(self) -> Iterator[Command]:
+        """The engine's commands, FeedBatch excepted (see `on_feed`); ends at Exit."""
+        while True:
+            command = self._incoming.get()
+            if command.HasField("exit"):
+                return
+            yield command
+
+    def send(self, event: Event) -> None:
+        self._outgoing.put(event)
+
+    def _read(self) -> None:
+        try:
+            for command in self._stream:
+                if command.HasField("feed"):
+                    self.on_feed(command.feed)
+                else:
+                    self._incoming.put(command)
+        except grpc.RpcError:
+            pass
+        except Exception:  # a feed that cannot be read: the engine hears of a lost member, and finds this in its log
+            traceback.print_exc()
+        # The engine is gone, perhaps killed, and its store with it. The main thread may stand in a collective that
+        # never ends, even after Exit, so nothing is asked of it.
+        if isinstance(self.blobs, LocalBlobs):
+            self.blobs.close_if_left(STORE_LEFT_S)
+        os._exit(ENGINE_GONE)
+
+
+class _Forwarded:
+    """sys.stdout of rank 0: what the script's own code prints while it trains reaches the client, once."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._line = ""
+        self.encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        self._line += text
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        text, self._line = self._line, ""
+        if text:
+            self._member.send(Event(output=Output(text=text)))
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return 1

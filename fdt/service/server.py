@@ -1,0 +1,69 @@
+"""TrainingService over any Engine: embedded in the command, or standing (`hfdt serve`)."""
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from fdt import __version__
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Command, Event
+from fdt.rpc.training_pb2 import HelloReply, HelloRequest
+from fdt.service.blobs import BlobServicer
+from fdt.service.engine import Engine
+from fdt.service.transport import bind, new_server
+
+
+class Running:
+    """A server that listens. `address` is what clients call."""
+
+    def __init__(self, server: grpc.Server, address: str) -> None:
+        self.address = address
+        self._server = server
+
+    def stop(self) -> None:
+        """End the calls under way and stop listening. The engine is left to its owner."""
+        self._server.stop(grace=0.2).wait()
+
+
+def serve(engine: Engine, address: str, token: str) -> Running:
+    """Serve `engine` at `address` ("HOST:PORT", port 0 for any, or "unix:PATH").
+
+    Raises UsageError for an address that is not local, UserError for one in use.
+    """
+    server = new_server(token)
+    training_pb2_grpc.add_TrainingServiceServicer_to_server(_TrainingServicer(engine), server)
+    training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(engine.blobs), server)
+    bound = bind(server, address)
+    server.start()
+    return Running(server, bound)
+
+
+class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._nonce = engine.blobs.put(b"training").id
+        self._one_at_a_time = threading.Lock()
+
+    def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
+        return HelloReply(
+            engine=self._engine.name,
+            version=__version__,
+            workers=self._engine.workers,
+            blobs=str(self._engine.blobs.directory),
+            nonce=self._nonce,
+            run_dir=str(self._engine.run_dir),
+        )
+
+    def Train(self, request_iterator: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
+        with self._one_at_a_time:
+            self._engine.start()
+            yield from self._engine.train(_until_broken(request_iterator))
+
+
+def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:
+    """The client's commands; a stream that breaks ends them early, as Engine.train expects."""
+    try:
+        yield from commands
+    except Exception:  # gRPC raises its own kinds of errors here; all mean that the client is gone
+        return

@@ -1,0 +1,55 @@
+"""Nested dicts, lists and tuples <-> a flat list of leaves and a JSON skeleton.
+
+The skeleton travels in protobuf messages; the leaves travel packed (fdt/tensors.py). `None` is structure, not a leaf:
+Keras data is `(x, y, None)` when there are no sample weights.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def flatten(value: Any) -> tuple[str, list[Any]]:
+    """Return the JSON skeleton of `value` and its leaves, in order.
+
+    Dict keys must be strings; their order is kept.
+    """
+    leaves: list[Any] = []
+    return json.dumps(_skeleton(value, leaves)), leaves
+
+
+def unflatten(skeleton: str, leaves: Sequence[Any]) -> Any:
+    """Undo `flatten`. Raises ValueError when the number of leaves does not fit."""
+    remaining = list(reversed(leaves))
+    try:
+        value = _rebuild(json.loads(skeleton), remaining)
+    except IndexError:
+        raise ValueError(f"fewer leaves than the structure holds. Received: {len(leaves)} for {skeleton}") from None
+    if remaining:
+        raise ValueError(f"more leaves than the structure holds. Received: {len(leaves)} for {skeleton}")
+    return value
+
+
+def _skeleton(value: Any, leaves: list[Any]) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return {"dict": [[key, _skeleton(item, leaves)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {
+            type(value).__name__ if type(value) in (list, tuple) else "tuple": [_skeleton(v, leaves) for v in value]
+        }
+    leaves.append(value)
+    return 0
+
+
+def _rebuild(skeleton: Any, remaining: list[Any]) -> Any:
+    if skeleton is None:
+        return None
+    if skeleton == 0:
+        return remaining.pop()
+    ((kind, items),) = skeleton.items()
+    if kind == "dict":
+        return {key: _rebuild(item, remaining) for key, item in items}
+    values = [_rebuild(item, remaining) for item in items]
+    return tuple(values) if kind == "tuple" else values

@@ -1,0 +1,126 @@
+"""Arrays packed into one run of bytes: a small protobuf table, then the data, each array 64-byte aligned.
+
+The layout is the same in a shared-memory file, in a stream of chunks and inside a message:
+
+    8 bytes, little endian: length of the table | TensorTable | padding to 64 | data
+
+Reading copies nothing: arrays are views of the bytes (TensorFlow wants 64-byte alignment to share them).
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from fdt.rpc.tensor_pb2 import TensorSpec, TensorTable
+
+Buffer = bytes | bytearray | memoryview
+Array = np.ndarray  # of any shape and dtype
+
+ALIGNMENT = 64
+_LENGTH = struct.Struct("<Q")
+
+
+def packed_size(arrays: Iterable[Array]) -> int:
+    """Bytes that `pack_into` needs."""
+    table, nbytes = _lay_out([_plain(a) for a in arrays])
+    return _data_start(table) + nbytes
+
+
+def pack(arrays: Sequence[Array]) -> bytearray:
+    """Pack `arrays` into bytes of their own."""
+    plain = [_plain(a) for a in arrays]
+    table, nbytes = _lay_out(plain)
+    out = bytearray(_data_start(table) + nbytes)
+    _write(table, plain, memoryview(out))
+    return out
+
+
+def pack_into(arrays: Sequence[Array], out: memoryview) -> None:
+    """Pack `arrays` into `out`, which holds at least `packed_size(arrays)` bytes. One copy per array."""
+    plain = [_plain(a) for a in arrays]
+    table, _ = _lay_out(plain)
+    _write(table, plain, out)
+
+
+def unpack(data: Buffer) -> list[Array]:
+    """Return views of the arrays packed in `data`.
+
+    Raises ValueError when the bytes do not hold what their table says; nothing is allocated by a declared size.
+    """
+    view = memoryview(data)
+    if len(view) < _LENGTH.size:
+        raise ValueError(f"packed arrays need at least {_LENGTH.size} bytes. Received: {len(view)}")
+    (length,) = _LENGTH.unpack_from(view)
+    if length > len(view) - _LENGTH.size:
+        raise ValueError(f"the table is longer than the bytes. Received: {length} of {len(view)} bytes")
+    table = TensorTable.FromString(bytes(view[_LENGTH.size : _LENGTH.size + length]))
+    body = view[_aligned(_LENGTH.size + length) :]
+    return [_view(spec, body) for spec in table.tensors]
+
+
+def _view(spec: TensorSpec, body: memoryview) -> Array:
+    end = spec.offset + spec.nbytes
+    if end > len(body):
+        raise ValueError(f"an array ends behind the bytes. Received: end {end} of {len(body)} bytes")
+    raw = body[spec.offset : end]
+    if spec.dtype == "string":
+        return _strings(raw, tuple(spec.shape))
+    return np.frombuffer(raw, dtype=_dtype(spec.dtype)).reshape(tuple(spec.shape))
+
+
+def _dtype(name: str) -> np.dtype:
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise ValueError(f"a tensor's dtype must be a NumPy number or string. Received: {name!r}") from None
+
+
+def _plain(array: Array) -> tuple[str, tuple[int, ...], Array]:
+    """(dtype name, shape, contiguous numbers): strings become lengths and bytes."""
+    array = np.asarray(array)
+    if array.dtype.kind in "OSU":
+        items = [v if isinstance(v, bytes) else str(v).encode() for v in array.reshape(-1).tolist()]
+        lengths = np.array([len(items), *map(len, items)], np.uint64).tobytes()
+        return "string", array.shape, np.frombuffer(lengths + b"".join(items), np.uint8)
+    return array.dtype.name, array.shape, np.ascontiguousarray(array)
+
+
+def _strings(raw: memoryview, shape: tuple[int, ...]) -> Array:
+    (count,) = _LENGTH.unpack_from(raw)
+    if (count + 1) * 8 > len(raw):
+        raise ValueError(f"a string array is cut short. Received: {count} strings in {len(raw)} bytes")
+    lengths = np.frombuffer(raw[8 : 8 + 8 * count], np.uint64).tolist()
+    out = np.empty(count, object)
+    position = 8 + 8 * count
+    for index, length in enumerate(lengths):
+        out[index] = bytes(raw[position : position + length])
+        position += length
+    return out.reshape(shape)
+
+
+def _lay_out(plain: Sequence[tuple[str, tuple[int, ...], Array]]) -> tuple[bytes, int]:
+    table, offset = TensorTable(), 0
+    for name, shape, data in plain:
+        table.tensors.add(dtype=name, shape=shape, offset=offset, nbytes=data.nbytes)
+        offset = _aligned(offset + data.nbytes)
+    return table.SerializeToString(), offset
+
+
+def _write(table: bytes, plain: Sequence[tuple[str, tuple[int, ...], Array]], out: memoryview) -> None:
+    _LENGTH.pack_into(out, 0, len(table))
+    out[_LENGTH.size : _LENGTH.size + len(table)] = table
+    start = offset = _data_start(table)
+    for _, _, data in plain:
+        if data.nbytes:
+            np.frombuffer(out, np.uint8, data.nbytes, offset)[:] = data.reshape(-1).view(np.uint8)
+        offset = start + _aligned(offset - start + data.nbytes)
+
+
+def _data_start(table: bytes) -> int:
+    return _aligned(_LENGTH.size + len(table))
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,100 @@
+"""A program made live: what a worker or a server trains."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fdt.blobs import Blobs
+from fdt.errors import CaptureError
+from fdt.job import Program, State
+from fdt.keras import Flavor, named
+
+Array = np.ndarray
+
+
+@dataclass
+class Trainable:
+    """A built, compiled model and its variables by group. Every process that builds the program has the same order.
+
+    `State.model` is `trainable` then `non_trainable`; `seeds` (states of random generators) is a part of the latter.
+    """
+
+    flavor: Flavor
+    model: Any
+    trainable: list[Any] = field(init=False)
+    non_trainable: list[Any] = field(init=False)
+    seeds: list[Any] = field(init=False)
+    optimizer: list[Any] = field(init=False)
+    metrics: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trainable = self.flavor.trainable(self.model)
+        self.non_trainable = self.flavor.non_trainable(self.model)
+        self.seeds = self.flavor.seeds(self.model)
+        self.optimizer = self.flavor.optimizer(self.model)
+        self.metrics = self.flavor.metrics(self.model)
+
+    def model_arrays(self) -> list[Array]:
+        """Copies of the values of `trainable` then `non_trainable`."""
+        return self.flavor.read([*self.trainable, *self.non_trainable])
+
+    def optimizer_arrays(self) -> list[Array]:
+        return self.flavor.read(self.optimizer)
+
+    def metric_arrays(self) -> list[Array]:
+        return self.flavor.read(self.metrics)
+
+    def write_model(self, arrays: list[Array]) -> None:
+        """Raises CaptureError naming the variable that does not fit."""
+        self.flavor.write([*self.trainable, *self.non_trainable], arrays)
+
+    def write_optimizer(self, arrays: list[Array]) -> None:
+        self.flavor.write(self.optimizer, arrays)
+
+    def write_metrics(self, arrays: list[Array]) -> None:
+        self.flavor.write(self.metrics, arrays)
+
+    def load(self, state: State, blobs: Blobs) -> None:
+        """Write the groups that `state` carries. Drops nothing."""
+        if state.model.id:
+            self.write_model(blobs.get_arrays(state.model))
+        if state.optimizer.id:
+            self.write_optimizer(blobs.get_arrays(state.optimizer))
+
+    def layout(self) -> dict[str, list[list[Any]]]:
+        """Shape and dtype of every variable by group: JSON-able, equal wherever the program is built."""
+        groups = {name: getattr(self, name) for name in ("trainable", "non_trainable", "optimizer", "metrics")}
+        return {name: [_describe(v) for v in variables] for name, variables in groups.items()}
+
+
+def build(program: Program, blobs: Blobs) -> Trainable:
+    """Build and compile the model of `program`; its variables are zero until a State is loaded.
+
+    Raises CaptureError when what comes out is not what the client described.
+    """
+    config = json.loads(bytes(blobs.get(program.config)))
+    flavor = named(program.flavor)
+    flavor.apply_settings(config["settings"])
+    trainable = Trainable(flavor, flavor.loads(blobs.get(program.objects)))
+    _check(config["layout"], trainable)
+    return trainable
+
+
+def _check(expected: dict[str, list[list[Any]]], trainable: Trainable) -> None:
+    for group, variables in trainable.layout().items():
+        wanted = expected[group]
+        for (shape, dtype, name), (got_shape, got_dtype, _) in zip(wanted, variables, strict=False):
+            if (shape, dtype) != (got_shape, got_dtype):
+                got = f"{got_shape} {got_dtype} for {name} {shape} {dtype}"
+                raise CaptureError(f"a worker must build the client's variables. Received: {got}")
+        if len(wanted) != len(variables):
+            raise CaptureError(
+                f"a worker must build the client's variables. Received: {len(variables)} {group} for {len(wanted)}"
+            )
+
+
+def _describe(variable: Any) -> list[Any]:
+    dtype = getattr(variable.dtype, "name", variable.dtype)
+    return [list(variable.shape), dtype, getattr(variable, "path", variable.name)]

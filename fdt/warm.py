@@ -1,0 +1,21 @@
+"""What a member does while the script still loads, so that its first job need not wait for it."""
+
+import importlib
+import os
+
+from fdt.environment import local_rank, share_gpus
+
+
+def warm_up(*, computes: bool) -> None:
+    """Import TensorFlow and Keras, settle who has which GPU, and start the runtime, which starts at first use.
+
+    `computes`: a worker, which gets a GPU of its host where there are any; a server gets none. Raises ImportError.
+    """
+    import tensorflow as tf
+
+    if computes:
+        share_gpus(tf, local_rank())
+    else:
+        tf.config.set_visible_devices([], "GPU")
+    importlib.import_module("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras")
+    tf.function(lambda x: x + 1)(tf.constant(1.0))

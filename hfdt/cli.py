@@ -1,0 +1,189 @@
+"""The command `hfdt`: synchronous training of an unmodified script."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fdt.cli.options import (
+    DEFAULT_WORKERS,
+    TRAINING,
+    apply,
+    job_options,
+    listen_options,
+    report_options,
+    seed_option,
+    server_options,
+    workers_option,
+)
+from fdt.cli.program import ScriptCommand, option, program
+from fdt.cli.run import Request, run
+from fdt.cli.serve import address_of, serve
+from fdt.cli.signals import ended_by_signals
+from fdt.errors import UsageError
+from fdt.quiet import quiet_import
+from hfdt.doctor import doctor_command
+
+if TYPE_CHECKING:
+    from fdt.report import Reporters
+    from fdt.service.client import TrainingClient
+    from hfdt.engine import HfdtEngine
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+NAME = "hfdt"
+RANKS, NUMBERS = "Ranks", "What is computed"
+JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
+REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
+PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
+
+EXAMPLES = """\b
+Examples:
+  hfdt run train.py -np 4                       four workers, the script's own batch size and results
+  hfdt run train.py -np 4 --epochs 10           what follows the script is the script's, but -np
+  hfdt run --log-dir logs train.py -np 4        our options stand before the script
+  hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
+  hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
+"""
+
+main = program(
+    NAME,
+    "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
+)
+
+
+def rank_options(function: Decorated) -> Decorated:
+    """--launcher, --comm."""
+    launcher = option(
+        RANKS,
+        "--launcher",
+        type=click.Choice(["auto", "mpi", "gloo"]),
+        help="How ranks are started: by mpirun, or without any MPI.  [default: auto, mpirun where there is one]",
+    )
+    comm = option(
+        RANKS,
+        "--comm",
+        type=click.Choice(["auto", "horovod", "mpi"]),
+        help="What sums gradients: Horovod, or mpi4py, slower.  [default: auto, Horovod where it is installed]",
+    )
+    return launcher(comm(function))
+
+
+def number_options(function: Decorated) -> Decorated:
+    """What changes the numbers, or how they are come by."""
+    add = [
+        option(NUMBERS, "--rule", metavar="NAME", help="The algorithm.  [default: allreduce]"),
+        option(NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats: half the bytes."),
+        option(
+            NUMBERS,
+            "--batch",
+            type=click.Choice(["global", "per-worker"]),
+            help="The script's batch size is that of all workers together, and results are those of one machine "
+            "(global, the default); or that of each worker, Horovod's convention.",
+        ),
+        option(
+            NUMBERS,
+            "--lr-scale",
+            type=click.Choice(["linear", "sqrt", "none"]),
+            help="With --batch per-worker: the learning rate times the number of workers, its root, or as it is."
+            "  [default: linear]",
+        ),
+        option(
+            NUMBERS,
+            "--warmup-epochs",
+            type=click.FloatRange(min=0),
+            metavar="N",
+            help="With --batch per-worker: reach the scaled rate over this many epochs.  [default: 0]",
+        ),
+        option(
+            NUMBERS,
+            "--batch-norm",
+            type=click.Choice(["sync", "local"]),
+            help="BatchNorm's statistics of the whole batch, or of each worker's part.  [default: sync]",
+        ),
+        option(NUMBERS, "--allow-inexact", is_flag=True, help="Train even where results differ from one machine's."),
+    ]
+    return apply(add, function)
+
+
+def make_engine(workers: int, launcher: str | None, comm: str | None) -> Callable[[Path], "HfdtEngine"]:
+    """HFDT's engine, once the directory of its logs is known."""
+
+    def make(logs: Path) -> "HfdtEngine":
+        from hfdt.engine import HfdtEngine
+
+        return HfdtEngine(workers, logs, launcher=launcher or "auto", comm=comm or "auto")
+
+    return make
+
+
+@main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
+@workers_option
+@option(TRAINING, "--sync", is_flag=True, help="What HFDT does anyway. Also taken after the script.")
+@option(TRAINING, "--async", "asynchronous", is_flag=True, hidden=True)
+@seed_option
+@number_options
+@rank_options
+@report_options
+@server_options
+def run_command(script: str, words: list[str], **given: Any) -> int:
+    """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    _check(given)
+    request = Request(NAME, **{name: given[name] for name in REQUEST})
+    engine = make_engine(given["workers"] or DEFAULT_WORKERS, given["launcher"], given["comm"])
+
+    def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
+        import client_shim
+        from client_shim.settings import Settings
+
+        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
+        return client_shim.run(script, words, client, settings, reporters)
+
+    return run(request, engine, run_script)
+
+
+@main.command("inspect", cls=ScriptCommand)
+@workers_option
+@seed_option
+def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
+    """Run script.py up to its first `fit`, print what would be sent and what it would cost, and train nothing."""
+    with ended_by_signals(), quiet_import():
+        from client_shim.inspect import inspect
+        from client_shim.settings import Settings
+
+        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed))
+
+
+@main.command("serve")
+@workers_option
+@listen_options
+@rank_options
+@option("What is shown and kept", "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' logs.")
+def serve_command(
+    workers: int | None, host: str, port: int, socket: str | None, launcher: str | None, comm: str | None, **given: Any
+) -> int:
+    """Keep workers that train for one `hfdt run --server` after another, until Ctrl-C."""
+    engine = make_engine(workers or DEFAULT_WORKERS, launcher, comm)
+    return serve(NAME, address_of(host, port, socket), given["log_dir"], engine)
+
+
+main.add_command(doctor_command)
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Raises UsageError for options that do not go together."""
+    if given["asynchronous"]:
+        raise UsageError("hfdt trains synchronously; use `nfdt run`. Received: --async")
+    if given["batch"] != "per-worker":
+        for name, flag in PER_WORKER_ONLY.items():
+            if given[name] is not None:
+                raise UsageError(f"{flag} goes with --batch per-worker. Received: {flag} {given[name]}")
+    if given["server"]:
+        for name in ("launcher", "comm"):
+            if given[name]:
+                raise UsageError(f"--{name} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}")
+
+
+if __name__ == "__main__":
+    main()

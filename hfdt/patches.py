@@ -1,0 +1,55 @@
+"""Replace functions of other people's modules for a while, and put them back."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class Patch(NamedTuple):
+    """`owner.name` becomes `function(original, ...)`. `owner`: a module, a class, or an object."""
+
+    owner: Any
+    name: str
+    function: Callable[..., Any]
+
+
+@contextlib.contextmanager
+def patched(patches: Iterable[Patch]) -> Iterator[None]:
+    """Install `patches`; undo them in reverse. Inherited and missing attributes are left as they were."""
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            original = getattr(patch.owner, patch.name)
+            own = vars(patch.owner).get(patch.name, _MISSING)
+            _set(patch.owner, patch.name, _wrapped(patch.function, original))
+            stack.callback(_restore, patch.owner, patch.name, own)
+        yield
+
+
+_MISSING = object()
+
+
+def _wrapped(function: Callable[..., Any], original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    return tf.autograph.experimental.do_not_convert(call)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, type) or not hasattr(owner, "__dict__") or type(owner).__module__ == "builtins":
+        setattr(owner, name, value)
+    else:
+        object.__setattr__(owner, name, value)  # past Keras's tracking of attributes
+
+
+def _restore(owner: Any, name: str, own: Any) -> None:
+    if own is not _MISSING:
+        _set(owner, name, own)
+    elif isinstance(owner, type):
+        delattr(owner, name)
+    else:
+        object.__delattr__(owner, name)

@@ -1,0 +1,74 @@
+"""`--batch per-worker`: Horovod's own convention. Every rank takes whole batches, so a global batch is `size` of them.
+
+With it come a larger learning rate and a warm-up (Goyal et al. 2017, arXiv:1706.02677).
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.errors import UserError
+from hfdt.patches import Patch, patched
+
+Dataset = Any
+SCALES: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda size: 1.0}
+
+
+def cut(whole: Dataset, rank: int, size: int) -> Dataset:
+    """From (batch, [n, n]) of whole batches: of each `size` consecutive ones rank's own, as (batch, [mine, total]).
+
+    Where the data end inside a group, ranks without a batch get the first row of the group's first, share [0, total].
+    """
+
+    def of_group(batch: Any, share: Any) -> Dataset:
+        batches = tf.data.Dataset.zip((batch, share))  # a window is a structure of datasets
+        total = batches.reduce(tf.constant(0, tf.int64), _quiet(lambda count, element: count + element[1][0]))
+        idle = batches.take(1).map(_quiet(lambda batch, _: (_first_row(batch), tf.zeros([2], tf.int64))))
+        own = batches.skip(rank).concatenate(idle).take(1)
+        return own.map(_quiet(lambda batch, share: (batch, tf.stack([share[0], total]))))
+
+    return whole.map(_quiet(_open)).window(size).flat_map(_quiet(of_group)).prefetch(2)
+
+
+def steps(batches: int | None, size: int) -> int | None:
+    return None if batches is None else -(-batches // size)
+
+
+@contextlib.contextmanager
+def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Iterator[None]:
+    """The optimizer's learning rate times linear: size, sqrt: its root, none: 1; reached in `warmup_steps` from 1.
+
+    The rate is scaled where it is read: callbacks and the client see the script's own. Keras 3 only.
+    """
+    if scale not in SCALES:
+        raise UserError(f"--lr-scale must be one of {', '.join(SCALES)}. Received: {scale!r}")
+    factor = SCALES[scale](size)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if factor == 1.0:
+        yield
+        return
+    if not hasattr(inner, "_get_current_learning_rate"):
+        raise UserError("--lr-scale linear and sqrt need Keras 3. Received: a tf_keras optimizer; use --lr-scale none")
+
+    def rate(original: Any) -> Any:
+        done = tf.cast(inner.iterations.value, tf.float32) / max(warmup_steps, 1)
+        ramp = tf.minimum(done, 1.0) if warmup_steps else tf.constant(1.0)
+        return tf.cast(original(), tf.float32) * (1.0 + (factor - 1.0) * ramp)
+
+    with patched([Patch(inner, "_get_current_learning_rate", rate)]):
+        yield
+
+
+_quiet = tf.autograph.experimental.do_not_convert
+
+
+def _open(batch: Any, share: Any) -> Any:
+    """Batches of any length are of one kind: a copied row stands where a batch does."""
+    return tf.nest.map_structure(lambda t: tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]), batch), share
+
+
+def _first_row(batch: Any) -> Any:
+    return tf.nest.map_structure(lambda t: t[:1], batch)

@@ -1,0 +1,1 @@
+"""One synchronous algorithm a file."""

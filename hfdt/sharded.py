@@ -1,0 +1,140 @@
+"""A model whose own `fit` and `evaluate` take (batch, share) elements and mean the whole global batch.
+
+Keras's loop, train_step and metrics stay Keras's. Around them: a step context (step.py), the exchange in place of the
+optimizer's apply, metric states added over ranks where Keras reads results.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from hfdt import autograph, forward
+from hfdt import step as steps
+from hfdt.exchange import Exchange
+from hfdt.metrics import Held, Totals
+from hfdt.patches import Patch, patched
+from hfdt.split import run_split
+from hfdt.step import ExchangeInCompiled, Reading, Step, Tensor, Terms
+
+RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_get_metrics_result"}
+
+
+class Sharded:
+    """`trainable` (fdt/trainable.py) on one rank. `split`: XLA for the two halves of a step (split.py).
+
+    `may_idle`: some global batch may be smaller than there are ranks.
+    """
+
+    def __init__(self, trainable: Any, terms: Terms, exchange: Exchange, *, split: bool, may_idle: bool) -> None:
+        self.trainable, self.terms, self.exchange = trainable, terms, exchange
+        self.model, self.flavor = trainable.model, trainable.flavor
+        self.totals = Totals(terms.comm, trainable.metrics)
+        self.counted = tf.Variable([0, 0, 1], dtype=tf.int64, trainable=False)  # samples; last step's mine, total
+        self._split, terms.may_idle = split, may_idle
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """The model's methods are ours for as long as this lasts; its train functions are made anew."""
+        model, optimizer = self.model, self.model.optimizer
+        patches = [
+            Patch(model, "train_step", self._train_step),
+            Patch(model, "test_step", self._test_step),
+            Patch(model, "reset_metrics", self._reset_metrics),
+            Patch(model, RESULTS[self.flavor.name], self._results),
+        ]
+        if hasattr(optimizer, "finalize_variable_values"):
+            patches.append(Patch(optimizer, "finalize_variable_values", _nothing))  # the client's Keras does it, once
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patched(patches))
+            if self.terms.comm.size > 1:
+                for each in self.flavor.optimizers(model):  # a custom train_step may keep several
+                    stack.enter_context(self.flavor.replace_apply(each, self.exchange.apply))
+                _set_jit(model, False)
+            model.train_function = model.test_function = None
+            yield
+        model.train_function = model.test_function = None
+
+    def allow_idle(self, may_idle: bool) -> None:
+        """A later job's data may leave ranks idle where the first's did not: trace anew."""
+        if may_idle and not self.terms.may_idle:
+            self.terms.may_idle = True
+            self.model.train_function = self.model.test_function = None
+
+    def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:
+        """(logs, metric state) over all ranks, now; each rank's own state stays as it is. A collective."""
+        values = self.totals.total()
+        with self.totals.loaded(values):
+            return self._whole(dict(logs)), values
+
+    def _train_step(self, original: Any, element: Any) -> Any:
+        batch, share = element
+        self.counted.assign(tf.stack([self.counted[0] + share[0], share[0], share[1]]))
+        if self.terms.comm.size == 1:
+            return autograph.call(self.flavor.name, original, batch)
+        return self._in_step(share, lambda step: self._differentiate(original, batch, share, step))
+
+    def _test_step(self, original: Any, element: Any) -> Any:
+        batch, share = element
+        if self.terms.comm.size == 1:
+            return autograph.call(self.flavor.name, original, batch)
+        return self._in_step(share, lambda step: autograph.call(self.flavor.name, original, batch))
+
+    def _in_step(self, share: Tensor, run: Any) -> Any:
+        step = Step(self.terms, share)
+        held = Held(step, self.trainable.metrics) if self.terms.may_idle else None
+        with steps.entered(step):
+            logs = run(step)
+            forward.flush(step)
+        if held is not None:
+            held.restore()
+        return logs
+
+    def _differentiate(self, original: Any, batch: Any, share: Tensor, step: Step) -> Any:
+        if self._split:
+            with contextlib.suppress(ExchangeInCompiled):
+                return run_split(original, batch, share, step, self.exchange)
+            self._split = False
+        return autograph.call(self.flavor.name, original, batch)
+
+    def _reset_metrics(self, original: Any) -> Any:
+        original()
+        self.totals.started()
+
+    def _results(self, original: Any, logs: Any) -> Any:
+        """In place of Keras's own: the metrics of all ranks, kept in the variables."""
+        if self.terms.comm.size == 1:
+            return original(logs)
+        self.totals.load(self.totals.total())
+        return original(self._whole(logs)) if isinstance(logs, dict) else original(logs)
+
+    def _whole(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """`logs` as all ranks have them: metrics from their (loaded) state, plain numbers averaged by share."""
+        metric_logs = self.model.get_metrics_result()
+        if self.terms.comm.size == 1:
+            return {name: metric_logs.get(name, value) for name, value in logs.items()}
+        plain = sorted(name for name, value in logs.items() if name not in metric_logs and _is_number(value))
+        whole = {name: metric_logs.get(name, value) for name, value in logs.items()}
+        if plain:
+            weighed = [tf.cast(logs[name], tf.float32) * self._last_weight() for name in plain]
+            whole.update(zip(plain, self.terms.comm.sum(weighed, "hfdt.logs"), strict=True))
+        return whole
+
+    def _last_weight(self) -> Tensor:
+        _, mine, total = tf.unstack(self.counted)
+        if self.terms.reading is Reading.STEP_SUM:
+            return tf.cast(mine > 0, tf.float32)
+        return tf.cast(mine, tf.float32) / tf.cast(total, tf.float32)
+
+
+def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:
+    return None
+
+
+def _set_jit(model: Any, value: bool) -> None:
+    model.jit_compile = value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (tf.is_tensor(value) and value.shape.rank == 0)

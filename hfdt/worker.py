@@ -1,0 +1,261 @@
+"""A rank of HFDT: `python -m hfdt.worker`, started by the engine, kept warm between jobs."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fdt.errors import UserError
+from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
+from fdt.logs import numbers
+from fdt.rpc import job_pb2, tensor_pb2
+from fdt.rpc.session_pb2 import Command, EpochEnd, Evaluated, Event, FeedWanted, Finished, Progress, Ready, StepEnd
+from fdt.service.blame import failure
+from fdt.service.member import Member
+from fdt.warm import warm_up
+
+PROGRESS_S = 0.2  # between two Progress events
+
+
+def main() -> None:
+    """Attach first, so that the engine knows of us; import TensorFlow before any job asks for it."""
+    member = Member.attach("worker")
+    try:
+        comm, notes = _warm_up(member)
+    except Exception as error:
+        member.send(Event(rank=member.rank, failed=failure(error)))
+        for _ in member.commands():  # until the engine, told why, ends us
+            pass
+        return
+    Worker(member, comm, notes).run()
+
+
+def _warm_up(member: Member) -> tuple[Any, list[str]]:
+    warm_up(computes=True)
+    from hfdt.comm import choose
+
+    return choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)
+
+
+@dataclass
+class Job:
+    """What a rank holds of the job at hand."""
+
+    id: str
+    spec: JobSpec
+    session: Any  # hfdt.session.Session
+    source: Any
+    validation: Any
+    feeds: dict[str, Any]
+
+
+class Worker:
+    """Takes the engine's commands one by one and answers each."""
+
+    def __init__(self, member: Member, comm: Any, notes: list[str]) -> None:
+        self._member, self._comm, self._notes = member, comm, notes
+        self._commands: Iterator[Command] = member.commands()
+        self._flavors = contextlib.ExitStack()
+        self._patched: set[str] = set()
+        self._warm: tuple[Any, Any] | None = None  # (what it was made for, session)
+        self._job: Job
+        self._bytes = 0
+
+    def run(self) -> None:
+        for command in self._commands:
+            try:
+                self._handle(command)
+            except Exception as error:
+                self._send(command.job, failed=failure(error))
+
+    def _handle(self, command: Command) -> None:
+        kind = command.WhichOneof("kind")
+        if kind == "setup":
+            self._setup(command.job, command.setup.job)
+        elif kind == "epoch":
+            self._epoch(command.epoch.epoch, command.epoch.changed)
+        elif kind == "evaluate":
+            self._evaluate(command.evaluate.epoch)
+        elif kind == "finish":
+            for feed in self._job.feeds.values():
+                feed.close()
+            self._send(command.job, finished=Finished())
+
+    # -- setup -----------------------------------------------------------------------------------------------------
+    def _setup(self, job: str, message: job_pb2.JobSpec) -> None:
+        import tensorflow as tf
+
+        spec = JobSpec.from_proto(message)
+        tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
+        session = self._session(spec)
+        session.trainable.load(spec.state, self._member.blobs)
+        session.loaded()
+        feeds = self._feeds(job, spec)
+        source, validation = self._open(spec, spec.data, feeds), None
+        if spec.validation is not None:
+            validation = self._open(spec, spec.validation, feeds)
+        self._job = Job(job, spec, session, source, validation, feeds)
+        rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
+        lock_step = spec.fit.batch_hooks != BatchHooks.NONE
+        notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
+        self._notes = []  # said once a run
+        steps = session.steps(source, spec.fit.initial_epoch) or 0
+        self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))
+
+    def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
+        """By name, what takes in the batches that the client draws."""
+        from fdt.data import Feed
+
+        def want(wanted: FeedWanted) -> None:
+            self._send(job, feed_wanted=wanted)
+
+        data = [d for d in (spec.data, spec.validation) if isinstance(d, FeedData)]
+        feeds = {d.name: Feed(d.name, self._member.blobs, want) for d in data}
+        self._member.on_feed = lambda batch: feeds[batch.name].offer(batch) if batch.name in feeds else None
+        return feeds
+
+    def _open(self, spec: JobSpec, data: Data, feeds: dict[str, Any]) -> Any:
+        from fdt.data import open_source
+
+        return open_source(
+            data,
+            spec.fit,
+            self._member.blobs,
+            spec.seed,
+            training=data is spec.data,
+            options=spec.options,
+            feed=feeds.get(data.name) if isinstance(data, FeedData) else None,
+            flavor=spec.program.flavor,
+        )
+
+    def _session(self, spec: JobSpec) -> Any:
+        """The warm one when program and options are those of the last job; else a new one."""
+        from fdt.trainable import build
+        from hfdt.session import Session, patches
+
+        made_for = (spec.program.digest, spec.options)
+        if self._warm is not None and self._warm[0] == made_for:
+            return self._warm[1]
+        if self._warm is not None:
+            self._warm[1].close()
+            self._warm = None
+        flavor = spec.program.flavor
+        if flavor not in self._patched:
+            self._flavors.enter_context(patches(flavor))
+            self._patched.add(flavor)
+        session = Session(build(spec.program, self._member.blobs), self._comm, spec.options)
+        self._warm = made_for, session
+        return session
+
+    # -- training --------------------------------------------------------------------------------------------------
+    def _epoch(self, epoch: int, changed: job_pb2.State) -> None:
+        job = self._job
+        self._load(changed)
+        watch = Watch(self, epoch)
+        start = time.monotonic()
+        logs = job.session.train(job.source, epoch, watch.on_batch)
+        sent = job.session.step_bytes() * watch.steps
+        self._bytes += sent
+        end = EpochEnd(
+            epoch=epoch,
+            steps=watch.steps,
+            samples=job.session.samples(),
+            seconds=time.monotonic() - start,
+            bytes_sent=sent,
+            bytes_received=sent,
+        )
+        if self._comm.rank == 0:
+            end.logs.update(logs)
+            end.state.CopyFrom(self._state())
+            end.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
+        self._send(job.id, epoch_end=end)
+
+    def progress(self, epoch: int, step: int, logs: Any) -> None:
+        """Tell how far this rank is."""
+
+        session = self._job.session
+        sent = self._bytes + session.step_bytes() * step
+        said = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
+        said.logs.update(numbers(logs or {}))
+        self._send(self._job.id, progress=said)
+
+    def lock_step(self, step: int, logs: Any) -> bool:
+        """Tell of a step and wait for the client's callbacks. False when they want no more of this epoch."""
+
+        job = self._job
+        whole, metrics = job.session.peek(logs or {})
+        end = StepEnd(step=step, last=step == job.session.epoch_steps)
+        if self._comm.rank == 0:
+            end.logs.update(numbers(whole))
+            end.metrics.CopyFrom(self._put(metrics))
+            if job.spec.fit.batch_hooks == BatchHooks.STATE:
+                end.state.CopyFrom(self._state())
+        self._send(job.id, step_end=end)
+        return bool(end.last) or self._answer()
+
+    def _answer(self) -> bool:
+        command = next(self._commands, None)
+        kind = command.WhichOneof("kind") if command is not None else None
+        if command is None or kind not in ("step", "end_epoch"):
+            raise UserError(f"a step must be answered by the next or the epoch's end. Received: {kind}")
+        if kind == "step":
+            self._load(command.step.changed)
+        return bool(kind == "step")
+
+    # -- validation ------------------------------------------------------------------------------------------------
+    def _evaluate(self, epoch: int) -> None:
+        job = self._job
+        said = Evaluated(epoch=epoch)
+        said.logs.update(job.session.evaluate(job.validation, epoch))
+        if self._comm.rank == 0:
+            said.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
+        self._send(job.id, evaluated=said)
+
+    # -- small things ----------------------------------------------------------------------------------------------
+    @property
+    def job(self) -> Job:
+        return self._job
+
+    def _load(self, changed: job_pb2.State) -> None:
+        if changed.model.id or changed.optimizer.id:
+            self._job.session.trainable.load(State(changed.model, changed.optimizer), self._member.blobs)
+        if changed.model.id:
+            self._job.session.loaded()
+
+    def _state(self) -> job_pb2.State:
+        trainable = self._job.session.trainable
+        return job_pb2.State(
+            model=self._put(trainable.model_arrays()), optimizer=self._put(trainable.optimizer_arrays())
+        )
+
+    def _put(self, arrays: Any) -> tensor_pb2.BlobRef:
+        return self._member.blobs.put_arrays(arrays)
+
+    def _send(self, job: str, **what: Any) -> None:
+        self._member.send(Event(job=job, rank=self._member.rank, **what))
+
+
+class Watch:
+    """Looks at an epoch's steps: counts them, speaks now and then, or waits at each in lock step."""
+
+    def __init__(self, worker: Worker, epoch: int) -> None:
+        self._worker, self._epoch = worker, epoch
+        self._lock_step = worker.job.spec.fit.batch_hooks != BatchHooks.NONE
+        self._next = time.monotonic()
+        self.steps = 0
+
+    def on_batch(self, step: int, logs: Any) -> bool:
+        """After steps [.., step]; False stops the epoch. Keras counts a last execution's steps as if all were there."""
+        self.steps = min(step + 1, self._worker.job.session.epoch_steps or step + 1)
+        if self._lock_step:
+            return self._worker.lock_step(self.steps, logs)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PROGRESS_S
+            self._worker.progress(self._epoch, self.steps, logs)
+        return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The command `nfdt`: asynchronous training of an unmodified script."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fdt.cli.options import (
+    DEFAULT_WORKERS,
+    REPORTS,
+    Count,
+    apply,
+    job_options,
+    listen_options,
+    report_options,
+    seed_option,
+    server_options,
+    workers_option,
+)
+from fdt.cli.program import ScriptCommand, option, program
+from fdt.cli.run import Request, run
+from fdt.cli.serve import address_of, serve
+from fdt.cli.signals import ended_by_signals
+from fdt.doctor import doctor_command
+from fdt.errors import UsageError
+from fdt.quiet import quiet_import
+
+if TYPE_CHECKING:
+    from fdt.report import Reporters
+    from fdt.service.client import TrainingClient
+    from nfdt.engine import NfdtEngine
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+NAME = "nfdt"
+ALGORITHM, TRANSPORT = "The algorithm", "Servers and transport"
+SYNCHRONOUS = "ssgd"
+JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs")
+REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
+
+EXAMPLES = """\b
+Examples:
+  nfdt run train.py -np 4                            four workers, asynchronous
+  nfdt run train.py -np 4 --sync                     all workers' gradients, then one update
+  nfdt run --rule "dc_asgd(lam=0.1)" train.py -np 4  a rule with a parameter of its own
+  nfdt run --log-dir logs train.py --epochs 10       our options stand before the script, its own behind
+  nfdt run train.py -np 4 -- -np 3                   behind -- all words are the script's
+"""
+
+main = program(
+    NAME,
+    "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
+    + EXAMPLES,
+)
+
+
+def rule_names() -> str:
+    """The rules' names, without importing them."""
+    files = (Path(__file__).parent / "rules").glob("*.py")
+    return ", ".join(sorted(file.stem for file in files if not file.stem.startswith("_")))
+
+
+def algorithm_options(function: Decorated) -> Decorated:
+    """--async, --sync, --rule, --partition, --overlap-epochs."""
+    add = [
+        option(
+            ALGORITHM,
+            "--async",
+            "asynchronous",
+            is_flag=True,
+            help="Each worker's gradient is applied as it comes (default). Also taken after the script.",
+        ),
+        option(ALGORITHM, "--sync", is_flag=True, help=f"--rule {SYNCHRONOUS}. Also taken after the script."),
+        option(
+            ALGORITHM,
+            "--rule",
+            metavar="NAME|NAME(PARAMETER=VALUE)",
+            help=f"What the server does with a gradient that comes late: {rule_names()}, or a file of your own."
+            "  [default: dc_asgd for SGD, asgd for other optimizers]",
+        ),
+        option(
+            ALGORITHM,
+            "--partition",
+            type=click.Choice(["shuffle-split", "random-sampling"]),
+            help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
+        ),
+        option(
+            ALGORITHM,
+            "--overlap-epochs",
+            is_flag=True,
+            help="Go on with the next epoch while the script validates; callbacks then act late.",
+        ),
+    ]
+    return apply(add, function)
+
+
+def server_count_option(function: Decorated) -> Decorated:
+    """--ps."""
+    text = "Number of parameter servers, each with its share of the variables.  [default: 1]"
+    return option(TRANSPORT, "--ps", type=Count("a number of servers"), metavar="K", help=text)(function)
+
+
+def transport_options(function: Decorated) -> Decorated:
+    """--channel, --overlap."""
+    add = [
+        option(
+            TRANSPORT,
+            "--channel",
+            type=click.Choice(["auto", "shm", "grpc"]),
+            help="Shared memory or streams.  [default: auto, shared memory on one host]",
+        ),
+        option(
+            TRANSPORT,
+            "--overlap",
+            type=click.Choice(["auto", "on", "off"]),
+            help="Pull and push while the next gradient is computed.  [default: auto]",
+        ),
+    ]
+    return apply(add, function)
+
+
+def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
+    """NFDT's engine, once the directory of its logs is known."""
+
+    def make(logs: Path) -> "NfdtEngine":
+        from nfdt.engine import NfdtEngine
+
+        return NfdtEngine(workers, logs, ps=servers)
+
+    return make
+
+
+@main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
+@workers_option
+@seed_option
+@algorithm_options
+@server_count_option
+@transport_options
+@report_options
+@server_options
+def run_command(script: str, words: list[str], **given: Any) -> int:
+    """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    given["rule"] = checked_rule(given)
+    if given["server"] and given["ps"]:
+        raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
+    request = Request(NAME, **{name: given[name] for name in REQUEST})
+
+    def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
+        import client_shim
+        from client_shim.settings import Settings
+
+        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
+        return client_shim.run(script, words, client, settings, reporters)
+
+    return run(request, make_engine(given["workers"] or DEFAULT_WORKERS, given["ps"] or 1), run_script)
+
+
+@main.command("inspect", cls=ScriptCommand)
+@workers_option
+@seed_option
+def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
+    """Run script.py up to its first `fit`, print what would be sent and what it would cost, and train nothing."""
+    with ended_by_signals(), quiet_import():
+        from client_shim.inspect import inspect
+        from client_shim.settings import Settings
+
+        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed))
+
+
+@main.command("serve")
+@workers_option
+@listen_options
+@server_count_option
+@option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' and servers' logs.")
+def serve_command(
+    workers: int | None, host: str, port: int, socket: str | None, ps: int | None, log_dir: Path | None
+) -> int:
+    """Keep workers and parameter servers that train for one `nfdt run --server` after another, until Ctrl-C."""
+    return serve(NAME, address_of(host, port, socket), log_dir, make_engine(workers or DEFAULT_WORKERS, ps or 1))
+
+
+main.add_command(doctor_command)
+
+
+def checked_rule(given: dict[str, Any]) -> str | None:
+    """The rule asked for, None for the optimizer's default. Raises UsageError for one that cannot be built."""
+    if given["sync"] and given["asynchronous"]:
+        raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
+    if given["rule"] is None:
+        return SYNCHRONOUS if given["sync"] else None
+    if given["sync"]:
+        raise UsageError(f"--sync is --rule {SYNCHRONOUS}: give one of them. Received: --rule {given['rule']} too")
+    from nfdt import rulebook
+
+    rulebook.make(given["rule"])
+    return str(given["rule"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What NFDT's engine decides: one job's commands and events in, what to pass on out. No clock, no threads.
+
+Servers get the epochs; workers get the job and then hear from the servers alone. An epoch has ended when every server
+has given its snapshot and every worker its counts and metric states, which add up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fdt.blobs import Blobs
+from fdt.job import FEED_WINDOW
+from fdt.rpc.job_pb2 import State
+from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, FeedWanted, Ready, Setup
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.service.crew import Outcome, share_of
+from nfdt.metrics import add_up
+
+WORKER, SERVER = "worker", "server"
+
+
+@dataclass
+class _Epoch:
+    """What has been said of one epoch's end."""
+
+    servers: dict[int, EpochEnd] = field(default_factory=dict)
+    workers: dict[int, EpochEnd] = field(default_factory=dict)
+
+
+class ServersCoordinator:
+    """One job on `workers` workers and the servers at `addresses`. `blobs`: to add up what members report.
+
+    `hosted`: the one server is in the one worker's process, which takes the commands of both and reports for both.
+    """
+
+    def __init__(self, workers: int, addresses: Sequence[str], blobs: Blobs, *, hosted: bool = False) -> None:
+        self._hosted = hosted
+        self._to_servers = WORKER if hosted else SERVER
+        self._members = workers if hosted else workers + len(addresses)
+        self._workers, self._addresses, self._blobs = workers, list(addresses), blobs
+        self._job = ""
+        self._ready: dict[tuple[str, int], Ready] = {}
+        self._finished: set[tuple[str, int]] = set()
+        self._epochs: dict[int, _Epoch] = {}
+        self._wanted_epoch = -1  # the client asked for it; ends of later ones are kept back
+        self._changed: list[BlobRef] = []
+        self._read: list[BlobRef] = []  # the command before's: with overlapped epochs a server may come to it late
+        self._wanted: dict[tuple[str, int], dict[int, int]] = {}
+        self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
+        self.done = self.failed = False
+
+    # -- the client's commands -------------------------------------------------------------------------------
+
+    def from_client(self, command: Command) -> Outcome:
+        self._job = command.job
+        kind = command.WhichOneof("kind") or ""
+        handler = getattr(self, f"_client_{kind}", None)
+        if handler is None:
+            return self.fail(Failed(message=f"nfdt does not know this command. Received: {kind}"))
+        outcome: Outcome = handler(command)
+        return outcome
+
+    def _client_setup(self, command: Command) -> Outcome:
+        to_workers = Command(job=command.job, setup=Setup(job=command.setup.job, peers=self._addresses))
+        to_servers = [] if self._hosted else [(SERVER, None, command)]
+        return Outcome(commands=[*to_servers, (WORKER, None, to_workers)])
+
+    def _client_epoch(self, command: Command) -> Outcome:
+        self._wanted_epoch = command.epoch.epoch
+        outcome = self._end_if_complete()  # overlapped epochs: it may be over already
+        self._keep(command.epoch.changed)
+        outcome.commands.insert(0, (self._to_servers, None, command))
+        return outcome
+
+    def _client_step(self, command: Command) -> Outcome:
+        if command.step.changed.model.id:
+            message = "NFDT workers go on while a batch hook runs: it must not write weights. Received: weights written"
+            return self.fail(Failed(message=f"{message}; hfdt run takes them"))
+        self._keep(command.step.changed)
+        return Outcome(commands=[(self._to_servers, None, command)])
+
+    def _client_end_epoch(self, command: Command) -> Outcome:
+        return Outcome(commands=[(self._to_servers, None, command)])
+
+    def _client_finish(self, command: Command) -> Outcome:
+        to_servers = [] if self._hosted else [(SERVER, None, command)]
+        return Outcome(commands=[*to_servers, (WORKER, None, command)])
+
+    def _client_feed(self, command: Command) -> Outcome:
+        batch = command.feed
+        self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
+        return Outcome(commands=[(WORKER, None, command)])
+
+    # -- the members' events ---------------------------------------------------------------------------------
+
+    def from_member(self, role: str, rank: int, event: Event) -> Outcome:
+        kind = event.WhichOneof("kind")
+        if self.done or event.job != self._job:
+            return Outcome()
+        if kind == "failed":
+            return self.fail(event.failed)
+        if kind in ("progress", "output", "step_end"):
+            return Outcome(events=[event])
+        if kind == "ready":
+            return self._member_ready(role, rank, event.ready)
+        if kind == "epoch_end":
+            return self._member_epoch_end(role, rank, event.epoch_end)
+        if kind == "feed_wanted":
+            return self._feed_wanted(rank, event.feed_wanted)
+        if kind == "finished":
+            return self._member_finished(role, rank, event)
+        return Outcome()
+
+    def fail(self, failure: Failed) -> Outcome:
+        self.done = self.failed = True
+        return Outcome(events=[Event(job=self._job, failed=failure)])
+
+    def _member_ready(self, role: str, rank: int, ready: Ready) -> Outcome:
+        self._ready[role, rank] = ready
+        if len(self._ready) < self._members:
+            return Outcome()
+        notes = dict.fromkeys(line for r in self._ready.values() for line in r.notes.splitlines())
+        steps = self._ready[WORKER, 0].steps_per_epoch
+        return Outcome(events=[Event(job=self._job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))])
+
+    def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
+        if self._hosted and end.state.model.id:
+            role = SERVER
+        epoch = self._epochs.setdefault(end.epoch, _Epoch())
+        (epoch.servers if role == SERVER else epoch.workers)[rank] = end
+        return self._end_if_complete()
+
+    def _end_if_complete(self) -> Outcome:
+        epoch = self._epochs.get(self._wanted_epoch)
+        if epoch is None or len(epoch.servers) < len(self._addresses) or len(epoch.workers) < self._workers:
+            return Outcome()
+        del self._epochs[self._wanted_epoch]
+        return self._epoch_end(epoch)
+
+    def _epoch_end(self, epoch: _Epoch) -> Outcome:
+        first, workers = epoch.servers[0], [epoch.workers[rank] for rank in sorted(epoch.workers)]
+        end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
+        end.logs.update(_mean_logs(workers))
+        end.seconds = max(w.seconds for w in workers)
+        end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
+        end.workers.extend(share_of(rank, w) for rank, w in sorted(epoch.workers.items()))
+        end.metrics.CopyFrom(self._metrics(first, workers))
+        state, spent = self._state([epoch.servers[shard] for shard in sorted(epoch.servers)])
+        end.state.CopyFrom(state)
+        spent += [*(w.metrics for w in workers), *self._read, *self._passed(first.epoch)]
+        self._read, self._changed = self._changed, []
+        return Outcome(events=[Event(job=self._job, epoch_end=end)], drop=spent)
+
+    def _metrics(self, first: EpochEnd, workers: Sequence[EpochEnd]) -> BlobRef:
+        """Sums of metric states. In lock step shard 0 has them: workers also counted steps that were not applied."""
+        if first.metrics.id:
+            return first.metrics
+        return self._blobs.put_arrays(add_up([self._blobs.get_arrays(w.metrics) for w in workers]))
+
+    def _state(self, ends: Sequence[EpochEnd]) -> tuple[State, list[BlobRef]]:
+        from nfdt.server.shards import merge  # TensorFlow: not before the script has imported it
+
+        if len(ends) == 1:
+            return ends[0].state, []
+        groups = {}
+        for name in ("model", "optimizer"):
+            parts = [self._blobs.get_arrays(getattr(end.state, name)) for end in ends]
+            groups[name] = self._blobs.put_arrays(merge(parts))
+        return State(**groups), [ref for end in ends for ref in (end.state.model, end.state.optimizer)]
+
+    def _member_finished(self, role: str, rank: int, event: Event) -> Outcome:
+        self._finished.add((role, rank))
+        self.done = len(self._finished) == self._members
+        return Outcome(events=[event], drop=self._unclaimed()) if self.done else Outcome()
+
+    def _unclaimed(self) -> list[BlobRef]:
+        """Ends of epochs that the client did not wait for, and what it wrote last."""
+        ends = [end for e in self._epochs.values() for end in (*e.servers.values(), *e.workers.values())]
+        refs = [ref for end in ends for ref in (end.state.model, end.state.optimizer, end.metrics)]
+        return [*refs, *self._read, *self._changed]
+
+    def _feed_wanted(self, rank: int, wanted: FeedWanted) -> Outcome:
+        """Ask the client for what the fastest worker has room for: batches are dealt, so a slow one holds up nobody.
+
+        What all workers have passed is dropped; a worker that gets no batch passes nothing before the epoch ends.
+        """
+        key = wanted.name, wanted.epoch
+        by_rank = self._wanted.setdefault(key, {})
+        before = max(by_rank.values(), default=0)
+        by_rank[rank] = wanted.up_to
+        passed = min(by_rank.values()) - FEED_WINDOW if len(by_rank) == self._workers else 0
+        fed = self._fed.get(key, [])
+        self._fed[key] = [(index, ref) for index, ref in fed if index >= passed]
+        drop = [ref for index, ref in fed if index < passed]
+        if wanted.up_to <= before:
+            return Outcome(drop=drop)
+        return Outcome(events=[Event(job=self._job, feed_wanted=wanted)], drop=drop)
+
+    def _passed(self, epoch: int) -> list[BlobRef]:
+        """What was fed in an epoch that is over."""
+        keys = [key for key in self._fed if key[1] <= epoch]
+        return [ref for key in keys for _, ref in self._fed.pop(key)]
+
+    def _keep(self, changed: State) -> None:
+        self._changed += [ref for ref in (changed.model, changed.optimizer) if ref.id]
+
+
+def _mean_logs(workers: Sequence[EpochEnd]) -> dict[str, float]:
+    """Logs of raw training steps, weighted by samples; for metrics the client computes results from their states."""
+    samples = sum(w.samples for w in workers) or 1
+    names = {name for w in workers for name in w.logs}
+    return {n: sum(w.logs[n] * w.samples for w in workers if n in w.logs) / samples for n in sorted(names)}

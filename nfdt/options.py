@@ -1,0 +1,42 @@
+"""What the command line says of one job, as JobSpec.options carries it (strings, "1" for a flag)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fdt.errors import UsageError
+
+CHANNELS = ("auto", "shm", "grpc")
+OVERLAPS = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class Options:
+    """rule: "" (chosen by the optimizer), or as nfdt/rulebook.py reads it, "dc_asgd(lam=0.1)".
+
+    channel: how tensors travel; "auto" is shared memory where worker and server share a host.
+    overlap: whether push and pull go on while the next gradient is computed, on weights one update older.
+    overlap_epochs: whether workers go on while the client validates and runs its callbacks.
+    """
+
+    rule: str = ""
+    channel: str = "auto"
+    overlap: str = "auto"
+    overlap_epochs: bool = False
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> "Options":
+        """Raises UsageError naming what is valid."""
+        chosen = cls(
+            options.get("rule", ""),
+            options.get("channel", "auto"),
+            options.get("overlap", "auto"),
+            options.get("overlap_epochs", "") in ("1", "true", "True"),
+        )
+        _check("--channel", chosen.channel, CHANNELS)
+        _check("--overlap", chosen.overlap, OVERLAPS)
+        return chosen
+
+
+def _check(name: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise UsageError(f"{name} must be one of {', '.join(valid)}. Received: {value}")

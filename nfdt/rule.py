@@ -1,0 +1,81 @@
+"""What an asynchronous algorithm is: five pure functions, called by the server's policy in the order of events.
+
+    init(params, workers)               -> (shared, mine)         mine: what every worker's slot starts as
+    pull(shared, mine, params, hyper)   -> (tree to send | None to wait, shared, mine)
+    push(shared, mine, params, push)    -> (Update | None to hold back, shared, mine)
+    leave(shared, worker)               -> shared                 without it the others wait for ever
+    flush(shared, params)               -> (Update | None, shared)
+
+`flush` is called when no worker is computing and the rule keeps those who ask waiting, or has held pushes back at an
+epoch's end: apply what is held, nobody else will push. So a round that a leaver or the end of the data leaves
+incomplete ends by construction.
+
+State is any tree (nfdt/tree.py). Decisions are Python: counts and worker numbers are Python values. Arithmetic is
+operators (and nfdt/tree.py's functions), so the same file runs on NumPy and is compiled in the server. `params` and
+everything received are immutable snapshots.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nfdt.tree import Array, Tree
+
+State = Any
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """What a pull may look at. `eta`, `mu`: the captured optimizer's learning rate and momentum now, 0-d."""
+
+    worker: int
+    eta: Array
+    mu: Array
+
+
+@dataclass(frozen=True)
+class Push:
+    """One gradient as it arrives.
+
+    gradient: list of arrays, one per trainable variable.
+    tau: updates applied since this worker's pull, 0-d.
+    samples: in the batch, 0-d.  seconds: that the worker took for the step, 0-d.
+    eta, mu: the captured optimizer's learning rate and momentum now, 0-d.
+    """
+
+    worker: int
+    gradient: list[Array]
+    tau: Array
+    samples: Array
+    seconds: Array
+    eta: Array
+    mu: Array
+
+
+@dataclass(frozen=True)
+class Update:
+    """What the captured optimizer is given. `momentum` "rule": the optimizer's own momentum is off."""
+
+    gradient: list[Array]
+    lr_scale: Array = 1.0
+    momentum: Literal["captured", "rule"] = "captured"
+
+
+def nobody_waits(shared: State, worker: int) -> State:
+    return shared
+
+
+def nothing_held(shared: State, params: Tree) -> tuple[Update | None, State]:
+    return None, shared
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An algorithm. `waits`: pulls or pushes may wait for other workers, so an overlapped step gains nothing."""
+
+    init: Callable[[Tree, int], tuple[State, State]]
+    pull: Callable[[State, State, Tree, Hyper], tuple[Tree | None, State, State]]
+    push: Callable[[State, State, Tree, Push], tuple[Update | None, State, State]]
+    leave: Callable[[State, int], State] = nobody_waits
+    flush: Callable[[State, Tree], tuple[Update | None, State]] = nothing_held
+    waits: bool = False

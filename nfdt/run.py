@@ -1,0 +1,285 @@
+"""One job on one worker: lanes that pull, compute and push, and what the worker reports."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.blobs import LocalBlobs
+from fdt.data import Feed, open_source
+from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.logs import numbers
+from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
+from fdt.service.member import Member
+from fdt.tensors import Array
+from fdt.trainable import Trainable
+from nfdt.lanes import lanes_of
+from nfdt.options import Options
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.desk import Desk
+from nfdt.server.job import layout_of, rule_of
+from nfdt.step import Step, ownerships, split
+from nfdt.transport.client import Courier, Link
+from nfdt.transport.local import LocalLink
+from nfdt.variables import tensor_variable
+
+PROGRESS_S = 0.2
+SEED_STRIDE = 1_000_003  # between workers' random number generators
+
+
+class Batches:
+    """One lane's reader of an epoch, one batch ahead."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._epoch = self._last = -1
+        self._reader: Any = None
+        self._ahead: tuple[tuple[int, int], Future[Any]] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+
+    def get(self, epoch: int, index: int) -> Any:
+        """Raises IndexError behind the end."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            try:
+                batch = ahead[1].result()
+            except IndexError:
+                batch = None
+            if ahead[0] == (epoch, index) and batch is not None:
+                return batch
+        return self._thread.submit(self._read, epoch, index).result()
+
+    def prefetch(self, epoch: int, index: int) -> None:
+        self._ahead = ((epoch, index), self._thread.submit(self._read, epoch, index))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    def _read(self, epoch: int, index: int) -> Any:
+        if epoch != self._epoch or index <= self._last:  # a reader goes forward only
+            self._epoch, self._reader = epoch, self._source.reader(epoch)
+        self._last = index
+        return self._reader.read(index)
+
+
+class Tally:
+    """What this worker did in an epoch. The metric variables are the model's own; `start`: their values at reset."""
+
+    def __init__(self, trainable: Trainable, first: bool) -> None:
+        self._trainable, self._first = trainable, first
+        self.reset()
+
+    def reset(self) -> None:
+        self._trainable.model.reset_metrics()
+        self._start = self._trainable.metric_arrays()
+        self.steps = self.samples = 0
+        self.logs: dict[str, Any] = {}
+        self.since = time.monotonic()
+
+    def add(self, samples: int, logs: dict[str, Any]) -> None:
+        self.steps += 1
+        self.samples += samples
+        self.logs = logs
+
+    def metrics(self) -> list[Array]:
+        """What is to be summed over workers: the first worker's values, the others' changes."""
+        arrays = self._trainable.metric_arrays()
+        return arrays if self._first else [_change(a, s) for a, s in zip(arrays, self._start, strict=True)]
+
+    def floats(self) -> dict[str, float]:
+        """Scalar logs, as numbers."""
+        return numbers(self.logs)
+
+
+def _change(now: Array, start: Array) -> Array:
+    """What was added; a flag that was raised stays raised when the workers' are added up."""
+    return now if now.dtype == bool else now - start
+
+
+class Run:
+    """Lanes of one worker in one job. `steps`: batches in an epoch, None while unknown.
+
+    `moved`: bytes sent and received before this job.  `desk`: the server's, where it is in this process.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        trainable: Trainable,
+        step: Step,
+        servers: list[str],
+        member: Member,
+        send: Callable[[Event], None],
+        failed: Callable[[Exception], None],
+        moved: tuple[int, int] = (0, 0),
+        desk: Desk | None = None,
+    ) -> None:
+        self._spec, self._trainable, self._step, self._member = spec, trainable, step, member
+        self._send, self._failed, self._desk = send, failed, desk
+        self._options = Options.read(spec.options)
+        self._owned = ownerships(trainable, len(servers))
+        self._feed = self._open_feed()
+        self._source = open_source(
+            spec.data,
+            spec.fit,
+            member.blobs,
+            spec.seed,
+            training=True,
+            options=spec.options,
+            feed=self._feed,
+            flavor=spec.program.flavor,
+        )
+        self.steps: int | None = self._source.steps
+        self.notes = self._find_notes()
+        rule = rule_of(self._options, trainable.model.optimizer)
+        self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
+        self._couriers = [self._courier(lane, servers) for lane in range(self._lanes)]
+        self._tally = Tally(trainable, member.rank == 0)
+        self._moved_before, self._moved_at_epoch = moved, moved
+        self._computing = threading.Lock()
+        self._together = threading.Barrier(self._lanes, self._report_epoch)
+        self._over = 0
+        self._reported = 0.0
+        self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
+        self._threads: list[threading.Thread] = []
+        self._finishing = False
+        self._vary_seeds()
+
+    def start(self) -> None:
+        for courier in self._couriers:
+            self._threads.append(threading.Thread(target=self._lane, args=(courier,), daemon=True))
+            self._threads[-1].start()
+
+    def finish(self) -> None:
+        """End the lanes, which the servers release; one that still waits for a batch waits in vain."""
+        self._finishing = True
+        if self._feed is not None:
+            self._feed.close()
+        for thread in self._threads:
+            thread.join()
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def _lane(self, courier: Courier) -> None:
+        batches = Batches(self._source)
+        try:
+            answer = courier.ask()
+            while not answer.HasField("released"):
+                answer = self._next(courier, batches, answer)
+        except Exception as error:
+            if not self._finishing:
+                self._failed(error)
+        finally:
+            batches.close()
+            courier.close()
+
+    def _next(self, courier: Courier, batches: Batches, answer: pb.ToWorker) -> pb.ToWorker:
+        if answer.HasField("epoch_over"):
+            self._over = answer.epoch_over.epoch
+            self._together.wait()
+            return courier.ask()
+        weights = answer.weights
+        index, *ahead = weights.batches
+        try:
+            batch = batches.get(weights.epoch, index)
+        except IndexError:
+            return courier.end_of_data(index)
+        if ahead:
+            batches.prefetch(weights.epoch, ahead[0])
+        return self._train(courier, weights.epoch, index, batch)
+
+    def _train(self, courier: Courier, epoch: int, index: int, batch: Any) -> pb.ToWorker:
+        start = time.monotonic()
+        samples = int(tf.nest.flatten(batch)[0].shape[0])
+        with self._computing:
+            gradient, changes, changed, logs = self._step.run(batch, self._owned, courier.pulled())
+            self._tally.add(samples, logs)
+            message = pb.Push(batch=index, samples=samples, seconds=time.monotonic() - start)
+            if self._lock_step:
+                message.logs.update(self._tally.floats())
+                message.metrics.CopyFrom(self._member.blobs.put_arrays(self._tally.metrics()))
+            self._report_progress(epoch)
+        return courier.push(message, split(self._owned, gradient, changes, changed))
+
+    # -- reports ---------------------------------------------------------------------------------------------
+
+    def _report_progress(self, epoch: int) -> None:
+        now = time.monotonic()
+        if now - self._reported < PROGRESS_S:
+            return
+        self._reported = now
+        sent, received = self.moved()
+        tally = self._tally
+        progress = Progress(
+            epoch=epoch, step=tally.steps, samples=tally.samples, bytes_sent=sent, bytes_received=received
+        )
+        progress.logs.update(tally.floats())
+        self._send(Event(progress=progress))
+
+    def _report_epoch(self) -> None:
+        """Called by one lane while the others wait."""
+        tally = self._tally
+        sent, received = self.moved()
+        before, self._moved_at_epoch = self._moved_at_epoch, (sent, received)
+        end = EpochEnd(
+            epoch=self._over,
+            steps=tally.steps,
+            samples=tally.samples,
+            logs=tally.floats(),
+            metrics=self._member.blobs.put_arrays(tally.metrics()),
+            seconds=time.monotonic() - tally.since,
+            bytes_sent=sent - before[0],
+            bytes_received=received - before[1],
+        )
+        self._send(Event(epoch_end=end))
+        tally.reset()
+
+    def moved(self) -> tuple[int, int]:
+        """Bytes sent and received since the member started."""
+        links = [link for courier in self._couriers for link in courier.links]
+        sent, received = self._moved_before
+        return sent + sum(link.bytes_sent for link in links), received + sum(link.bytes_received for link in links)
+
+    # -- preparing -------------------------------------------------------------------------------------------
+
+    def _courier(self, lane: int, servers: list[str]) -> Courier:
+        number = self._member.rank * self._lanes + lane
+        hello = pb.Hello(job=self._spec.id, worker=number, steps=-1 if self.steps is None else self.steps)
+        if self._desk is not None:
+            return Courier([LocalLink(self._desk, hello)])
+        directory = self._directory()
+        return Courier(
+            [
+                Link(address, self._member.token, hello, layout_of(owned.part), directory)
+                for address, owned in zip(servers, self._owned, strict=True)
+            ]
+        )
+
+    def _directory(self) -> Path | None:
+        blobs = self._member.blobs
+        return blobs.directory if self._options.channel != "grpc" and isinstance(blobs, LocalBlobs) else None
+
+    def _open_feed(self) -> Feed | None:
+        data = self._spec.data
+        if not isinstance(data, FeedData):
+            return None
+        feed = Feed(data.name, self._member.blobs, lambda wanted: self._send(Event(feed_wanted=wanted)))
+        self._member.on_feed = feed.offer
+        return feed
+
+    def _find_notes(self) -> list[str]:
+        if (self._trainable.model.steps_per_execution or 1) > 1:
+            return ["steps_per_execution is not used by nfdt: each step is pushed by itself"]
+        return []
+
+    def _vary_seeds(self) -> None:
+        """Part the workers' random numbers. Worker 0 keeps the script's own."""
+        for seed in self._trainable.seeds:
+            variable = tensor_variable(seed)
+            value = variable.numpy()
+            value.flat[0] += self._member.rank * SEED_STRIDE
+            variable.assign(value)

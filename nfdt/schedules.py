@@ -1,0 +1,38 @@
+"""Training written as a string: a lower case letter pulls, its upper case pushes the gradient of what it pulled.
+
+`train(rule, "abAB")`: a and b pull, a pushes, then b, whose gradient lands one version late. For tests of a rule whose
+numbers are worked out by hand; the problem is a quadratic of two weights.
+"""
+
+import numpy as np
+
+from nfdt.rule import Rule
+from nfdt.server.core import Core, Gradient
+from nfdt.server.plain import PlainApplier
+from nfdt.tree import Array
+
+START = np.array([4.0, -2.0])
+CURVATURE = np.array([1.0, 0.5])  # loss = sum(CURVATURE * w**2) / 2
+
+
+def gradient(weights: Array) -> Array:
+    return CURVATURE * weights
+
+
+def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1) -> Array:
+    """The weights after `schedule`, plain SGD with learning rate `eta` on the server."""
+    workers = sorted(set(schedule.lower()))
+    applier = PlainApplier([START], eta)
+    core = Core(rule, applier, len(workers))
+    seen: dict[str, Array] = {}
+    pushes = dict.fromkeys(workers, 0)
+    for letter in schedule:
+        name = letter.lower()
+        worker = workers.index(name)
+        if letter == name:
+            seen[name] = core.pull(worker)
+        else:
+            pushes[name] += 1
+            core.push(worker, pushes[name], Gradient([gradient(seen[name][0])], samples))
+    core.flush()
+    return applier.params[0]

@@ -1,0 +1,241 @@
+"""The applier of a real server: the rule's arithmetic and the captured Keras optimizer in one compiled function.
+
+One function per distinct arithmetic (record.py), for all workers: a worker's slot is passed in and out as tensors.
+What the variables hold after an update comes out of the same function as tensors. At the next update TensorFlow gives a
+variable that still shares its memory with such a tensor a buffer of its own, so those tensors are immutable snapshots
+(one copy of the weights per update, which delay compensation needs anyway).
+
+Copies per push and pull, in the server: none beside that one; gradients are read where they arrived.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.errors import UserError
+from nfdt.rule import Hyper, Push, Rule, State, Update
+from nfdt.server.core import Gradient
+from nfdt.server.record import Tape, evaluate, lower
+from nfdt.variables import Part, current_rate, loss_scale, momentum_of, tensor_variable
+
+Tensor = Any
+
+CALLS: dict[str, Callable[..., Tensor]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+    "abs": tf.abs,
+    "total": tf.reduce_sum,
+    "minimum": tf.minimum,
+    "maximum": tf.maximum,
+}
+SCALARS = ("tau", "samples", "seconds", "eta", "mu")  # nodes 0 to 4 of every push
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A push as it lies in the receive buffer: tensors over it, good until the worker is answered.
+
+    gradient: one per trainable variable of this server.  absent: those whose loss does not depend on them.
+    changes: what the forward pass added to `changed` of the other variables.
+    """
+
+    gradient: Sequence[Tensor]
+    absent: tuple[int, ...] = ()
+    changes: Sequence[Tensor] = ()
+    changed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A pull's answer: trainable, other and scalar optimizer variables of this server, as snapshots."""
+
+    trainable: Sequence[Tensor]
+    others: Sequence[Tensor]
+    scalars: Sequence[Tensor]
+    changed: tuple[int, ...]  # of `others`, those that have ever changed while training
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What a recorded call does with its inputs, ready to be compiled."""
+
+    tape: Tape
+    outputs: list[int]
+    update: list[int] | None = None
+    lr_scale: Any = 1.0  # a number, or (True, node)
+    absent: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()
+    first: int = 0  # how many leading inputs are scalars, which the compiled function fills in
+    volatile: range = range(0)  # inputs that lie in a receive buffer: to be kept, they are copied
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        update = None if self.update is None else tuple(self.update)
+        return self.tape.key, tuple(self.outputs), update, self.lr_scale, self.absent, self.changed, self.first
+
+    @property
+    def computed(self) -> list[int]:
+        """Outputs that are not just inputs which may be kept as they are."""
+        kept = range(self.first, len(self.tape.inputs))
+        return [n for n in self.outputs if n not in kept or n in self.volatile]
+
+    @property
+    def used(self) -> list[int]:
+        """Inputs that the compiled function looks at; the first stands for the scalars."""
+        operands = {n for _, *those in self.tape.operations for is_node, n in those if is_node}
+        seen = operands | set(self.computed) | set(self.update or ())
+        counts = [0] if self.first else []
+        return [*counts, *(n for n in range(self.first, len(self.tape.inputs)) if n in seen)]
+
+
+@dataclass
+class ModelApplier:
+    """Holds one server's part of a captured model's variables."""
+
+    part: Part
+    _compiled: dict[Any, Any] = field(default_factory=dict)
+    _changed: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._zeros: dict[int, Tensor] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the variables anew: someone else has written them."""
+        self._keep(*self._read())
+
+    def init(self, rule: Rule, workers: int) -> tuple[State, State]:
+        tape = Tape()
+        result = rule.init(tape.lift(list(self.params)), workers)
+        state: tuple[State, State] = lower(result, self._run(_Program(tape, tape.outputs(result))))
+        return state
+
+    def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Sent | None, State, State]:
+        tape = Tape()
+        eta, mu = tape.lift([tf.constant(0.0), tf.constant(0.0)])  # filled in by the compiled function
+        shared, mine, params = tape.lift([shared, mine, list(self.params)])
+        result = rule.pull(shared, mine, params, Hyper(worker, eta, mu))
+        sent, shared, mine = lower(result, self._run(_Program(tape, tape.outputs(result), first=2)))
+        return (None if sent is None else self._sent(sent)), shared, mine
+
+    def push(
+        self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+    ) -> tuple[bool, State, State]:
+        arrived: Arrived = gradient.values
+        tape = Tape()
+        counts = tf.constant([tau, gradient.samples, gradient.seconds], tf.float32)
+        scalars = tape.lift([counts] * len(SCALARS))
+        shared, mine, params = tape.lift([shared, mine, list(self.params)])
+        grad = tape.lift(self._whole(arrived))
+        update, *kept = rule.push(shared, mine, params, Push(worker, grad, *scalars))
+        volatile = range(grad[0].node, grad[-1].node + 1)
+        program = replace(self._program(tape, update, kept, arrived), first=len(SCALARS), volatile=volatile)
+        shared, mine = lower(kept, self._run(program, arrived.changes))
+        return update is not None, shared, mine
+
+    def flush(self, rule: Rule, shared: State) -> tuple[bool, State]:
+        tape = Tape()
+        state, params = tape.lift([shared, list(self.params)])
+        update, kept = rule.flush(state, params)
+        shared = lower(kept, self._run(self._program(tape, update, kept, Arrived(()))))
+        return update is not None, shared
+
+    # -- recorded to compiled --------------------------------------------------------------------------------
+
+    def _program(self, tape: Tape, update: Update | None, kept: State, arrived: Arrived) -> _Program:
+        outputs = tape.outputs(kept)
+        if update is None:
+            return _Program(tape, outputs, None, 1.0, (), arrived.changed)
+        if update.momentum == "rule" and self.part.optimizer is not None:
+            raise UserError('a rule with momentum of its own ("rule") is not supported yet. Received: Update.momentum')
+        scale = (True, update.lr_scale.node) if hasattr(update.lr_scale, "node") else update.lr_scale
+        return _Program(tape, outputs, tape.outputs(update.gradient), scale, arrived.absent, arrived.changed)
+
+    def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
+        """The tensors of `program.outputs`, and its update of the variables."""
+        inputs, computed = program.tape.inputs, program.computed
+        values: dict[int, Tensor] = {}
+        if computed or program.update is not None or changes:
+            compiled, used = self._function(program, changes)
+            results, read = compiled([inputs[n] for n in used], list(changes))
+            values = dict(zip(computed, results, strict=True))
+            if read:
+                self._changed = tuple(sorted({*self._changed, *program.changed}))
+                self._keep(*read)
+        return [values[n] if n in values else inputs[n] for n in program.outputs]
+
+    def _function(self, program: _Program, changes: Sequence[Tensor]) -> tuple[Any, list[int]]:
+        """Compiled once per distinct arithmetic, and the inputs it takes."""
+        key = program.key
+        if key not in self._compiled:
+            used = program.used
+            specs = [
+                [tf.TensorSpec(t.shape, t.dtype) for t in tensors] for tensors in self._taken(program, used, changes)
+            ]
+            self._compiled[key] = self._compile(program, used).get_concrete_function(*specs), used
+        compiled: tuple[Any, list[int]] = self._compiled[key]
+        return compiled
+
+    @staticmethod
+    def _taken(program: _Program, used: list[int], changes: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        return [program.tape.inputs[n] for n in used], list(changes)
+
+    def _compile(self, program: _Program, used: list[int]) -> Any:
+        operations, first, count = list(program.tape.operations), program.first, len(program.tape.inputs)
+        computed = program.computed
+
+        def run(inputs: list[Tensor], changes: list[Tensor]) -> tuple[list[Tensor], Any]:
+            given: list[Tensor] = [None] * count
+            for n, tensor in zip(used, inputs, strict=True):
+                given[n] = tensor
+            given[:first] = self._scalars(given[0], first) if first else []
+            nodes = evaluate(operations, given, CALLS)
+            outputs = [tf.raw_ops.DeepCopy(x=nodes[n]) if n in program.volatile else nodes[n] for n in computed]
+            for position, change in zip(program.changed, changes, strict=True):
+                self.part.others[position].assign_add(change)
+            if program.update is not None:
+                self._apply(nodes, program)
+            return outputs, self._read() if program.update is not None or changes else None
+
+        return tf.function(run, autograph=False)
+
+    def _scalars(self, counts: Tensor, first: int) -> list[Tensor]:
+        rates = [current_rate(self.part.optimizer), tf.constant(momentum_of(self.part.optimizer), tf.float32)]
+        return rates if first == len(rates) else [*tf.unstack(counts), *rates]
+
+    def _apply(self, nodes: list[Tensor], program: _Program) -> None:
+        assert program.update is not None
+        scale = loss_scale(self.part.optimizer)
+        kept = [i for i in range(len(program.update)) if i not in program.absent]
+        gradients = [nodes[program.update[i]] for i in kept]
+        if scale is not None:  # the optimizer will divide by it, and test for overflow
+            gradients = [g * tf.cast(scale, g.dtype) for g in gradients]
+        is_node = isinstance(program.lr_scale, tuple)
+        rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale
+        self.part.apply(gradients, kept, None if not is_node and rate == 1.0 else rate)
+
+    # -- variables -------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        groups = (self.part.trainable, self.part.others, self.part.scalars)
+        trainable, others, scalars = ([tensor_variable(v).read_value() for v in group] for group in groups)
+        return trainable, others, scalars
+
+    def _keep(self, params: Sequence[Tensor], others: Sequence[Tensor], scalars: Sequence[Tensor]) -> None:
+        self.params, self._others, self._optimizer_scalars = tuple(params), tuple(others), tuple(scalars)
+
+    def _sent(self, trainable: Sequence[Tensor]) -> Sent:
+        return Sent(trainable, self._others, self._optimizer_scalars, self._changed)
+
+    def _whole(self, arrived: Arrived) -> list[Tensor]:
+        return [self._zero(i) if i in arrived.absent else g for i, g in enumerate(arrived.gradient)]
+
+    def _zero(self, index: int) -> Tensor:
+        if index not in self._zeros:
+            self._zeros[index] = tf.zeros_like(self.params[index])
+        return self._zeros[index]

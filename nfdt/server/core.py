@@ -1,0 +1,110 @@
+"""The rule's state and the order in which it is called: what every shard holds, and what a follower replays.
+
+No I/O, no clock, no TensorFlow: arithmetic is the applier's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from nfdt.rule import Rule, State
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a worker pushes, as the applier takes it. Opaque to core and policy but for the counts."""
+
+    values: Any  # in the applier's own form
+    samples: int
+    seconds: float = 0.0
+
+
+class Applier(Protocol):
+    """Holds the variables and does the rule's arithmetic on them."""
+
+    def init(self, rule: Rule, workers: int) -> tuple[State, State]: ...
+
+    def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
+        """What to send (its own form), or None: wait."""
+        ...
+
+    def push(
+        self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+    ) -> tuple[bool, State, State]:
+        """True when the variables were updated."""
+        ...
+
+    def flush(self, rule: Rule, shared: State) -> tuple[bool, State]: ...
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One call of the rule. Replayed in order by the shards that follow, it gives the same decisions there."""
+
+    kind: Literal["pull", "push", "leave", "flush"]
+    worker: int = -1
+    push: int = 0
+    tau: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Slot:
+    """What the server remembers of one worker. `version`: of the weights it pulled last."""
+
+    mine: State
+    version: int = 0
+    last_push: int = 0
+
+
+@dataclass
+class Core:
+    """`version` counts updates. `log` is what happened since it was last taken."""
+
+    rule: Rule
+    applier: Applier
+    workers: int
+    version: int = 0
+    log: list[Logged] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.shared, mine = self.applier.init(self.rule, self.workers)
+        self.slots = {worker: Slot(mine) for worker in range(self.workers)}
+
+    def pull(self, worker: int) -> Any | None:
+        """What to send to `worker`, or None when the rule makes it wait."""
+        slot = self.slots[worker]
+        self.log.append(Logged("pull", worker))
+        sent, self.shared, slot.mine = self.applier.pull(self.rule, self.shared, slot.mine, worker)
+        if sent is not None:
+            slot.version = self.version
+        return sent
+
+    def push(self, worker: int, push: int, gradient: Gradient) -> int | None:
+        """Give the rule a gradient once. Returns its tau, None when this push came before (a retry)."""
+        slot = self.slots[worker]
+        if push <= slot.last_push:
+            return None
+        tau = self.version - slot.version
+        self.log.append(Logged("push", worker, push, tau, gradient.samples, gradient.seconds))
+        applied, self.shared, slot.mine = self.applier.push(self.rule, self.shared, slot.mine, worker, gradient, tau)
+        slot.last_push = push
+        self.version += applied
+        return tau
+
+    def leave(self, worker: int) -> None:
+        self.log.append(Logged("leave", worker))
+        self.shared = self.rule.leave(self.shared, worker)
+        del self.slots[worker]
+
+    def flush(self) -> bool:
+        """Have the rule apply what it holds. True when it did."""
+        self.log.append(Logged("flush"))
+        applied, self.shared = self.applier.flush(self.rule, self.shared)
+        self.version += applied
+        return applied
+
+    def take_log(self) -> Sequence[Logged]:
+        taken, self.log = self.log, []
+        return taken

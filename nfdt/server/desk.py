@@ -1,0 +1,188 @@
+"""Where sessions meet the policy: one lock, one queue of replies per worker, one log per follower.
+
+`Desk` is shard 0's, `FollowingDesk` (follower.py) every other's. A session gives what its worker said and waits on its
+queue; whoever's event releases it puts the reply there.
+"""
+
+import queue
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fdt.job import BatchHooks, State
+from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.tensors import Array
+from nfdt.metrics import add_up
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.core import Core, Gradient, Logged
+from nfdt.server.job import ServedJob
+from nfdt.server.policy import EpochDone, EpochOver, Instruction, Policy, Pushed, Release, Send, StepDone
+
+Reply = Send | EpochOver | Release | None  # None: the session ends
+Replies = queue.SimpleQueue[Reply]
+Log = queue.SimpleQueue[pb.Logged | None]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Lock step: what the worker said of its step."""
+
+    logs: dict[str, float]
+    metrics: BlobRef
+
+
+class Desk:
+    """One job on shard 0. `send`: to the engine. Thread-safe."""
+
+    def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
+        self.job = job
+        hooks = job.spec.fit.batch_hooks
+        self._with_state = hooks == BatchHooks.STATE
+        self.policy = Policy(Core(job.rule, job.applier, workers * job.lanes), None, lock_step=hooks != BatchHooks.NONE)
+        self._send_event = send
+        self._lanes = job.lanes
+        self._metrics: dict[int, list[Array]] = {}  # lock step: by worker
+        self._ended = -1  # the last epoch that is over
+        self._lock = threading.Lock()
+        self._replies: dict[int, Replies] = {}
+        self._followers: list[Log] = []
+        self._log: list[pb.Logged] = []  # from the start of the job, for followers that come late
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def open(self, worker: int, steps: int | None) -> Replies:
+        """A worker's session begins, or begins anew."""
+        with self._lock:
+            self.policy.steps = steps
+            replies: Replies = queue.SimpleQueue()
+            self._replies[worker] = replies
+            return replies
+
+    def ask(self, worker: int) -> None:
+        self._do(lambda: self.policy.ask(worker))
+
+    def push(self, worker: int, message: pb.Push, gradient: Gradient) -> bool:
+        """True: an answer comes by the queue."""
+        note = Note(dict(message.logs), message.metrics)
+        self._do(lambda: self.policy.push(Pushed(worker, message.push, message.batch, gradient, note)))
+        return True
+
+    def end_of_data(self, worker: int, batch: int) -> None:
+        self._do(lambda: self.policy.end_of_data(worker, batch))
+
+    def follow(self) -> Log:
+        """Everything that was and will be logged; None ends it."""
+        with self._lock:
+            log: Log = queue.SimpleQueue()
+            for entry in self._log:
+                log.put(entry)
+            self._followers.append(log)
+            return log
+
+    # -- the engine's commands -------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int, changed: State) -> None:
+        """Load what the client changed and begin, unless the epoch began by itself (overlapped epochs)."""
+
+        def start() -> list[Instruction]:
+            self._write(pb.Logged(kind="load", epoch=epoch))
+            self.job.load(changed)
+            running = self.policy.epoch is not None and self.policy.epoch.number >= epoch
+            return [] if running or epoch <= self._ended else self.policy.start_epoch(epoch)
+
+        self._do(start)
+
+    def step(self, changed: State) -> None:
+        """Lock step: the next push may be taken. A changed learning rate is loaded."""
+
+        def step() -> list[Instruction]:
+            self.job.load(changed)
+            return self.policy.step()
+
+        self._do(step)
+
+    def stop_epoch(self) -> None:
+        self._do(self.policy.stop_epoch)
+
+    def finish(self) -> None:
+        self._do(self.policy.finish)
+        with self._lock:
+            for log in self._followers:
+                log.put(None)
+
+    # -- carrying out ----------------------------------------------------------------------------------------
+
+    def _do(self, event: Callable[[], list[Instruction]]) -> None:
+        with self._lock:
+            self._carry_out(event())
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for entry in self.policy.core.take_log():
+            self._write(to_proto(entry))
+        for instruction in instructions:
+            if isinstance(instruction, StepDone):
+                self._send_event(self._step_end(instruction))
+            elif isinstance(instruction, EpochDone):
+                self._end_epoch(instruction)
+            else:
+                self._replies[instruction.worker].put(instruction)
+
+    def _end_epoch(self, done: EpochDone) -> None:
+        self._ended = done.epoch
+        self._write(pb.Logged(kind="snapshot", epoch=done.epoch))
+        extra = describe_staleness(done.staleness)
+        metrics = self._sum_metrics() if self._metrics else None
+        end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
+        self._metrics.clear()
+        self._send_event(epoch_end(self.job, end))
+        if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
+            self._carry_out(self.policy.start_epoch(done.epoch + 1))
+
+    def _step_end(self, done: StepDone) -> Event:
+        note: Note = done.note
+        self._metrics[done.worker // self._lanes] = [a.copy() for a in self.job.blobs.get_arrays(note.metrics)]
+        self.job.blobs.drop(note.metrics)
+        end = StepEnd(step=done.step, logs=note.logs, metrics=self._sum_metrics(), last=done.last)
+        if self._with_state:
+            state = self.job.snapshot()
+            end.state.model.CopyFrom(state.model)
+            end.state.optimizer.CopyFrom(state.optimizer)
+        return Event(job=self.job.spec.id, step_end=end)
+
+    def _sum_metrics(self) -> BlobRef:
+        """Of each worker's last step that was applied."""
+        return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
+
+    def _write(self, entry: pb.Logged) -> None:
+        if self.job.shards == 1:
+            return
+        self._log.append(entry)
+        for log in self._followers:
+            log.put(entry)
+
+
+def epoch_end(job: ServedJob, end: EpochEnd) -> Event:
+    """`end` with a snapshot of what this server owns."""
+    state = job.snapshot()
+    end.state.model.CopyFrom(state.model)
+    end.state.optimizer.CopyFrom(state.optimizer)
+    return Event(job=job.spec.id, epoch_end=end)
+
+
+def describe_staleness(staleness: Counter[int]) -> dict[str, float]:
+    """Mean, median and largest number of updates between a pull and its push."""
+    values = sorted(staleness.elements())
+    if not values:
+        return {}
+    return {
+        "staleness_mean": statistics.fmean(values),
+        "staleness_median": float(statistics.median(values)),
+        "staleness_max": float(values[-1]),
+    }
+
+
+def to_proto(entry: Logged) -> pb.Logged:
+    return pb.Logged(**vars(entry))

@@ -1,0 +1,77 @@
+"""One job on one server: its built model, what this server owns of it, and its rule."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdt.blobs import Blobs
+from fdt.errors import CaptureError
+from fdt.job import FeedData, JobSpec, State
+from fdt.trainable import Trainable
+from nfdt import rulebook
+from nfdt.lanes import lanes_of
+from nfdt.options import Options
+from nfdt.rule import Rule
+from nfdt.server.applier import ModelApplier
+from nfdt.server.shards import own, partial
+from nfdt.transport.buffers import Layout, spec_of
+from nfdt.variables import tensor_variable
+
+
+def rule_of(options: Options, optimizer: Any) -> Rule:
+    """The rule asked for, or the optimizer's default."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return rulebook.make(options.rule or rulebook.default_for(type(inner).__name__))
+
+
+def layout_of(part: Any) -> Layout:
+    """What travels between a worker and the server that holds `part`."""
+    groups = (part.trainable, part.others, part.scalars)
+    return Layout(*([spec_of(tensor_variable(v)) for v in group] for group in groups))
+
+
+@dataclass
+class ServedJob:
+    """`loads` counts the times the client's weights were written: the next pull then carries everything."""
+
+    spec: JobSpec
+    trainable: Trainable
+    blobs: Blobs
+    shard: int
+    shards: int
+    workers: int
+    loads: int = 1
+    options: Options = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.options = Options.read(self.spec.options)
+        if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
+            raise CaptureError("NFDT trains models with one optimizer. Received: several; hfdt run trains them")
+        self.ownership = own(self.trainable, self.shard, self.shards)
+        self.rule = rule_of(self.options, self.trainable.model.optimizer)
+        self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
+        self.trainable.load(self.spec.state, self.blobs)
+        self.applier = ModelApplier(self.ownership.part)
+        self.layout = layout_of(self.ownership.part)
+
+    def load(self, changed: State) -> None:
+        """Write what the client's callbacks wrote, and drop it where this server is the last to read it."""
+        if changed.model.id or changed.optimizer.id:
+            self.trainable.load(changed, self.blobs)
+            self.applier.refresh()
+            self.loads += 1
+
+    def snapshot(self) -> State:
+        """The variables now: everything, or with several shards what this one owns (shards.merge)."""
+        model, optimizer = self.trainable.model_arrays(), self.trainable.optimizer_arrays()
+        if self.shards > 1:
+            model = partial(self._model_positions(), model)
+            optimizer = partial(self.ownership.optimizer, optimizer)
+        return State(self.blobs.put_arrays(model), self.blobs.put_arrays(optimizer))
+
+    def _model_positions(self) -> list[int]:
+        """Shard 0 also carries what nobody owns: seeds of generators, flags."""
+        if self.shard:
+            return self.ownership.model
+        owned = {i for shard in range(1, self.shards) for i in own(self.trainable, shard, self.shards).model}
+        count = len(self.trainable.trainable) + len(self.trainable.non_trainable)
+        return [i for i in range(count) if i not in owned]

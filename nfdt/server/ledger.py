@@ -1,0 +1,76 @@
+"""Which batch of the epoch went to whom: each is dealt to one worker, and dealt again if that worker leaves."""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Ledger:
+    """Batches 0, 1, ... of one epoch. `steps` is None until the source says where it ends."""
+
+    steps: int | None
+    done: int = 0
+    _next: int = 0
+    _returned: list[int] = field(default_factory=list)  # heap
+    _hands: dict[int, deque[int]] = field(default_factory=dict)
+    _last: dict[int, int] = field(default_factory=dict)  # the highest batch that each worker has had
+
+    def deal(self, worker: int) -> int | None:
+        """Give `worker` the lowest batch that nobody has; None when there is none left."""
+        if self._returned:
+            batch = heapq.heappop(self._returned)
+        elif self.steps is None or self._next < self.steps:
+            batch, self._next = self._next, self._next + 1
+        else:
+            return None
+        return self._give(worker, batch)
+
+    def steal(self, worker: int) -> int | None:
+        """Give `worker` a batch that another has beyond the one it computes, so that nobody idles at the end.
+
+        Only one behind all that `worker` has had: what reads a stream cannot go back.
+        """
+        rich = [hand for hand in self._hands.values() if len(hand) > 1 and hand[-1] > self._last.get(worker, -1)]
+        return self._give(worker, rich[0].pop()) if rich else None
+
+    def hand(self, worker: int) -> tuple[int, ...]:
+        """Batches that `worker` has and has not pushed yet."""
+        return tuple(self._hands.get(worker, ()))
+
+    def finish(self, worker: int, batch: int) -> None:
+        """Count a batch whose push arrived. Raises ValueError when `worker` does not have it."""
+        try:
+            self._hands.get(worker, deque()).remove(batch)
+        except ValueError:
+            raise ValueError(f"worker {worker} pushed a batch it was not dealt. Received: {batch}") from None
+        self.done += 1
+
+    def take_back(self, worker: int) -> None:
+        """Return the batches of a worker that left, to be dealt again."""
+        for batch in self._hands.pop(worker, ()):
+            heapq.heappush(self._returned, batch)
+
+    def end_at(self, steps: int) -> None:
+        """The source ended: batches `steps` and above do not exist."""
+        self.steps = steps if self.steps is None else min(self.steps, steps)
+        self._returned = [batch for batch in self._returned if batch < self.steps]
+        heapq.heapify(self._returned)
+        for worker, hand in self._hands.items():
+            self._hands[worker] = deque(batch for batch in hand if batch < self.steps)
+
+    def stop(self) -> None:
+        """Deal no more and forget what was dealt: the epoch is over by the client's word."""
+        self.steps = self.done
+        self._returned.clear()
+        self._hands.clear()
+        self._next = max(self._next, self.steps)
+
+    @property
+    def complete(self) -> bool:
+        return self.steps is not None and self.done >= self.steps
+
+    def _give(self, worker: int, batch: int) -> int:
+        self._hands.setdefault(worker, deque()).append(batch)
+        self._last[worker] = max(batch, self._last.get(worker, -1))
+        return batch

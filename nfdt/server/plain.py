@@ -1,0 +1,42 @@
+"""The applier for tests and tables: NumPy arrays and plain SGD."""
+
+from typing import Any
+
+import numpy as np
+
+from nfdt.rule import Hyper, Push, Rule, State, Update
+from nfdt.server.core import Gradient
+from nfdt.tree import Array, zip_map
+
+
+class PlainApplier:
+    """w <- w - eta * lr_scale * update. Weights are never written in place."""
+
+    def __init__(self, params: list[Array], eta: float = 0.1) -> None:
+        self.params = [np.asarray(p) for p in params]
+        self.eta = np.asarray(eta)
+        self.mu = np.asarray(0.0)
+
+    def init(self, rule: Rule, workers: int) -> tuple[State, State]:
+        return rule.init(self.params, workers)
+
+    def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
+        return rule.pull(shared, mine, self.params, Hyper(worker, self.eta, self.mu))
+
+    def push(
+        self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+    ) -> tuple[bool, State, State]:
+        samples, seconds = np.asarray(float(gradient.samples)), np.asarray(gradient.seconds)
+        push = Push(worker, gradient.values, np.asarray(float(tau)), samples, seconds, self.eta, self.mu)
+        update, shared, mine = rule.push(shared, mine, self.params, push)
+        return self._apply(update), shared, mine
+
+    def flush(self, rule: Rule, shared: State) -> tuple[bool, State]:
+        update, shared = rule.flush(shared, self.params)
+        return self._apply(update), shared
+
+    def _apply(self, update: Update | None) -> bool:
+        if update is not None:
+            step = self.eta * update.lr_scale
+            self.params = zip_map(lambda w, u: w - step * u, self.params, update.gradient)
+        return update is not None

@@ -1,0 +1,239 @@
+"""The parameter server's policy: events in, instructions out. No I/O, no clock, no TensorFlow.
+
+A worker asks (`ask`, or `push`, which asks for the next weights too), is sent weights and batches (Send), computes, and
+pushes. It is in one of three states: asking, computing, or away (told that the epoch ended, not yet asking again).
+gRPC (service.py) is one shell over this object; a simulated clock can be another.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nfdt.server.core import Core, Gradient
+from nfdt.server.ledger import Ledger
+
+LOOKAHEAD = 2  # batches in a worker's hand: the one it computes and the one it fetches meanwhile
+
+
+@dataclass(frozen=True)
+class Send:
+    """Weights to compute on, and all batches in hand. `first`: of the epoch, so send what rarely changes too."""
+
+    worker: int
+    epoch: int
+    batches: tuple[int, ...]
+    sent: Any
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class EpochOver:
+    """To a worker: no more batches in this epoch; report, then ask again."""
+
+    worker: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """To a worker: the job is over."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """Lock step: one push was taken; the next waits for `step()` or `stop_epoch()`."""
+
+    worker: int
+    step: int
+    last: bool
+    note: Any
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    epoch: int
+    steps: int
+    samples: int
+    staleness: Counter[int]
+
+
+Instruction = Send | EpochOver | Release | StepDone | EpochDone
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A push as it arrives. `push` rises by worker; a retry repeats it. `note` goes back out in StepDone."""
+
+    worker: int
+    push: int
+    batch: int
+    gradient: Gradient
+    note: Any = None
+
+
+@dataclass
+class Epoch:
+    number: int
+    ledger: Ledger
+    samples: int = 0
+    stopping: bool = False
+    staleness: Counter[int] = field(default_factory=Counter)
+    greeted: set[int] = field(default_factory=set)
+
+
+class Policy:
+    """Decides for all shards. `steps` is None while unknown; the source's end is then told by `end_of_data`."""
+
+    def __init__(self, core: Core, steps: int | None, *, lock_step: bool = False) -> None:
+        self.core = core
+        self.steps = steps
+        self.lock_step = lock_step
+        self.epoch: Epoch | None = None
+        self.finished = False
+        self._asking: dict[int, None] = {}  # an ordered set: first come, first served
+        self._missed: dict[int, int] = {}  # by worker: the epoch that ended while it was away
+        self._computing: set[int] = set()
+        self._held: list[Pushed] = []  # lock step: waiting for the client
+        self._gate_open = True
+        self._out: list[Instruction] = []
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def start_epoch(self, number: int) -> list[Instruction]:
+        """Begin dealing the batches of an epoch. One for everybody first: a barrier needs all of them."""
+        self.epoch = Epoch(number, Ledger(self.steps))
+        self._gate_open = True
+        for worker in self.core.slots:
+            self.epoch.ledger.deal(worker)
+        return self._settle()
+
+    def ask(self, worker: int) -> list[Instruction]:
+        """`worker` wants weights and a batch. One that was away when an epoch ended is told so first."""
+        self._computing.discard(worker)
+        if worker in self._missed and not self.finished:
+            return [EpochOver(worker, self._missed.pop(worker))]
+        self._asking[worker] = None
+        return self._settle()
+
+    def push(self, pushed: Pushed) -> list[Instruction]:
+        """A gradient, and the wish for the next weights."""
+        if self._gate_open:
+            self._take(pushed)
+        else:
+            self._held.append(pushed)
+        return self._settle()
+
+    def step(self) -> list[Instruction]:
+        """Lock step: the client's callbacks have seen the last push."""
+        self._gate_open = True
+        if self._held:
+            self._take(self._held.pop(0))
+        return self._settle()
+
+    def stop_epoch(self) -> list[Instruction]:
+        """The client wants no more steps of this epoch: what is still computed is not applied."""
+        self._gate_open = True
+        if self.epoch:
+            self.epoch.stopping = True
+            self.epoch.ledger.stop()
+        for pushed in self._held:
+            self._take(pushed)
+        self._held.clear()
+        return self._settle()
+
+    def end_of_data(self, worker: int, batch: int) -> list[Instruction]:
+        """The source has no batch `batch`, which `worker` was dealt; it asks again."""
+        assert self.epoch, "the source ends inside an epoch"
+        self.epoch.ledger.end_at(batch)
+        return self.ask(worker)
+
+    def leave(self, worker: int) -> list[Instruction]:
+        """`worker` is gone; its batches go to others."""
+        self._asking.pop(worker, None)
+        self._computing.discard(worker)
+        self._missed.pop(worker, None)
+        self._held = [pushed for pushed in self._held if pushed.worker != worker]
+        self.core.leave(worker)
+        if self.epoch:
+            self.epoch.ledger.take_back(worker)
+        return self._settle()
+
+    def finish(self) -> list[Instruction]:
+        """The job is over: whoever asks is released."""
+        self.finished = True
+        self.epoch = None
+        return self._settle()
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def _take(self, pushed: Pushed) -> None:
+        self._computing.discard(pushed.worker)
+        self._asking[pushed.worker] = None
+        epoch = self.epoch
+        if epoch is None or epoch.stopping:
+            return
+        tau = self.core.push(pushed.worker, pushed.push, pushed.gradient)
+        if tau is None:
+            return
+        epoch.ledger.finish(pushed.worker, pushed.batch)
+        epoch.samples += pushed.gradient.samples
+        epoch.staleness[tau] += 1
+        if self.lock_step:
+            self._gate_open = epoch.ledger.complete  # the client does not answer the last step
+            self._out.append(StepDone(pushed.worker, epoch.ledger.done, epoch.ledger.complete, pushed.note))
+
+    def _settle(self) -> list[Instruction]:
+        if self.finished:
+            self._reply_all(Release)
+        elif self.epoch:
+            self._serve(self.epoch)
+            if not self._computing and self._asking and not self._held and self._gate_open:
+                self._move_on(self.epoch)
+        out, self._out = self._out, []
+        return out
+
+    def _serve(self, epoch: Epoch) -> None:
+        if epoch.stopping or not self._gate_open:
+            return
+        for worker in self._asking:
+            if not epoch.ledger.hand(worker) and epoch.ledger.deal(worker) is None:
+                epoch.ledger.steal(worker)
+        for worker in list(self._asking):
+            if epoch.ledger.hand(worker):
+                self._send(epoch, worker)
+
+    def _send(self, epoch: Epoch, worker: int) -> None:
+        sent = self.core.pull(worker)
+        if sent is None:
+            return
+        while len(epoch.ledger.hand(worker)) < LOOKAHEAD and epoch.ledger.deal(worker) is not None:
+            pass
+        del self._asking[worker]
+        self._computing.add(worker)
+        first = worker not in epoch.greeted
+        epoch.greeted.add(worker)
+        self._out.append(Send(worker, epoch.number, epoch.ledger.hand(worker), sent, first))
+
+    def _move_on(self, epoch: Epoch) -> None:
+        """Nobody computes: the epoch is over, or the rule keeps everybody waiting and must apply what it holds."""
+        if epoch.ledger.complete:
+            self._end(epoch)
+        elif any(epoch.ledger.hand(worker) for worker in self._asking):
+            self.core.flush()
+            self._serve(epoch)
+            if not self._computing:
+                raise RuntimeError("a rule must let somebody go on after flush(). Received: None for every pull")
+
+    def _end(self, epoch: Epoch) -> None:
+        self.core.flush()
+        self._missed.update({worker: epoch.number for worker in self.core.slots if worker not in self._asking})
+        self._reply_all(lambda worker: EpochOver(worker, epoch.number))
+        self._out.append(EpochDone(epoch.number, epoch.ledger.done, epoch.samples, epoch.staleness))
+        self.epoch = None
+
+    def _reply_all(self, reply: Callable[[int], Instruction]) -> None:
+        self._out.extend(reply(worker) for worker in self._asking)
+        self._asking.clear()

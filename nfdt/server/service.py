@@ -1,0 +1,182 @@
+"""The gRPC shell: sessions of workers, and the log for the shards that follow. Decides nothing.
+
+Messages are raw bytes here: protobuf for words, plain tensors behind the word that announces them.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from fdt.blobs import LocalBlobs
+from fdt.service.transport import bind, new_server
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.applier import Arrived, Sent
+from nfdt.server.core import Gradient
+from nfdt.server.desk import Replies
+from nfdt.server.job import ServedJob
+from nfdt.server.policy import EpochOver, Release, Send
+from nfdt.transport.buffers import Buffer, chunks, fill
+
+NAME = "nfdt.rpc.ParameterServer"
+SETUP_S = 600.0  # how long a session may wait for its job to be built
+
+
+class AnyDesk(Protocol):
+    job: ServedJob
+
+    def open(self, worker: int, steps: int | None) -> Replies: ...
+    def ask(self, worker: int) -> None: ...
+    def push(self, worker: int, message: pb.Push, gradient: Gradient) -> bool: ...
+    def end_of_data(self, worker: int, batch: int) -> None: ...
+
+
+class Service:
+    """Serves the desk of the current job. `failed`: told of what goes wrong in a session."""
+
+    def __init__(self, blobs: Any, token: str, address: str, failed: Callable[[Exception, str], None]) -> None:
+        self._blobs, self._failed = blobs, failed
+        self._desk: Any = None
+        self._changed = threading.Condition()
+        self._server = new_server(token)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self.address = bind(self._server, address)
+        self._server.start()
+
+    def show(self, desk: Any) -> None:
+        """Open for the sessions of `desk`'s job."""
+        with self._changed:
+            self._desk = desk
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._server.stop(grace=0.2)
+
+    def _handlers(self) -> Any:
+        methods = {
+            "Session": grpc.stream_stream_rpc_method_handler(self._session),
+            "Follow": grpc.unary_stream_rpc_method_handler(self._follow),
+        }
+        return grpc.method_handlers_generic_handler(NAME, methods)
+
+    def _desk_of(self, job: str) -> Any:
+        with self._changed:
+            ready = self._changed.wait_for(lambda: self._desk is not None and self._desk.job.spec.id == job, SETUP_S)
+        if not ready:
+            raise RuntimeError(f"a session must name this server's job. Received: {job}")
+        return self._desk
+
+    def _follow(self, request: bytes, context: Any) -> Iterator[bytes]:
+        log = self._desk_of(pb.FollowRequest.FromString(request).job).follow()
+        if context.add_callback(lambda: log.put(None)):  # a thread that waits for ever would hold up the process's end
+            for entry in iter(log.get, None):
+                yield entry.SerializeToString()
+
+    def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        try:
+            hello = pb.ToServer.FromString(next(requests)).hello
+            session = Session(self._desk_of(hello.job), hello, self._directory())
+            if context.add_callback(session.end):
+                yield from session.run(requests)
+        except Exception as error:
+            if context.is_active():
+                self._failed(error, traceback.format_exc())
+
+    def _directory(self) -> Path | None:
+        return self._blobs.directory if isinstance(self._blobs, LocalBlobs) else None
+
+
+class Session:
+    """One worker's stream. Each of its messages has one answer."""
+
+    def __init__(self, desk: AnyDesk, hello: pb.Hello, directory: Path | None) -> None:
+        self._desk, self._worker = desk, hello.worker
+        self._layout = desk.job.layout
+        self.shared = bool(hello.push_file) and directory is not None
+        push, pull = (_file(directory, name) if self.shared else None for name in (hello.push_file, hello.pull_file))
+        self._incoming = Buffer(self._layout.push, push)
+        self._outgoing = Buffer(self._layout.pull, pull) if self.shared else None
+        self._replies = desk.open(hello.worker, None if hello.steps < 0 else hello.steps)
+        self._loads = 0
+
+    def end(self) -> None:
+        """The stream is gone: nobody waits for a reply any more."""
+        self._replies.put(None)
+
+    def run(self, requests: Iterator[bytes]) -> Iterator[bytes]:
+        yield pb.ToWorker(welcome=pb.Welcome(shared_memory=self.shared)).SerializeToString()
+        for raw in requests:
+            message = pb.ToServer.FromString(raw)
+            if not self._hear(message, requests):
+                yield pb.ToWorker(staged=pb.Staged()).SerializeToString()
+                continue
+            reply = self._replies.get()
+            if reply is None:
+                return
+            yield from self._answer(reply)
+
+    def _hear(self, message: pb.ToServer, requests: Iterator[bytes]) -> bool:
+        """True when the answer comes by the queue."""
+        kind = message.WhichOneof("kind")
+        if kind == "push":
+            return self._desk.push(self._worker, message.push, self._gradient(message.push, requests))
+        if kind == "end":
+            self._desk.end_of_data(self._worker, message.end.batch)
+        else:
+            self._desk.ask(self._worker)
+        return True
+
+    def _gradient(self, push: pb.Push, requests: Iterator[bytes]) -> Gradient:
+        absent, changed = tuple(push.absent), tuple(push.changed)
+        count = len(self._layout.trainable)
+        if push.nbytes:
+            fill(self._incoming.parts(push_positions(count, absent, changed)), requests)
+        tensors = self._incoming.tensors
+        changes = [tensors[count + i] for i in changed]
+        return Gradient(Arrived(tensors[:count], absent, changes, changed), push.samples, push.seconds)
+
+    def _answer(self, reply: Send | EpochOver | Release) -> Iterator[bytes]:
+        if isinstance(reply, EpochOver):
+            yield pb.ToWorker(epoch_over=pb.EpochOver(epoch=reply.epoch)).SerializeToString()
+        elif isinstance(reply, Release):
+            yield pb.ToWorker(released=pb.Released()).SerializeToString()
+        else:
+            yield from self._weights(reply)
+
+    def _weights(self, reply: Send) -> Iterator[bytes]:
+        everything, self._loads = self._loads != self._desk.job.loads, self._desk.job.loads
+        positions, tensors = placed(reply.sent, everything=everything)
+        message = pb.Weights(epoch=reply.epoch, batches=reply.batches, positions=positions)
+        if self._outgoing is not None:
+            self._outgoing.write(positions, tensors)
+            yield pb.ToWorker(weights=message).SerializeToString()
+        else:
+            message.nbytes = sum(nbytes_of(t) for t in tensors)
+            yield pb.ToWorker(weights=message).SerializeToString()
+            yield from chunks(tensors)
+
+
+def push_positions(count: int, absent: tuple[int, ...], changed: tuple[int, ...]) -> list[int]:
+    """Places in the push buffer that a push fills: gradients but the absent ones, then changes."""
+    return [*(i for i in range(count) if i not in absent), *(count + i for i in changed)]
+
+
+def placed(sent: Sent, *, everything: bool) -> tuple[list[int], list[Any]]:
+    """Places in the pull buffer and what goes there: weights, scalars, and other variables that ever changed or all."""
+    count, behind = len(sent.trainable), len(sent.trainable) + len(sent.others)
+    others = range(len(sent.others)) if everything else sent.changed
+    positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(sent.scalars))]
+    return positions, [*sent.trainable, *(sent.others[i] for i in others), *sent.scalars]
+
+
+def nbytes_of(tensor: Any) -> int:
+    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
+
+
+def _file(directory: Path | None, name: str) -> Path:
+    if directory is None or not name.replace("-", "").isalnum():
+        raise ValueError(f"a shared file must be named within the blob directory. Received: {name!r}")
+    return directory / name

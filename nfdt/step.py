@@ -1,0 +1,169 @@
+"""A worker's step: weights in, gradient and forward changes out. The gradient is Keras's own `train_step`.
+
+The outermost optimizer's apply is replaced, within, by noting what it was given; so custom training steps, losses,
+sample weights, regularisers and metrics are Keras's work. Loss scaling is undone here, with the scale that this step
+used, for the server's may have moved on; the server scales again with its own.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
+
+from fdt.errors import CaptureError
+from fdt.trainable import Trainable
+from nfdt.server.shards import Ownership, carried_others, own
+from nfdt.transport.client import Outgoing
+from nfdt.variables import loss_scale, tensor_variable
+
+Tensor = Any
+_ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
+
+
+@contextlib.contextmanager
+def assignments() -> Iterator[set[int]]:
+    """Ids of the tf.Variables that are assigned to within, while traced or run."""
+    assigned: set[int] = set()
+
+    def noting(original: Any) -> Any:
+        def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
+            assigned.add(id(self))
+            return original(self, *args, **kwargs)
+
+        return assign
+
+    # TensorFlow gives the subclass copies of some of these methods.
+    owners = (BaseResourceVariable, ResourceVariable)
+    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in _ASSIGNS if name in vars(owner)]
+    for owner, name, original in methods:
+        setattr(owner, name, noting(original))
+    try:
+        yield assigned
+    finally:
+        for owner, name, original in methods:
+            setattr(owner, name, original)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What tracing found out: which gradients exist, which other variables the forward pass changes."""
+
+    present: list[int]
+    changed: list[int]
+
+
+class Step:
+    """The compiled gradient of one built model; kept as long as the model is."""
+
+    def __init__(self, trainable: Trainable) -> None:
+        self._trainable, self._model = trainable, trainable.model
+        self._others = carried_others(trainable)
+        self._found: Found | None = None
+        self._assigns: dict[tuple[tuple[int, int], ...], Any] = {}
+        self._every_pull: list[Any] = []
+        self._function = self._compile()
+
+    def run(
+        self, batch: Any, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]
+    ) -> tuple[list[Tensor | None], list[Tensor], list[int], dict[str, Tensor]]:
+        """(gradient by trainable variable, changes, which of `others` they are of, logs) of one batch.
+
+        `pulled`: what the shards sent. The variables share the buffers' memory: nothing is copied.
+        """
+        weights, others = self._sort(owned, pulled)
+        if others:
+            self._assign_others(owned, others)
+        gradients, changes, logs = self._function(batch, weights)
+        assert self._found is not None
+        whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
+        for position, gradient in zip(self._found.present, gradients, strict=True):
+            whole[position] = gradient
+        return whole, changes, self._found.changed, logs
+
+    def _sort(
+        self, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]
+    ) -> tuple[list[Tensor], list[tuple[int, int, Tensor]]]:
+        """What every pull brings, and (shard, position, value) of what only some do."""
+        weights, others = [], []
+        self._every_pull = []
+        for number, (shard, (positions, tensors)) in enumerate(zip(owned, pulled, strict=True)):
+            part = shard.part
+            first, behind = len(part.trainable), len(part.trainable) + len(part.others)
+            self._every_pull += [*part.trainable, *part.scalars]
+            for position, tensor in zip(positions, tensors, strict=True):
+                if first <= position < behind:
+                    others.append((number, position - first, tensor))
+                else:
+                    weights.append(tensor)
+        return weights, others
+
+    def _assign_others(self, owned: Sequence[Ownership], others: Sequence[tuple[int, int, Tensor]]) -> None:
+        key = tuple((number, position) for number, position, _ in others)
+        if key not in self._assigns:
+            variables = [tensor_variable(owned[number].part.others[position]) for number, position in key]
+            self._assigns[key] = tf.function(lambda values: _assign(variables, values), autograph=False)
+        self._assigns[key]([tensor for _, _, tensor in others])
+
+    def _compile(self) -> Any:
+        if self._model.run_eagerly:
+            return self._compute
+        if self._trainable.flavor.name == "keras":  # Keras 3 traces its own step without autograph
+            compute = tf.autograph.experimental.do_not_convert(self._compute)
+        else:
+            compute = self._compute
+        return tf.function(compute, jit_compile=bool(self._model.jit_compile) or None, reduce_retracing=True)
+
+    def _compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any]:
+        _assign([tensor_variable(v) for v in self._every_pull], weights)
+        others = [tensor_variable(v) for v in self._others]
+        before = [v.read_value() for v in others]
+        applied: list[tuple[list[Any], list[Any]]] = []
+
+        def note(apply: Any, gradients: list[Any], variables: list[Any]) -> None:
+            applied.append((list(gradients), list(variables)))
+
+        with self._trainable.flavor.replace_apply(self._model.optimizer, note), assignments() as assigned:
+            logs = self._model.train_step(batch)
+        if len(applied) != 1:
+            raise CaptureError(
+                f"NFDT trains steps that apply gradients once. Received: {len(applied)} times in train_step"
+            )
+        present, gradients = self._in_order(*applied[0])
+        changed = [i for i, v in enumerate(others) if id(v) in assigned]
+        self._found = Found(present, changed)
+        return gradients, [others[i].read_value() - before[i] for i in changed], logs
+
+    def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
+        position = {id(tensor_variable(v)): i for i, v in enumerate(self._trainable.trainable)}
+        pairs = zip(variables, gradients, strict=True)
+        by_position = {position[id(tensor_variable(v))]: g for v, g in pairs if g is not None}
+        present = sorted(by_position)
+        scale = loss_scale(self._model.optimizer)
+        dense = [tf.convert_to_tensor(by_position[i]) for i in present]
+        return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value, read_value=False)
+
+
+def ownerships(trainable: Trainable, shards: int) -> list[Ownership]:
+    return [own(trainable, shard, shards) for shard in range(shards)]
+
+
+def split(
+    owned: Sequence[Ownership], gradient: Sequence[Tensor | None], changes: Sequence[Tensor], changed: Sequence[int]
+) -> list[Outgoing]:
+    """What goes to each shard of one step's result."""
+    change_of = dict(zip(changed, changes, strict=True))
+    parts = []
+    for shard in owned:
+        mine = [(i, other) for i, other in enumerate(shard.others) if other in change_of]
+        parts.append(
+            Outgoing([gradient[i] for i in shard.trainable], [change_of[o] for _, o in mine], [i for i, _ in mine])
+        )
+    return parts

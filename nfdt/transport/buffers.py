@@ -1,0 +1,154 @@
+"""Memory that tensors of a fixed layout arrive in, shared by two processes or not, and tensors that lie over it."""
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from fdt.data import zerocopy
+from fdt.errors import UserError
+from fdt.tensors import ALIGNMENT, Array
+
+CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/push_pull.py)
+_PAGE = 4096
+
+Spec = tuple[tuple[int, ...], str]  # shape, NumPy dtype name
+
+
+def spec_of(variable: Any) -> Spec:
+    return tuple(variable.shape), tf.as_dtype(variable.dtype).name
+
+
+def array_over(tensor: Any) -> Array:
+    """A CPU tensor's values, read in place (read only); a GPU's are fetched."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # bfloat16, GPU
+        array: Array = tensor.numpy()
+        return array
+
+
+def tensor_over(array: Array) -> Any:
+    """A tensor that reads `array` in place: it changes when the array is written."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return tf.bitcast(zerocopy.tensor(array.view(np.uint16)), tf.bfloat16)
+    return zerocopy.tensor(array)
+
+
+class Buffer:
+    """One run of memory with an array per spec, each 64-byte aligned. `path`: a file that another process maps too."""
+
+    def __init__(self, specs: Sequence[Spec], path: Path | None = None, *, create: bool = False) -> None:
+        self.specs = list(specs)
+        self.nbytes = sum(_aligned(_nbytes(spec)) for spec in specs)
+        self._memory = _map(path, max(self.nbytes, _PAGE), create)
+        self.arrays = list(self._views())
+        self.tensors = [tensor_over(array) for array in self.arrays]
+
+    def write(self, positions: Sequence[int], tensors: Sequence[Any]) -> int:
+        """Copy `tensors` to their places. Returns the bytes copied."""
+        count = 0
+        for position, tensor in zip(positions, tensors, strict=True):
+            source = array_over(tensor)
+            np.copyto(self.arrays[position], source, casting="no")
+            count += source.nbytes
+        return count
+
+    def parts(self, positions: Iterable[int]) -> list[memoryview]:
+        """The bytes of those arrays, writable."""
+        return [_bytes_of(self.arrays[position]) for position in positions]
+
+    def _views(self) -> Iterator[Array]:
+        offset = 0
+        for shape, name in self.specs:
+            dtype = np.dtype(getattr(ml_dtypes, name, name))
+            count = int(np.prod(shape, dtype=np.int64))
+            yield np.frombuffer(self._memory, dtype, count, offset).reshape(shape)
+            offset += _aligned(_nbytes((shape, name)))
+
+
+def chunks(tensors: Iterable[Any]) -> Iterator[bytes]:
+    """The bytes of `tensors`, one behind the other, in messages of CHUNK_BYTES."""
+    pending: list[memoryview] = []
+    room = CHUNK_BYTES
+    for tensor in tensors:
+        view = _bytes_of(array_over(tensor))
+        while len(view) >= room:
+            yield b"".join([*pending, view[:room]])
+            pending, view, room = [], view[room:], CHUNK_BYTES
+        if len(view):
+            pending.append(view)
+            room -= len(view)
+    if pending:
+        yield b"".join(pending)
+
+
+def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
+    """Undo `chunks` into `parts`, taking as many messages as they need. Returns the bytes. Raises ValueError."""
+    chunk, count = memoryview(b""), 0
+    for part in parts:
+        count += len(part)
+        while len(part):
+            if not len(chunk):
+                chunk = memoryview(next(messages, b""))
+                if not len(chunk):
+                    raise ValueError(
+                        f"a stream must hold the tensors it announced. Received: {len(part)} bytes too few"
+                    )
+            size = min(len(part), len(chunk))
+            part[:size] = chunk[:size]
+            part, chunk = part[size:], chunk[size:]
+    if len(chunk):
+        raise ValueError(f"a stream must hold only the tensors it announced. Received: {len(chunk)} bytes more")
+    return count
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What travels between a worker and one server: gradient and forward changes out, weights and scalars back."""
+
+    trainable: list[Spec]
+    others: list[Spec]
+    scalars: list[Spec]
+
+    @property
+    def push(self) -> list[Spec]:
+        return [*self.trainable, *self.others]
+
+    @property
+    def pull(self) -> list[Spec]:
+        return [*self.trainable, *self.others, *self.scalars]
+
+
+def _map(path: Path | None, nbytes: int, create: bool) -> mmap.mmap:
+    if path is None:
+        return mmap.mmap(-1, nbytes)
+    with open(path, "xb+" if create else "rb+") as file:
+        if create:
+            try:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+            except OSError as error:
+                path.unlink()
+                raise UserError(f"{path.parent} must have room for {nbytes:,} bytes more. Received: {error}") from None
+        return mmap.mmap(file.fileno(), nbytes)
+
+
+def _bytes_of(array: Array) -> memoryview:
+    if not array.size:
+        return memoryview(b"")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _nbytes(spec: Spec) -> int:
+    shape, name = spec
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(getattr(ml_dtypes, name, name)).itemsize
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

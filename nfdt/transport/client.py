@@ -1,0 +1,167 @@
+"""A worker's side of its sessions: one Link per shard, and the Courier that keeps them in step."""
+
+import queue
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from fdt.service.auth import credentials
+from fdt.service.transport import open_channel
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.transport.buffers import Buffer, Layout, chunks, fill
+
+SESSION = "/nfdt.rpc.ParameterServer/Session"
+Tensor = Any
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A push's part for one shard: all trainable gradients (absent ones are skipped), and the changes of `changed`."""
+
+    gradient: Sequence[Tensor | None]
+    changes: Sequence[Tensor] = ()
+    changed: Sequence[int] = ()
+
+    def layout(self) -> tuple[list[int], list[int], list[Tensor]]:
+        """Absent trainable variables, then the push buffer's places and what goes there."""
+        absent = [i for i, g in enumerate(self.gradient) if g is None]
+        present = [(i, g) for i, g in enumerate(self.gradient) if g is not None]
+        count = len(self.gradient)
+        positions = [*(i for i, _ in present), *(count + i for i in self.changed)]
+        return absent, positions, [*(g for _, g in present), *self.changes]
+
+
+class Link:
+    """One stream to one shard. A stream that breaks is opened again and the message repeated, once."""
+
+    def __init__(self, address: str, token: str, hello: pb.Hello, layout: Layout, directory: Path | None) -> None:
+        self._channel = open_channel(address)
+        self._token, self._hello, self._layout, self._directory = token, hello, layout, directory
+        self.bytes_sent = self.bytes_received = 0
+        self._open()
+
+    def say(self, message: pb.ToServer, push: Outgoing | None = None) -> pb.ToWorker:
+        """Send one message and return its answer; weights are then in `pulled`."""
+        try:
+            return self._say(message, push)
+        except grpc.RpcError:
+            self._open()
+            return self._say(message, push)
+
+    def pulled(self, positions: Iterable[int]) -> list[Tensor]:
+        """Tensors over the pull buffer, good until the next message."""
+        return [self._incoming.tensors[position] for position in positions]
+
+    def close(self) -> None:
+        self._outbox.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+    def _open(self) -> None:
+        files = [self._directory / secrets.token_hex(8) for _ in range(2)] if self._directory else [None, None]
+        self._outgoing = Buffer(self._layout.push, files[0], create=True) if files[0] else None
+        self._incoming = Buffer(self._layout.pull, files[1], create=True)
+        hello = pb.Hello()
+        hello.CopyFrom(self._hello)
+        if files[0] and files[1]:
+            hello.push_file, hello.pull_file = files[0].name, files[1].name
+        self._outbox: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        call = self._channel.stream_stream(SESSION)
+        self._call = call(self._requests(self._outbox), metadata=credentials(self._token), wait_for_ready=True)
+        self._outbox.put([pb.ToServer(hello=hello).SerializeToString()])
+        welcome = pb.ToWorker.FromString(next(self._call)).welcome
+        for file in files:  # both sides have it mapped, or nobody will
+            if file:
+                file.unlink(missing_ok=True)
+        if not welcome.shared_memory:
+            self._outgoing = None
+
+    @staticmethod
+    def _requests(outbox: "queue.SimpleQueue[Iterable[bytes] | None]") -> Iterator[bytes]:
+        for messages in iter(outbox.get, None):
+            yield from messages
+
+    def _say(self, message: pb.ToServer, push: Outgoing | None) -> pb.ToWorker:
+        self._outbox.put(self._messages(message, push))
+        answer = pb.ToWorker.FromString(next(self._call))
+        if answer.HasField("weights"):
+            self._receive(answer.weights)
+        return answer
+
+    def _messages(self, message: pb.ToServer, push: Outgoing | None) -> Iterable[bytes]:
+        if push is None:
+            return [message.SerializeToString()]
+        absent, positions, tensors = push.layout()
+        message.push.absent[:], message.push.changed[:] = absent, list(push.changed)
+        if self._outgoing is not None:
+            self.bytes_sent += self._outgoing.write(positions, tensors)
+            return [message.SerializeToString()]
+        message.push.nbytes = sum(int(t.shape.num_elements()) * t.dtype.size for t in tensors)
+        self.bytes_sent += message.push.nbytes
+        return _followed_by(message.SerializeToString(), chunks(tensors))
+
+    def _receive(self, weights: pb.Weights) -> None:
+        parts = self._incoming.parts(weights.positions)
+        self.bytes_received += fill(parts, self._call) if weights.nbytes else sum(map(len, parts))
+
+
+class AnyLink(Protocol):
+    """A Link, or the LocalLink (local.py) of a server in this process."""
+
+    bytes_sent: int
+    bytes_received: int
+
+    def say(self, message: pb.ToServer, push: Outgoing | None = None) -> pb.ToWorker: ...
+    def pulled(self, positions: Iterable[int]) -> list[Tensor]: ...
+    def close(self) -> None: ...
+
+
+class Courier:
+    """One lane's links. Followers hold a push before shard 0 hears of it; its answer says whether they answer."""
+
+    def __init__(self, links: Sequence[AnyLink]) -> None:
+        self._first, *self._followers = links
+        self.links = links
+        self._pushes = 0
+
+    def ask(self) -> pb.ToWorker:
+        return self._complete(self._first.say(pb.ToServer(next=pb.Next())))
+
+    def end_of_data(self, batch: int) -> pb.ToWorker:
+        return self._complete(self._first.say(pb.ToServer(end=pb.EndOfData(batch=batch))))
+
+    def push(self, message: pb.Push, parts: Sequence[Outgoing]) -> pb.ToWorker:
+        """Push; the answer is the next pull's. `parts`: one per shard."""
+        self._pushes += 1
+        message.push = self._pushes
+        for link, part in zip(self._followers, parts[1:], strict=True):
+            staged = pb.ToServer(push=message)
+            if not link.say(staged, part).HasField("staged"):
+                raise RuntimeError("a shard that follows must stage what it is sent")
+        return self._complete(self._first.say(pb.ToServer(push=message), parts[0]))
+
+    def pulled(self) -> list[tuple[list[int], list[Tensor]]]:
+        """By shard: which variables the last answer held, and their values."""
+        return [
+            (positions, link.pulled(positions)) for positions, link in zip(self._positions, self.links, strict=True)
+        ]
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+    def _complete(self, answer: pb.ToWorker) -> pb.ToWorker:
+        if answer.HasField("weights"):
+            self._positions = [list(answer.weights.positions)]
+            for link in self._followers:
+                self._positions.append(list(link.say(pb.ToServer(next=pb.Next())).weights.positions))
+        return answer
+
+
+def _followed_by(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest

@@ -1,0 +1,96 @@
+"""What NFDT asks of a captured model's variables and optimizer, in Keras 3 and tf_keras."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.errors import UserError
+
+Variable = Any  # Keras's or TensorFlow's
+
+
+def tensor_variable(variable: Variable) -> tf.Variable:
+    """The tf.Variable inside a Keras 3 Variable or a tf_keras AutoCastVariable."""
+    for attribute in ("_value", "_variable"):
+        inner = getattr(variable, attribute, None)
+        if isinstance(inner, tf.Variable):
+            return inner
+    return variable
+
+
+def carried(variable: Variable) -> bool:
+    """Whether changes of a non-trainable variable can be added up: numbers can, flags and strings cannot."""
+    dtype = tf.as_dtype(tensor_variable(variable).dtype)
+    return bool(dtype.is_floating or dtype.is_integer)
+
+
+def is_scalar(variable: Variable) -> bool:
+    return bool(tensor_variable(variable).shape.rank == 0)
+
+
+def current_rate(optimizer: Any) -> Any:
+    """The learning rate now, a float32 tensor: the schedule's at `iterations` where there is one."""
+    rate = optimizer.learning_rate
+    if callable(rate) and not hasattr(rate, "shape"):
+        rate = rate(optimizer.iterations)
+    return tf.cast(tf.convert_to_tensor(rate), tf.float32)
+
+
+def momentum_of(optimizer: Any) -> float:
+    """SGD's momentum, Adam's beta_1, else 0."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return float(getattr(inner, "momentum", None) or getattr(inner, "beta_1", None) or 0.0)
+
+
+def loss_scale(optimizer: Any) -> Any | None:
+    """What the loss was multiplied by, which the optimizer divides by again; None where there is no such thing."""
+    if is_loss_scaled(optimizer):
+        dynamic = getattr(optimizer, "dynamic_scale", None)
+        return tf.convert_to_tensor(optimizer.loss_scale if dynamic is None else dynamic)
+    return getattr(optimizer, "loss_scale_factor", None)
+
+
+def is_loss_scaled(optimizer: Any) -> bool:
+    return any(kind.__name__.startswith(("LossScaleOptimizer", "BaseLossScale")) for kind in type(optimizer).__mro__)
+
+
+@contextmanager
+def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
+    """Inside, the (Keras 3) optimizer's learning rate is `scale` times its own. None: nothing to do."""
+    if scale is None:
+        yield
+        return
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    original = getattr(inner, "_get_current_learning_rate", None)
+    if original is None:
+        raise UserError("a rule that scales the learning rate needs a Keras 3 optimizer. Received: tf_keras's")
+    inner._get_current_learning_rate = lambda: tf.cast(original(), tf.float32) * scale
+    try:
+        yield
+    finally:
+        del inner._get_current_learning_rate
+
+
+@dataclass
+class Part:
+    """The variables that one server holds: all of them, or a shard's (nfdt/server/shards.py).
+
+    others: non-trainable variables whose changes travel (not seed generators).  scalars: the optimizer's 0-d ones.
+    """
+
+    optimizer: Any
+    trainable: Sequence[Variable]
+    others: Sequence[Variable] = ()
+    scalars: Sequence[Variable] = ()
+
+    def apply(self, gradients: Sequence[Any], positions: Sequence[int], rate: Any | None) -> None:
+        """The captured optimizer's own update of `trainable[positions]`."""
+        variables = [self.trainable[i] for i in positions]
+        with scaled_rate(self.optimizer, rate):
+            if isinstance(variables[0], tf.Variable):  # tf_keras
+                self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+            else:
+                self.optimizer.apply(list(gradients), variables)

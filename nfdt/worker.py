@@ -1,0 +1,108 @@
+"""A worker's process: `python -m nfdt.worker`, started by the engine. Pull, gradient, push, report."""
+
+import os
+import sys
+import traceback
+from typing import Any
+
+from fdt.job import JobSpec, State
+from fdt.rpc.session_pb2 import Command, Event, Finished, Ready
+from fdt.service.blame import failure
+from fdt.service.member import Member
+from fdt.warm import warm_up
+
+HOST_VARIABLE = "NFDT_HOSTS_SERVER"  # set: this worker is the only one, and the server is in its process
+
+
+class Worker:
+    """One worker, kept warm between jobs: the last program's model and compiled step are kept."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._warm: tuple[str, Any, Any] = ("", None, None)  # digest, Trainable, Step
+        self._run: Any = None
+        self._job = ""
+        self._moved = (0, 0)
+        self._served: tuple[str, Any] = ("", None)  # digest, Trainable of the server in this process
+        self._desk: Any = None
+
+    def run(self) -> None:
+        for command in self._member.commands():
+            try:
+                self._obey(command)
+            except Exception as error:
+                self.failed(error)
+
+    def send(self, event: Event) -> None:
+        event.job = self._job
+        self._member.send(event)
+
+    def failed(self, error: Exception) -> None:
+        """Tell the engine; the script's own errors with their traceback."""
+        print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
+        self.send(Event(failed=failure(error)))
+
+    def _obey(self, command: Command) -> None:
+        kind = command.WhichOneof("kind")
+        if kind == "setup":
+            self._job = command.job
+            self._set_up(JobSpec.from_proto(command.setup.job), list(command.setup.peers))
+        elif kind == "epoch":
+            self._desk.start_epoch(command.epoch.epoch, state_of(command.epoch.changed))
+        elif kind == "step":
+            self._desk.step(state_of(command.step.changed))
+        elif kind == "end_epoch":
+            self._desk.stop_epoch()
+        elif kind == "finish" and self._run is not None:
+            if self._desk is not None:
+                self._desk.finish()
+            self._run.finish()
+            self._moved = self._run.moved()
+            self._run = None
+            self.send(Event(finished=Finished()))
+
+    def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+        from nfdt.run import Run
+
+        trainable, step = self._build(spec)
+        trainable.load(spec.state, self._member.blobs)
+        self._desk = self._serve(spec) if os.environ.get(HOST_VARIABLE) else None
+        self._run = Run(spec, trainable, step, servers, self._member, self.send, self.failed, self._moved, self._desk)
+        self._run.start()
+        self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(self._run.notes))))
+
+    def _serve(self, spec: JobSpec) -> Any:
+        """The parameter server, in this process: with one worker there is nobody else to serve."""
+        from fdt.trainable import build
+        from nfdt.server.desk import Desk
+        from nfdt.server.job import ServedJob
+
+        if self._served[0] != spec.program.digest:
+            self._served = (spec.program.digest, build(spec.program, self._member.blobs))
+        job = ServedJob(spec, self._served[1], self._member.blobs, shard=0, shards=1, workers=1)
+        return Desk(job, 1, self.send)
+
+    def _build(self, spec: JobSpec) -> tuple[Any, Any]:
+        from fdt.trainable import build
+        from nfdt.step import Step
+
+        digest, trainable, step = self._warm
+        if digest != spec.program.digest:
+            trainable = build(spec.program, self._member.blobs)
+            step = Step(trainable)
+            self._warm = (spec.program.digest, trainable, step)
+        return trainable, step
+
+
+def state_of(message: Any) -> State:
+    return State(message.model, message.optimizer)
+
+
+def main() -> None:
+    member = Member.attach("worker")
+    warm_up(computes=True)
+    Worker(member).run()
+
+
+if __name__ == "__main__":
+    main()

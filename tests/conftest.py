@@ -1,0 +1,130 @@
+"""What every test has: TensorFlow's threads bounded before its import, real data if there is some, no process left."""
+
+import os
+import runpy
+import select
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+for name, value in {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums depend on the shape of the batch more than the comparisons allow
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "MPLBACKEND": "Agg",
+}.items():
+    os.environ.setdefault(name, value)
+
+DATASETS = {
+    "fashion_mnist": "fashion-mnist/train-images-idx3-ubyte.gz",
+    "mnist": "mnist.npz",
+    "cifar10": "cifar-10-batches-py",
+}
+GRACE_S = 10.0
+MARK = "FDT_TEST_SESSION"  # inherited by whatever the tests start
+
+
+def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: what we start would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ[MARK] = str(os.getpid())
+    _use_local_datasets()
+
+
+def _use_local_datasets() -> None:
+    """The data sets that `.ci/run` unpacks, for this process and for the scripts that tests start."""
+    home, offline = ROOT / ".cache" / "keras_home", ROOT.parent / "shared" / "datasets" / "offline"
+    if not (home / ".complete").exists():
+        return
+    os.environ.setdefault("KERAS_HOME", str(home))
+    if offline.is_dir() and str(offline) not in os.environ.get("PYTHONPATH", ""):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(offline), os.environ.get("PYTHONPATH")]))
+        runpy.run_path(str(offline / "sitecustomize.py"))
+
+
+@pytest.fixture(scope="session")
+def dataset():
+    """`dataset("cifar10")` skips the test where that data set is neither on disk nor to be had."""
+
+    def need(name: str) -> None:
+        home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+        if not (home / "datasets" / DATASETS[name]).exists() and not _online():
+            pytest.skip(f"{name}: not in {home}, and nothing can be downloaded")
+
+    return need
+
+
+def _online() -> bool:
+    try:
+        urllib.request.urlopen("https://storage.googleapis.com", timeout=5).close()
+    except urllib.error.HTTPError:
+        return True  # it answered
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A directory of the test's own, private as the engines want it."""
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fails the run when a process that a test started, whoever its parent is by now, is still alive at the end."""
+    yield
+    left = survivors()
+    deadline = time.monotonic() + GRACE_S
+    while left and time.monotonic() < deadline:
+        for pid in left:
+            _wait(pid, deadline)
+        left = survivors()
+    assert not left, f"processes left behind by the tests: {left}"
+
+
+def survivors() -> dict[int, str]:
+    """pid -> command line of the living processes that carry this session's mark, ourselves left out."""
+    mark = f"{MARK}={os.getpid()}\0".encode()
+    return {pid: _command(pid) for pid in _processes() if pid != os.getpid() and mark in _read(pid, "environ") + b"\0"}
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()  # a zombie's is empty
+    except OSError:
+        return b""
+
+
+def _command(pid: int) -> str:
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def _wait(pid: int, deadline: float) -> None:
+    """Until the process ends or the deadline is reached."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return
+    select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+    os.close(descriptor)
+
+
+if sys.platform != "linux":
+    raise pytest.UsageError("the tests read /proc: they run on Linux")

@@ -1,0 +1,128 @@
+"""However a run ends: bounded time, one clear line, the right exit code, and no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "endings.py")
+FOREVER = "1000000"
+ENGINES = ["hfdt", "nfdt"]
+
+
+def command(engine, *words):
+    return [sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", SCRIPT, *words]
+
+
+def run(engine, *words):
+    return subprocess.run(command(engine, *words), capture_output=True, text=True, timeout=150, check=False)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture
+def training(engine):
+    """A run that has trained an epoch and would go on for ever."""
+    running = subprocess.Popen(
+        command(engine, FOREVER, "none"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for line in running.stdout:
+        if line.startswith("Epoch 2/"):
+            break
+    else:
+        pytest.fail(running.stderr.read())
+    yield running
+    running.kill()
+    running.communicate()
+
+
+def members(pid, name):
+    """Processes below `pid` that run the module `name`, in order of their start."""
+    below = psutil.Process(pid).children(recursive=True)
+    return sorted((p for p in below if p.cmdline()[1:3] == ["-m", name]), key=lambda p: p.pid)
+
+
+def ended(running, timeout_s):
+    """stdout and stderr of the rest, and how long it took."""
+    start = time.monotonic()
+    out, err = running.communicate(timeout=timeout_s)
+    return out, err, time.monotonic() - start
+
+
+def gone(processes, within_s):
+    """Whether all have ended in time; one whose parent was killed may be a zombie that nobody waits for."""
+    deadline = time.monotonic() + within_s
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
+        if time.monotonic() > deadline:
+            return False
+        os.sched_yield()
+    return True
+
+
+def test_ctrl_c_is_one_line_and_exit_130(engine, training):
+    workers = members(training.pid, f"{engine}.worker")
+    assert len(workers) == 2
+    training.send_signal(signal.SIGINT)
+    assert gone(workers, 5)
+    _, err, _ = ended(training, 20)
+    assert training.returncode == 130
+    assert err.strip().splitlines()[-1] == f"{engine}: interrupted"
+    assert "Traceback" not in err
+
+
+def test_a_killed_worker_is_named_with_signal_and_log(engine, training):
+    workers = members(training.pid, f"{engine}.worker")
+    workers[1].kill()
+    _, err, seconds = ended(training, 30)
+    assert training.returncode == 1
+    assert seconds < 10
+    assert "was lost. Received: signal 9 (SIGKILL); its log is" in err
+    assert "Traceback" not in err
+    assert gone(workers, 5)
+
+
+def test_a_killed_command_leaves_nothing_running(engine, training):
+    workers = members(training.pid, f"{engine}.worker")
+    training.kill()
+    assert gone(workers, 10)
+
+
+def test_a_script_that_raises_shows_its_own_traceback(engine):
+    result = run(engine, "1", "raise")
+    assert result.returncode == 1
+    lines = result.stderr.splitlines()
+    start = lines.index("Traceback (most recent call last):")
+    assert lines[start + 1].startswith(f'  File "{SCRIPT}"')
+    assert "ValueError: from the script" in lines
+
+
+def test_a_raising_callback_ends_the_run_with_its_traceback(engine):
+    result = run(engine, FOREVER, "callback")
+    assert result.returncode == 1
+    assert "RuntimeError: from the callback" in result.stderr
+
+
+def test_the_scripts_exit_code_is_ours(engine):
+    assert run(engine, "1", "exit").returncode == 3
+
+
+def test_a_script_that_never_trains_runs_and_says_so(engine):
+    result = run(engine, "1", "nothing")
+    assert result.returncode == 0
+    assert result.stdout == "the script has ended\n"
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_no_such_script_is_one_line(engine):
+    argv = [sys.executable, "-m", f"{engine}.cli", "run", "no_such.py"]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,71 @@
+"""What every Comm must do, run by every rank: `comm_contract.py horovod|mpi` under a launcher. Fails when one does."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def adds(comm):
+    total = comm.sum([tf.fill([3], 1.0 + comm.rank), tf.constant([[comm.rank]], tf.int64)], "adds")
+    np.testing.assert_array_equal(total[0], np.full(3, sum(range(1, comm.size + 1))))
+    np.testing.assert_array_equal(total[1], [[sum(range(comm.size))]])
+
+
+def adds_in_graphs_of_any_length(comm):
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def add(x):
+        return comm.sum([x, tf.reduce_sum(x, axis=0)], "graph")
+
+    for rows in (1, 5, 2):
+        whole, summed = add(tf.ones([rows, 2]))
+        np.testing.assert_array_equal(whole, np.full([rows, 2], comm.size))
+        np.testing.assert_array_equal(summed, np.full(2, rows * comm.size))
+
+
+def keeps_dtypes(comm):
+    kinds = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64]
+    total = comm.sum([tf.cast([1, 2], kind) for kind in kinds], "dtypes")
+    assert [t.dtype for t in total] == kinds
+    for t in total:
+        np.testing.assert_array_equal(tf.cast(t, tf.float32), [comm.size, 2 * comm.size])
+
+
+def keeps_order_where_no_data_orders(comm):
+    """Two exchanges of one graph that know nothing of one another, in a loop: they must not be swapped."""
+
+    @tf.function
+    def two(n):
+        total = tf.zeros([2])
+        for _ in tf.range(n):
+            a = comm.sum([tf.fill([2], 1.0)], "first")[0]
+            b = comm.sum([tf.fill([3], 10.0)], "second")[0]
+            total += a + b[:2]
+        return total
+
+    np.testing.assert_array_equal(two(20), np.full(2, 220.0 * comm.size))
+
+
+def passes_what_is_not_finite_on(comm):
+    value = tf.constant([np.inf if comm.rank == 0 else 1.0, 2.0])
+    np.testing.assert_array_equal(comm.sum([value], "inf")[0], [np.inf, 2.0 * comm.size])
+
+
+CONTRACT = [
+    adds,
+    adds_in_graphs_of_any_length,
+    keeps_dtypes,
+    keeps_order_where_no_data_orders,
+    passes_what_is_not_finite_on,
+]
+
+if __name__ == "__main__":
+    from hfdt.comm import choose
+
+    chosen, _ = choose(sys.argv[1], int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
+    for check in CONTRACT:
+        check(chosen)

@@ -1,0 +1,22 @@
+"""A member that answers without training: what the crew's tests start."""
+
+import os
+import signal
+
+from fdt.rpc.session_pb2 import EpochEnd, Event, Finished, Ready
+from fdt.service.member import Member
+
+DEADLY_EPOCH = 7
+
+member = Member.attach("worker")
+for command in member.commands():
+    kind = command.WhichOneof("kind")
+    if kind == "setup":
+        print("hello from", member.rank)
+        member.send(Event(job=command.job, ready=Ready(steps_per_epoch=3, notes=f"note\nrank {member.rank}")))
+    elif kind == "epoch":
+        if command.epoch.epoch == DEADLY_EPOCH and member.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        member.send(Event(job=command.job, epoch_end=EpochEnd(epoch=command.epoch.epoch, samples=5 + member.rank)))
+    elif kind == "finish":
+        member.send(Event(job=command.job, finished=Finished()))

@@ -1,0 +1,86 @@
+"""One rank of a sharded training of every case, or (with no launcher) the plain Keras training they are compared with.
+
+ranks.py OUT [--comm horovod|mpi] [case ...]
+"""
+
+import contextlib
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import cases
+
+
+def seed():
+    import keras
+
+    keras.utils.set_random_seed(1)  # initializers draw their seeds when layers are made, before a case sets its own
+
+
+def alone(case):
+    seed()
+    model, x, y, arguments = case()
+    history = model.fit(x, y, batch_size=cases.BATCH, epochs=cases.EPOCHS, shuffle=False, verbose=0, **arguments)
+    return cases.result(model, history.history), []
+
+
+def sharded(case, comm):
+    from client_shim.capture.data import capture_data
+    from fdt.blobs import LocalBlobs
+    from fdt.data import open_source
+    from fdt.job import FitArguments
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+    from hfdt.session import Session
+
+    seed()
+    model, x, y, arguments = case()
+    flavor, blobs = flavor_of(model), LocalBlobs.create()
+    with contextlib.closing(blobs):
+        data = capture_data(flavor.name, blobs, x, y, batch_size=cases.BATCH, **arguments)
+        fit = FitArguments(batch_size=cases.BATCH, epochs=cases.EPOCHS, shuffle=False)
+        source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
+        if not flavor.built(model):
+            flavor.build(model, data.spec)
+        with contextlib.closing(Session(Trainable(flavor, model), comm, {})) as session:
+            notes = session.prepare(source, None)
+            epochs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(cases.EPOCHS)]
+        if hasattr(model.optimizer, "finalize_variable_values"):
+            model.optimizer.finalize_variable_values(model.trainable_variables)
+    return cases.result(model, {key: [logs[key] for logs in epochs] for key in epochs[0]}), notes
+
+
+def main(out, comm_name, chosen):
+    warnings.simplefilter("ignore")
+    size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "0"))
+    comm = None
+    if size:
+        from hfdt.comm import choose
+
+        comm, _ = choose(comm_name, int(os.environ["OMPI_COMM_WORLD_RANK"]), size)
+    notes = {}
+    for flavor, made in (("keras", cases.keras_cases), ("tf_keras", cases.tf_keras_cases)):
+        with contextlib.ExitStack() as stack:
+            if comm is not None:
+                from hfdt.session import patches
+
+                stack.enter_context(patches(flavor))
+            for name, case in made().items():
+                if chosen and name not in chosen:
+                    continue
+                result, notes[name] = sharded(case, comm) if comm is not None else alone(case)
+                if comm is None or comm.rank == 0:
+                    np.savez(f"{out}-{name}.npz", **result)
+    Path(f"{out}-{comm.rank if comm else 'alone'}.json").write_text(json.dumps(notes))
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[2:]
+    name = arguments.pop(1) and arguments.pop(0) and sys.argv[3] if arguments[:1] == ["--comm"] else "auto"
+    main(sys.argv[1], name, arguments)

@@ -1,0 +1,70 @@
+"""Every Comm keeps one contract (comm_contract.py): alone, in memory, and Horovod and MPI as processes."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import comm_contract
+from under_mpirun import needs_mpirun, run
+
+from fdt.errors import UserError
+from hfdt.comm import choose
+from hfdt.comm.inprocess import World
+from hfdt.comm.solo import SoloComm
+
+EAGER = [comm_contract.adds, comm_contract.keeps_dtypes, comm_contract.passes_what_is_not_finite_on]
+
+
+def in_threads(size, work):
+    """work(comm) on `size` ranks; what they raised."""
+    world, raised = World(size), []
+
+    def rank(comm):
+        try:
+            work(comm)
+        except Exception as error:
+            raised.append(error)
+            world.barrier.abort()
+
+    threads = [threading.Thread(target=rank, args=(world.comm(r),)) for r in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return raised
+
+
+@pytest.mark.parametrize("check", comm_contract.CONTRACT, ids=lambda check: check.__name__)
+def test_alone(check):
+    check(SoloComm())
+
+
+@pytest.mark.parametrize("check", EAGER, ids=lambda check: check.__name__)
+def test_in_memory(check):
+    assert not in_threads(3, check)
+
+
+def test_in_memory_ranks_that_ask_for_different_things_are_told():
+    raised = in_threads(2, lambda comm: comm.sum([1.0], f"rank {comm.rank}"))
+    assert any("same thing" in str(error) for error in raised)
+
+
+@needs_mpirun
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["horovod", "mpi"])
+def test_as_processes(name):
+    pytest.importorskip({"horovod": "horovod", "mpi": "mpi4py"}[name])
+    run(2, "comm_contract.py", name, timeout_s=240)
+
+
+def test_one_rank_needs_neither_horovod_nor_mpi():
+    comm, notes = choose("horovod", 0, 1)
+    assert (comm.rank, comm.size, notes) == (0, 1, [])
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(UserError, match="auto, horovod or mpi. Received: 'nccl'"):
+        choose("nccl", 0, 2)

@@ -1,0 +1,174 @@
+"""Real processes, real streams: an engine whose members only answer."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fdt.blobs import LocalBlobs
+from fdt.errors import UsageError, UserError
+from fdt.launch import Task
+from fdt.launch.local import LocalLauncher
+from fdt.launch.mpirun import MpirunLauncher, find_mpirun
+from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
+from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup
+from fdt.service.client import TrainingClient
+from fdt.service.crew import Crew
+from fdt.service.server import serve
+from hfdt.coordinator import RanksCoordinator
+
+ECHO = Path(__file__).with_name("echo_member.py")
+DEADLY_EPOCH = 7
+
+
+class EchoEngine:
+    name = "echo"
+    workers = 2
+
+    def __init__(self, launcher, run_dir):
+        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
+        self.crew = Crew("echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), 2))])
+
+    def start(self):
+        self.crew.start()
+
+    def train(self, commands):
+        self.start()
+        return self.crew.run(RanksCoordinator(2), commands)
+
+    def stop(self):
+        self.crew.close()
+        self.blobs.close()
+
+
+LAUNCHERS = [LocalLauncher, pytest.param(MpirunLauncher, marks=pytest.mark.skipif(not find_mpirun(), reason="no MPI"))]
+
+
+@pytest.fixture(params=LAUNCHERS)
+def served(request, tmp_path):
+    engine = EchoEngine(request.param(tmp_path), tmp_path)
+    running = serve(engine, f"unix:{tmp_path}/engine.sock", "right")
+    yield engine, running
+    running.stop()
+    engine.stop()
+    assert not engine.blobs.directory.exists()
+
+
+def converse(client, job, epoch):
+    """One job of one epoch; its events by kind."""
+    conversation = client.train()
+    conversation.send(Command(job=job, setup=Setup()))
+    heard = {}
+    for event in conversation.events():
+        kind = event.WhichOneof("kind")
+        heard.setdefault(kind, []).append(getattr(event, kind))
+        if kind == "ready":
+            conversation.send(Command(job=job, epoch=Epoch(epoch=epoch)))
+        elif kind == "epoch_end":
+            conversation.send(Command(job=job, finish=Finish()))
+    conversation.close()
+    return heard
+
+
+def test_a_crew_trains_jobs_and_survives_a_killed_member(served):
+    _, running = served
+    client = TrainingClient(running.address, "right")
+
+    first = converse(client, "1", 3)
+    assert [r.notes for r in first["ready"]] == ["note\nrank 0\nrank 1"]
+    (end,) = first["epoch_end"]
+    assert (end.epoch, end.samples, [w.samples for w in end.workers]) == (3, 11, [5, 6])
+    assert "".join(o.text for o in first["output"]) == "hello from 0\n", "rank 0's prints reach the client, once"
+
+    start = time.monotonic()
+    (failure,) = converse(client, "2", DEADLY_EPOCH)["failed"]
+    assert time.monotonic() - start < 10
+    assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in failure.message
+    assert "hello from 1" in failure.detail
+
+    assert "finished" in converse(client, "3", 1), "others take their place for the next job"
+    client.close()
+
+
+def test_a_member_lost_between_jobs_is_replaced(served):
+    engine, running = served
+    client = TrainingClient(running.address, "right")
+    assert "finished" in converse(client, "1", 1)
+    (pid,) = [attached.pid for (_, rank), attached in engine.crew.hub.attached.items() if rank == 1]
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while not engine.crew._exits():
+        assert time.monotonic() < deadline, "the launcher has not noticed"
+        os.sched_yield()
+    assert "finished" in converse(client, "2", 1)
+    client.close()
+
+
+def test_the_data_of_a_client_that_is_gone_go_with_it(served):
+    engine, running = served
+    client = TrainingClient(running.address, "right")
+    data = client.blobs.put(b"the data")
+    conversation = client.train()
+    conversation.send(Command(job="1", setup=Setup(job=JobSpec(data=Data(arrays=ArrayData(arrays=data))))))
+    next(conversation.events())
+    conversation.cancel()
+    client.close()
+    deadline = time.monotonic() + 10
+    while engine.blobs.holds(data.id):
+        assert time.monotonic() < deadline, "the engine kept them"
+        os.sched_yield()
+
+
+def test_a_wrong_token_is_refused(served):
+    _, running = served
+    with pytest.raises(UserError, match="token must be the one"):
+        TrainingClient(running.address, "wrong")
+
+
+def test_members_end_when_the_engine_is_gone(served):
+    engine, running = served
+    client = TrainingClient(running.address, "right")
+    converse(client, "1", 1)
+    pids = [attached.pid for attached in engine.crew.hub.attached.values()]
+    engine.crew.hub.close()  # as if the engine's process had died: the streams break
+    deadline = time.monotonic() + 10
+    while any(_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a member outlived its engine"
+        os.sched_yield()
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:80", "nonsense", "127.0.0.1:99999"])
+def test_only_local_addresses_are_served(served, address):
+    with pytest.raises(UsageError, match="Received"):
+        serve(served[0], address, "t")
+
+
+def test_a_port_in_use_is_one_clear_line(served):
+    engine, _ = served
+    first = serve(engine, "127.0.0.1:0", "t")
+    with pytest.raises(UserError, match="in use"):
+        serve(engine, first.address, "t")
+    first.stop()
+
+
+def test_blobs_travel_to_callers_on_another_host(served, monkeypatch):
+    engine, running = served
+    monkeypatch.setattr(LocalBlobs, "holds", lambda self, name: False)
+    client = TrainingClient(running.address, "right")
+    data = os.urandom(5 << 20)
+    ref = client.blobs.put(data)
+    assert bytes(engine.blobs.get(ref)) == data == bytes(client.blobs.get(ref))
+    engine.blobs.drop(ref)
+    with pytest.raises(KeyError):
+        client.blobs.get(ref)
+    client.close()

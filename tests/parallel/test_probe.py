@@ -1,0 +1,103 @@
+"""What the probe finds, what a session's options do: two ranks over MPI (probe_ranks.py), looked at from outside."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from under_mpirun import needs_mpirun, run
+
+pytestmark = [needs_mpirun, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    pytest.importorskip("mpi4py")
+    out = tmp_path_factory.mktemp("probe") / "found"
+    run(2, "probe_ranks.py", out, "mpi", timeout_s=350)
+    return [json.loads(Path(f"{out}-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture
+def found(ranks):
+    return ranks[0]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Keras alone: (logs, weights) after two epochs of one batch size and rate."""
+    pytest.importorskip("keras")
+    import probe_ranks
+
+    def train(batch_size, rate, epochs):
+        model = probe_ranks.model(probe_ranks.nothing)
+        model.optimizer.learning_rate = rate
+        logs = model.fit(probe_ranks.X, probe_ranks.Y, batch_size, epochs, shuffle=False, verbose=0)
+        return logs.history["loss"], model.get_weights()
+
+    return train
+
+
+def same(ours, theirs, tolerance=1e-5):
+    losses, weights = theirs
+    np.testing.assert_allclose([logs["loss"] for logs in ours["logs"]], losses, rtol=tolerance)
+    for mine, other in zip(ours["weights"], weights, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=tolerance, atol=tolerance)
+
+
+def test_a_loss_that_does_not_split_is_refused_by_name(found):
+    assert "of_the_batch" in found["inexact"]["error"]
+    assert "--allow-inexact" in found["inexact"]["error"]
+
+
+def test_it_trains_when_the_user_says_so(found):
+    (note,) = found["allowed"]["notes"]
+    assert "of_the_batch" in note
+    assert np.isfinite(found["allowed"]["logs"][0]["loss"])
+
+
+def test_dropout_is_no_reason_to_refuse_or_to_warn(found):
+    assert found["dropout"]["notes"] == []
+
+
+def test_local_batch_norm_trains_and_says_what_it_costs(found):
+    (note,) = found["local"]["notes"]
+    assert "each rank's own" in note
+
+
+def test_a_metric_that_does_not_add_up_is_named(found):
+    (note,) = found["metric"]["notes"]
+    assert "'largest'" in note
+
+
+def test_the_probe_leaves_no_trace(found, plain):
+    same(found["hooked"], plain(64, 0.05, 1))
+    assert found["hooked"]["iterations"] == 4
+
+
+def test_a_look_in_the_middle_sees_all_ranks_and_changes_nothing(found):
+    assert found["hooked"]["seen"][-1] == pytest.approx(found["hooked"]["logs"][0]["loss"], rel=1e-6)
+
+
+def test_half_precision_on_the_wire_is_close(found, plain):
+    same(found["half"], plain(64, 0.05, 1), tolerance=5e-3)
+
+
+def test_per_worker_batches_are_one_large_batch(found, plain):
+    same(found["per_worker"], plain(128, 0.05, 2))
+
+
+def test_per_worker_with_a_linear_scale_is_a_large_batch_at_a_larger_rate(found, plain):
+    same(found["scaled"], plain(128, 0.10, 2))
+
+
+def test_ranks_end_equal(ranks):
+    one, other = ranks
+    for case, result in one.items():
+        if "weights" in result and case != "local":
+            for mine, theirs in zip(result["weights"], other[case]["weights"], strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+            assert result["logs"] == other[case]["logs"]

@@ -1,0 +1,52 @@
+"""Whose error a worker reports."""
+
+import site
+
+import pytest
+
+from fdt.errors import CaptureError
+from fdt.service.blame import failure
+
+
+def raised(source, name):
+    try:
+        exec(compile(source, name, "exec"), {})
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_an_error_for_the_user_is_its_own_line():
+    told = failure(CaptureError("x must be y. Received: z"))
+    assert (told.message, told.detail, told.users_code) == ("x must be y. Received: z", "", False)
+
+
+def test_the_scripts_own_error_comes_with_its_own_frames_only():
+    told = failure(raised("def f():\n    raise ValueError('no\\nmore')\nf()", "/home/me/train.py"))
+    assert told.users_code
+    assert told.message == "ValueError: no"
+    assert "/home/me/train.py" in told.detail
+
+
+@pytest.mark.parametrize("name", ["<string>", f"{site.getusersitepackages()}/tensorflow/ops.py"])
+def test_generated_code_and_the_users_site_are_not_the_scripts(name):
+    error = raised("1 / 0", name)
+    error.__traceback__ = error.__traceback__.tb_next  # this test's own frame stands for a script's
+    assert not failure(error).users_code
+
+
+def test_what_only_libraries_did_is_not_the_scripts():
+    import json
+
+    def inside(text):
+        try:
+            json.loads(text)
+        except ValueError as error:
+            error.__traceback__ = error.__traceback__.tb_next  # this test's own frame stands for a script's
+            return error
+        raise AssertionError("nothing was raised")
+
+    told = failure(inside("{"))
+    assert not told.users_code
+    assert told.message.startswith("JSONDecodeError: ")
+    assert "json/decoder.py" in told.detail

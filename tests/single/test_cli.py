@@ -1,0 +1,134 @@
+"""The commands' lines, exit codes and options, short of training."""
+
+import os
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fdt.cli.options import job_options
+from fdt.cli.program import ScriptCommand, option, program
+from fdt.errors import UserError
+from hfdt.cli import main as hfdt
+from nfdt.cli import main as nfdt
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("print('ran')\n")
+    return str(path)
+
+
+def call(command, *argv):
+    return CliRunner().invoke(command, list(argv))
+
+
+USAGE = [
+    (hfdt, "run", "`hfdt run` needs a script: hfdt run [OPTIONS] script.py"),
+    (hfdt, "run nowhere.py", "no such script. Received: nowhere.py"),
+    (hfdt, "run .", "the script must be a Python file. Received: the directory ."),
+    (hfdt, "run -np 0 SCRIPT", "-np must be a number of workers, 1 or more. Received: 0"),
+    (hfdt, "run SCRIPT -np two", "-np must be a number of workers, 1 or more. Received: two"),
+    (hfdt, "run SCRIPT -np", "Option '-np' requires an argument."),
+    (hfdt, "run --lgo-dir x SCRIPT", "No such option '--lgo-dir'. Did you mean '--log-dir'?"),
+    (hfdt, "run --seed -1 SCRIPT", "--seed must be a seed, 0 or more. Received: -1"),
+    (hfdt, "run SCRIPT --async", "hfdt trains synchronously; use `nfdt run`. Received: --async"),
+    (hfdt, "run --lr-scale sqrt SCRIPT", "--lr-scale goes with --batch per-worker. Received: --lr-scale sqrt"),
+    (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address must be on this machine's loopback"),
+    (hfdt, "run --server here SCRIPT", "an address must be HOST:PORT or unix:PATH. Received: 'here'"),
+    (hfdt, "run --server 127.0.0.1:5 SCRIPT", "--server needs a token: --token-file FILE, or FDT_TOKEN set"),
+    (hfdt, "run --server 127.0.0.1:5 --comm mpi SCRIPT", "--comm is for `hfdt serve`"),
+    (hfdt, "serve --host 0.0.0.0", "an address must be on this machine's loopback"),
+    (hfdt, "train.py -np 2", "to train a script: hfdt run train.py -np 2. Received: no command"),
+    (hfdt, "serv", "no such command; did you mean serve? Received: 'serv'"),
+    (nfdt, "run SCRIPT --sync --async", "training is either synchronous or asynchronous."),
+    (nfdt, "run --rule asgd SCRIPT --sync", "--sync is --rule ssgd: give one of them. Received: --rule asgd too"),
+    (nfdt, "run --rule nope SCRIPT", "nope"),
+    (nfdt, "run --ps 0 SCRIPT", "--ps must be a number of servers, 1 or more. Received: 0"),
+]
+
+
+@pytest.mark.parametrize(("command", "argv", "said"), USAGE)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(command, argv, said, script, monkeypatch):
+    monkeypatch.delenv("FDT_TOKEN", raising=False)
+    ended = call(command, *(script if word == "SCRIPT" else word for word in argv.split()))
+    assert ended.exit_code == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{command.name}: error: ")
+    assert said in line
+
+
+@pytest.mark.parametrize("command", [hfdt, nfdt])
+def test_help_has_groups_examples_and_the_default_number_of_workers(command):
+    ended = call(command, "run", "--help")
+    assert ended.exit_code == 0
+    for words in ("[OPTIONS] script.py", "What is shown and kept:", "Examples:", "[default: 2]", "-- -np 3"):
+        assert words in " ".join(ended.stdout.split())
+
+
+def test_version():
+    assert call(nfdt, "--version").stdout == "nfdt 0.1.0\n"
+
+
+def probe(name="hfdt", fails=None):
+    """A program whose `run` prints what it is given."""
+    main = program(name, "")
+
+    @main.command("run", cls=ScriptCommand)
+    @option("Some", "-np", "workers", type=int)
+    @option("Some", "--quiet", is_flag=True)
+    def run(script, words, workers, quiet):
+        if fails is not None:
+            raise fails
+        click.echo(f"{os.path.basename(script)} {words} {workers} {quiet}")
+        return 3
+
+    return main
+
+
+def test_the_scripts_exit_code_is_the_commands(script):
+    ended = call(probe(), "run", "--quiet", script, "-np", "4", "--lr", "-1", "--", "-np", "5")
+    assert ended.exit_code == 3
+    assert ended.stdout == "train.py ['--lr', '-1', '-np', '5'] 4 True\n"
+    assert ended.stderr == ""
+
+
+def test_a_word_of_ours_behind_the_script_is_the_scripts_and_one_line_says_so(script):
+    ended = call(probe(), "run", script, "--quiet", "--lr", "1")
+    assert ended.stdout == "train.py ['--quiet', '--lr', '1'] None False\n"
+    assert ended.stderr == (
+        f"hfdt: --quiet after the script: given to the script; ours go before it: hfdt run --quiet ... {script}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UserError("it must be so.\nReceived: not"), 1, "hfdt: error: it must be so. Received: not\n"),
+        (KeyboardInterrupt(), 130, "hfdt: interrupted\n"),
+        (SystemExit(7), 7, ""),
+    ],
+)
+def test_what_a_run_may_raise(script, error, code, said):
+    ended = call(probe(fails=error), "run", script)
+    assert (ended.exit_code, ended.stderr.lstrip("\n")) == (code, said)
+
+
+def test_a_bug_of_ours_is_not_hidden(script):
+    assert isinstance(call(probe(fails=ZeroDivisionError()), "run", script).exception, ZeroDivisionError)
+
+
+def test_options_of_a_job_are_strings_and_those_not_set_are_left_out():
+    given = {"rule": "allreduce", "fp16_allreduce": True, "allow_inexact": False, "warmup_epochs": 0.5, "batch": None}
+    assert job_options(given, tuple(given)) == {"rule": "allreduce", "fp16_allreduce": "1", "warmup_epochs": "0.5"}
+
+
+def test_the_command_starts_fast_and_imports_no_tensorflow():
+    code = "import sys, hfdt.cli, nfdt.cli; sys.exit(any(m in sys.modules for m in ('tensorflow', 'grpc', 'numpy')))"
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    assert time.perf_counter() - started < 2  # 0.15 s on an idle machine; this one may be busy

@@ -1,0 +1,245 @@
+"""`run` and `serve` around a stub of an engine: order of things, directories, tokens, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fdt.blobs import LocalBlobs
+from fdt.cli.run import Request, run
+from fdt.cli.serve import address_of, serve
+from fdt.errors import UsageError, UserError, WorkerError
+from fdt.rpc.session_pb2 import EpochEnd, Event, Failed
+
+
+class Engine:
+    """Knows whether it runs."""
+
+    name, workers = "hfdt", 3
+
+    def __init__(self, run_dir):
+        self.run_dir, self.blobs, self.calls = run_dir, LocalBlobs.create(), []
+
+    def start(self):
+        self.calls.append("start")
+
+    def train(self, commands):
+        return iter(())
+
+    def stop(self):
+        self.calls.append("stop")
+        self.blobs.close()
+
+
+@pytest.fixture
+def engines():
+    return []
+
+
+@pytest.fixture
+def go(engines):
+    """Run a function in the script's place; its engine is in `engines`."""
+
+    def make(run_dir):
+        engines.append(Engine(run_dir))
+        return engines[-1]
+
+    def call(script, **request):
+        return run(Request("hfdt", **request), make, script)
+
+    return call
+
+
+def test_the_engine_runs_while_the_script_does_and_its_directories_go(go, engines):
+    def script(client, reporters):
+        (engine,) = engines
+        assert engine.calls == ["start"]
+        assert (client.hello.engine, client.hello.workers) == ("hfdt", 3)
+        assert engine.run_dir.stat().st_mode & 0o77 == 0
+        return 7
+
+    assert go(script) == 7
+    assert engines[0].calls == ["start", "stop"]
+    assert not engines[0].run_dir.exists()
+    assert not engines[0].blobs.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(130, KeyboardInterrupt), (UserError("no"), UserError), (SystemExit(143), SystemExit)]
+)
+def test_the_engine_is_stopped_however_the_script_ends(go, engines, capsys, code, error):
+    def script(client, reporters):
+        reporters.event(Event(epoch_end=EpochEnd(steps=1, samples=1)))
+        if isinstance(code, BaseException):
+            raise code
+        return code
+
+    with pytest.raises(error):
+        go(script)
+    assert engines[0].calls == ["start", "stop"]
+    assert capsys.readouterr().err == ""  # no summary: the command says the one thing there is to say
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_the_logs_that_a_failure_names_are_kept(go, engines, raised):
+    def script(client, reporters):
+        (engines[0].run_dir / "worker-1.log").write_text("what went wrong")
+        reporters.event(Event(failed=Failed(message="worker 1 was lost")))
+        if raised:
+            raise WorkerError("worker 1 was lost")
+        return 1
+
+    if raised:
+        with pytest.raises(WorkerError):
+            go(script)
+    else:
+        assert go(script) == 1
+    assert (engines[0].run_dir / "worker-1.log").read_text() == "what went wrong"
+    for file in engines[0].run_dir.iterdir():
+        file.unlink()
+    engines[0].run_dir.rmdir()
+
+
+def test_log_dir_holds_records_and_members_logs_of_this_run_only(go, engines, tmp_path):
+    logs = tmp_path / "a" / "b"
+    logs.mkdir(parents=True)
+    (logs / "worker-5.log").write_text("an earlier run's")
+    for name in ("notes.txt", "server-production.log"):
+        (logs / name).write_text("the user's")
+
+    def script(client, reporters):
+        assert engines[0].run_dir == logs.resolve()
+        return 0
+
+    assert go(script, log_dir=logs, quiet=True) == 0
+    assert sorted(file.name for file in logs.iterdir()) == ["notes.txt", "records.jsonl", "server-production.log"]
+
+
+def test_a_log_dir_that_cannot_be_is_one_line(go, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--log-dir must be a directory"):
+        go(lambda client, reporters: 0, log_dir=tmp_path / "file" / "logs")
+
+
+def test_sigterm_ends_the_run_in_order(go, engines):
+    def script(client, reporters):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        go(script)
+    assert ended.value.code == 143
+    assert engines[0].calls == ["start", "stop"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# -- a server ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def server(tmp_path):
+    """A server on a Unix socket, its token in a file."""
+    from fdt.service.server import serve as start
+
+    engine = Engine(tmp_path)
+    running = start(engine, f"unix:{tmp_path}/s.sock", "secret")
+    (tmp_path / "token").write_text("secret\n")
+    yield running.address, tmp_path / "token"
+    running.stop()
+    engine.stop()
+
+
+def test_a_server_is_used_by_one_client_after_another_and_not_stopped(go, engines, server, monkeypatch):
+    address, token = server
+    assert go(lambda client, reporters: client.hello.workers, server=address, token_file=token) == 3
+    monkeypatch.setenv("FDT_TOKEN", "secret")
+    assert go(lambda client, reporters: "FDT_TOKEN" in os.environ, server=address, workers=3) == 0
+    assert engines == []
+
+
+def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
+    address, token = server
+    monkeypatch.delenv("FDT_TOKEN", raising=False)
+    nothing = lambda client, reporters: 0  # noqa: E731
+    with pytest.raises(UsageError, match="--server needs a token"):
+        go(nothing, server=address)
+    with pytest.raises(UsageError, match="--token-file must be a file"):
+        go(nothing, server=address, token_file=tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="has 3 workers: leave -np out"):
+        go(nothing, server=address, token_file=token, workers=2)
+    with pytest.raises(UsageError, match="the server must be nfdt's; use `hfdt run`"):
+        run(Request("nfdt", server=address, token_file=token), Engine, nothing)
+    monkeypatch.setenv("FDT_TOKEN", "another")
+    with pytest.raises(UserError, match="the token must be the one"):
+        go(nothing, server=address)
+    monkeypatch.setenv("FDT_TOKEN", "two\nlines")
+    with pytest.raises(UsageError, match="a token must be one line"):
+        go(nothing, server=address)
+
+
+def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path):
+    with pytest.raises(UserError, match="a socket must be in a directory.*nowhere"):
+        serve("hfdt", f"unix:{tmp_path}/nowhere/x.sock", tmp_path, Engine)
+
+
+def test_serve_says_where_it_is_and_ends_by_sigterm_with_nothing_left(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("FDT_TOKEN", raising=False)
+    engines = []
+
+    class Stopping(Engine):
+        def start(self):
+            super().start()
+            engines.append(self)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    assert serve("hfdt", "127.0.0.1:0", None, Stopping) == 0
+    out, err = capsys.readouterr()
+    first, second, third = out.splitlines()
+    assert first.startswith("hfdt: 3 workers at 127.0.0.1:")
+    token = second.split()[3].rstrip(",")
+    assert third.endswith(f"--token-file {token} script.py")
+    assert err == "hfdt: stopped\n"
+    assert engines[0].calls == ["start", "stop"]
+    assert not Path(token).exists()
+
+
+def test_a_port_in_use_is_said_before_any_worker_starts(server, tmp_path):
+    import socket
+
+    engines = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match="in use"):
+            serve("hfdt", f"127.0.0.1:{port}", tmp_path, lambda logs: engines.append(Engine(logs)) or engines[-1])
+    assert engines[0].calls == ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [(("127.0.0.1", 0, None), "127.0.0.1:0"), (("::1", 5, None), "[::1]:5"), (("", 0, "/tmp/x"), "unix:/tmp/x")],
+)
+def test_where_to_listen(given, address):
+    assert address_of(*given) == address
+
+
+# -- the real thing, short of training --------------------------------------------------------------------------------
+@pytest.mark.parametrize("engine", ["hfdt", "nfdt"])
+def test_a_script_that_never_trains_runs_as_it_is(engine, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "print(sys.argv[1:], __name__, 'tensorflow' in sys.modules or 'keras' in sys.modules)\n"
+        "sys.exit(5 if '--five' in sys.argv else 0)\n"
+    )
+    command = [sys.executable, "-m", f"{engine}.cli", "run", "-np", "1", str(script), "a b"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "['a b'] __main__ False\n"), ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{engine}: the script called no fit")
+    ended = subprocess.run([*command, "--five"], capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stderr) == (5, "")

@@ -1,0 +1,237 @@
+"""What a worker reads from captured arrays is what Keras's own adapters give, cut into parts."""
+
+import keras
+import numpy as np
+import numpy.testing as npt
+import pandas
+import pytest
+import scipy.sparse
+import tensorflow as tf
+import tf_keras
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from tf_keras.src.engine.data_adapter import DataHandler
+
+from client_shim.capture.data import capture_data
+from fdt.blobs import LocalBlobs
+from fdt.data import open_source
+from fdt.errors import CaptureError
+from fdt.job import FitArguments
+
+RANDOM = np.random.default_rng(0)
+N, B = 1003, 64
+X = RANDOM.random((N, 3)).astype("float32")
+Y = RANDOM.integers(0, 4, N)
+
+
+@pytest.fixture
+def blobs(tmp_path):
+    return LocalBlobs(tmp_path)
+
+
+def opened(blobs, *arguments, flavor="keras", batch_size=B, shuffle=False, seed=5, options=None, epochs=1, **keywords):
+    steps = keywords.get("steps_per_epoch") or 0
+    data = capture_data(flavor, blobs, *arguments, batch_size=batch_size, **keywords)
+    fit = FitArguments(batch_size=batch_size or 0, shuffle=shuffle, steps_per_epoch=steps, epochs=epochs)
+    return open_source(data.train, fit, blobs, seed, training=True, options=options, flavor=flavor)
+
+
+def batches(source, epoch=0, rank=0, size=1):
+    return [element for element, _ in source.slices(epoch, rank, size)]
+
+
+def assert_same(ours, theirs):
+    tf.nest.assert_same_structure(ours, theirs)
+    for one, other in zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True):
+        assert one.dtype == other.dtype
+        npt.assert_array_equal(one.numpy(), other.numpy())
+
+
+CASES = {
+    "x alone": (X,),
+    "x in a list": ([X],),
+    "x and y": (X, Y),
+    "weights": (X, Y, np.linspace(0, 1, N)),
+    "float64": (X.astype("float64"), Y.astype("float64")),
+    "float16": (X.astype("float16"), Y),
+    "column y": (X, Y[:, None]),
+    "dicts": ({"b": X, "a": Y}, {"out": Y}),
+    "several": ([X, X[:, :1]], [Y, X]),
+    "small types": (np.arange(N, dtype="uint8"), X > 0.5),
+    "tensors": (tf.constant(X), tf.constant(Y.astype("int32"))),
+    "double tensors": (tf.constant(X, tf.float64), tf.constant(Y)),
+    "strings": (np.array([f"w{i}é" for i in range(N)], object), Y),
+    "string tensors": (tf.constant([f"w{i}" for i in range(N)]), Y),
+    "bfloat16": (tf.cast(X, tf.bfloat16), Y),
+    "frame": (pandas.DataFrame(X), pandas.DataFrame(Y)),
+    "series": (X, pandas.Series(Y)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_those_of_keras(blobs, case):
+    theirs = ArrayDataAdapter(*CASES[case], batch_size=B).get_tf_dataset()
+    ours = opened(blobs, *CASES[case])
+    for one, other in zip(batches(ours), theirs, strict=True):
+        assert_same(one, other)
+    assert ours.steps == 16
+    tf.nest.map_structure(
+        lambda spec, t: spec.is_compatible_with(t) or pytest.fail(), ours.element_spec, batches(ours)[0]
+    )
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c != "frame"])  # which tf_keras takes for a dict of columns
+def test_batches_are_those_of_tf_keras(blobs, case):
+    x, y, weights = (*CASES[case], None, None)[:3]
+    handler = DataHandler(x, y, weights, batch_size=B)
+    (_, iterator), *_ = handler.enumerate_epochs()
+    ours = batches(opened(blobs, *CASES[case], flavor="tf_keras"))
+    assert len(ours) == handler.inferred_steps
+    for one in ours:
+        assert_same(one, next(iterator))
+
+
+@pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
+def test_class_weight_is_folded_as_the_flavor_does(blobs, flavor):
+    weights = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.25}
+    if flavor == "keras":
+        theirs = list(ArrayDataAdapter(X, Y, class_weight=weights, batch_size=B).get_tf_dataset())
+    else:
+        (_, iterator), *_ = DataHandler(X, Y, class_weight=weights, batch_size=B).enumerate_epochs()
+        theirs = [next(iterator) for _ in range(16)]
+    for one, other in zip(batches(opened(blobs, X, Y, class_weight=weights, flavor=flavor)), theirs, strict=True):
+        assert_same(one, other)
+
+
+def test_tf_keras_multiplies_class_and_sample_weight(blobs):
+    (element, *_) = batches(
+        opened(blobs, X, Y, np.full(N, 3.0), class_weight=dict.fromkeys(range(4), 0.5), flavor="tf_keras")
+    )
+    npt.assert_array_equal(element[2], np.full(B, 1.5, "float32"))
+
+
+def test_lists_of_numbers_go_as_tf_keras_takes_them(blobs):
+    x, y = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [1, 0, 1]
+    (_, iterator), *_ = DataHandler(x, y, batch_size=2).enumerate_epochs()
+    for one in batches(opened(blobs, x, y, flavor="tf_keras", batch_size=2)):
+        assert_same(one, next(iterator))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_all_ranks_together_have_the_global_batch(blobs, shuffle, size):
+    source = opened(blobs, X, Y, shuffle=shuffle)
+    whole, reader = batches(source, epoch=2), source.reader(2)
+    ranks = [list(source.slices(2, rank, size)) for rank in range(size)]
+    for index, parts in enumerate(zip(*ranks, strict=True)):
+        assert_same(tuple(tf.concat([part[i][: share[0]] for part, share in parts], 0) for i in (0, 1)), whole[index])
+        assert_same(reader.read(index), whole[index])
+        assert {int(share[1]) for _, share in parts} == {len(whole[index][0])}
+    assert len(whole) == 16
+
+
+def test_a_shuffled_epoch_is_the_permutation(blobs):
+    rows = np.arange(N)
+    for epoch in (0, 1):
+        seen = np.concatenate(batches(opened(blobs, rows, shuffle=True, seed=9), epoch))
+        npt.assert_array_equal(seen, np.random.Generator(np.random.PCG64([9, epoch])).permutation(N))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_rank_with_nothing_has_a_row_that_does_not_count(blobs, shuffle):
+    source = opened(blobs, np.arange(66), batch_size=64, shuffle=shuffle)
+    row, share = list(source.slices(0, 0, 4))[-1]
+    assert share.numpy().tolist() == [0, 2]
+    npt.assert_array_equal(row, batches(source)[-1][:1])
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("steps", [4, 16, 40])
+def test_steps_per_epoch_goes_on_as_keras_does(blobs, steps):
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+    rows = np.arange(N)
+    keras_epochs = TFEpochIterator(
+        x=rows, batch_size=B, steps_per_epoch=steps, distribute_strategy=tf.distribute.get_strategy()
+    )
+    source = opened(blobs, rows, steps_per_epoch=steps, epochs=6)
+    for epoch in range(6):
+        theirs = [next(iterator).numpy() for _, _, iterator in keras_epochs]
+        npt.assert_array_equal(np.concatenate(batches(source, epoch)), np.concatenate(theirs))
+        assert source.count(epoch) == len(theirs)
+
+
+def test_steps_per_epoch_goes_on_as_tf_keras_does(blobs):
+    rows = np.arange(N)
+    handler = DataHandler(rows, batch_size=B, steps_per_epoch=6, epochs=4)
+    source = opened(blobs, rows, steps_per_epoch=6, epochs=4, flavor="tf_keras")
+    for epoch, iterator in handler.enumerate_epochs():
+        theirs = [next(iterator).numpy() for _ in handler.steps()]
+        npt.assert_array_equal(np.concatenate(batches(source, epoch)), np.concatenate(theirs))
+
+
+def test_the_batch_follows_from_the_steps_when_none_is_given(blobs):
+    assert opened(blobs, X, batch_size=None).batch_size == 32
+    assert opened(blobs, X, batch_size=None, steps_per_epoch=10).batch_size == 101
+
+
+def test_equal_slices_have_a_static_shape(blobs):
+    spec, _ = opened(blobs, X[:128]).slices(0, 0, 2).element_spec
+    assert spec.shape == (32, 3)
+
+
+def test_random_sampling_draws_afresh(blobs):
+    source = opened(blobs, np.arange(N), options={"partition": "random-sampling"})
+    one, again = (source.reader(0).read(3).numpy() for _ in range(2))
+    npt.assert_array_equal(one, again)
+    assert not np.array_equal(one, source.reader(1).read(3).numpy())
+    assert len(source.reader(0).read(15)) == N % B
+
+
+@pytest.mark.parametrize("flavor,kind", [("keras", keras), ("tf_keras", tf_keras)])
+def test_validation_split_takes_the_last_part(blobs, flavor, kind):
+    data = capture_data(flavor, blobs, X, Y, validation_split=0.2)
+    fit = FitArguments(batch_size=B, validation_batch_size=B)
+    train = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor)
+    validation = open_source(data.validation, fit, blobs, 0, training=False, flavor=flavor)
+    assert (train.samples, validation.samples) == (802, 201)
+    npt.assert_array_equal(np.concatenate([x for x, _ in batches(validation)]), X[802:])
+    npt.assert_array_equal(data.validation_data[0], X[802:])
+
+
+def test_validation_is_never_shuffled_and_takes_its_own_batch_and_steps(blobs):
+    data = capture_data("keras", blobs, X, validation_data=(X, Y))
+    fit = FitArguments(batch_size=B, shuffle=True, validation_batch_size=100, validation_steps=3)
+    source = open_source(data.validation, fit, blobs, 0, training=False)
+    for epoch in (0, 1):
+        npt.assert_array_equal(np.concatenate([x for x, _ in batches(source, epoch)]), X[:300])
+
+
+def test_sparse_is_refused_in_one_line(blobs):
+    with pytest.raises(CaptureError, match="dense arrays.*Received: csr_matrix"):
+        capture_data("keras", blobs, scipy.sparse.csr_matrix(np.eye(4)))
+
+
+def test_what_keras_refuses_it_refuses_itself(blobs):
+    with pytest.raises(ValueError, match="cardinality"):
+        capture_data("keras", blobs, X, Y[:5])
+
+
+def test_arrays_are_not_copied(blobs):
+    from fdt.data import zerocopy
+
+    (array,) = blobs.get_arrays(blobs.put_arrays([X]))
+    shared = zerocopy.tensor(array)
+    capsule = tf.experimental.dlpack.to_dlpack(shared)
+    assert np.from_dlpack(_Capsule(capsule)).ctypes.data == array.ctypes.data
+    npt.assert_array_equal(shared.numpy(), X)
+
+
+class _Capsule:
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return 1, 0

@@ -1,0 +1,102 @@
+"""The exchange and synchronised moments in memory, on plain TensorFlow."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fdt.errors import UserError
+from hfdt import batchnorm, rule
+from hfdt import step as steps
+from hfdt.comm.inprocess import World
+from hfdt.exchange import StepGroup
+from hfdt.step import Step, Terms
+
+
+def on_ranks(size, work):
+    """work(comm) on `size` ranks at once; what each returned."""
+    world, results, raised = World(size), [None] * size, []
+
+    def rank(comm):
+        try:
+            results[comm.rank] = work(comm)
+        except Exception as error:
+            raised.append(error)
+            world.barrier.abort()
+
+    threads = [threading.Thread(target=rank, args=(world.comm(r),)) for r in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not raised, raised
+    return results
+
+
+def test_the_mean_weighs_by_share_and_a_rank_without_samples_is_not_heard():
+    shares, values = [3, 1, 0], [1.0, 5.0, np.nan]
+
+    def work(comm):
+        step = Step(Terms(comm), tf.constant([shares[comm.rank], 4], tf.int64))
+        return StepGroup(step).mean([None, tf.constant([values[comm.rank]])])
+
+    for none, mean in on_ranks(3, work):
+        assert none is None
+        np.testing.assert_allclose(mean, [2.0])
+
+
+def test_what_is_not_finite_on_one_rank_is_so_on_all():
+    def work(comm):
+        step = Step(Terms(comm), tf.constant([1, 2], tf.int64))
+        return StepGroup(step).mean([tf.constant([np.inf if comm.rank else 1.0])])[0]
+
+    assert all(np.isinf(mean) for mean in on_ranks(2, work))
+
+
+def test_slices_of_an_embedding_come_end_to_end_in_the_order_of_ranks():
+    rows = [[4, 4], [1], [9]]
+
+    def work(comm):
+        step = Step(Terms(comm), tf.constant([len(rows[comm.rank]) if comm.rank < 2 else 0, 3], tf.int64))
+        values = tf.fill([len(rows[comm.rank]), 2], 3.0)
+        return StepGroup(step).mean([tf.IndexedSlices(values, tf.constant(rows[comm.rank]), tf.constant([10, 2]))])[0]
+
+    for whole in on_ranks(3, work):
+        np.testing.assert_array_equal(whole.indices, [4, 4, 1])
+        np.testing.assert_allclose(whole.values, [[2, 2], [2, 2], [1, 1]])
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 2, 1), (7, 1, 0)])
+def test_moments_and_their_gradients_are_those_of_the_whole(sizes):
+    whole = tf.constant(np.random.default_rng(1).normal(3.0, 2.0, (sum(sizes), 3)), tf.float64)
+    factor = tf.constant([[1.0, -2.0, 0.5]], tf.float64)
+
+    def loss(x, mean, variance):
+        return tf.reduce_mean(tf.math.sin(factor * (x - mean) / tf.sqrt(variance + 0.1)))
+
+    with tf.GradientTape() as tape:
+        tape.watch(whole)
+        expected = loss(whole, *tf.nn.moments(whole, [0]))
+    gradient = tape.gradient(expected, whole)
+    ends = np.cumsum(sizes)
+
+    def work(comm):
+        n, end = sizes[comm.rank], ends[comm.rank]
+        x = whole[end - n : end] if n else whole[:1]
+        step = Step(Terms(comm), tf.constant([n, sum(sizes)], tf.int64))
+        with steps.entered(step), tf.GradientTape() as tape:
+            tape.watch(x)
+            value = loss(x, *batchnorm.combined(step, *batchnorm.local_moments(x, [0], None)))
+            mine = step.weigh(tape.gradient(value, x), step.weight(x.dtype))
+        return step.weigh(value, step.weight(x.dtype)), mine[:n]
+
+    results = on_ranks(len(sizes), work)
+    np.testing.assert_allclose(sum(value for value, _ in results), expected, rtol=1e-12)
+    np.testing.assert_allclose(np.concatenate([g for _, g in results]), gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_an_unknown_rule_is_refused_with_the_known_ones():
+    assert "allreduce" in rule.names()
+    with pytest.raises(UserError, match="allreduce.*Received: 'allreduse'"):
+        rule.find("allreduse")

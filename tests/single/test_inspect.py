@@ -1,0 +1,90 @@
+"""`inspect`: what the first fit would send; nothing is trained."""
+
+import numpy as np
+import pytest
+
+from client_shim.inspect import Findings, inspect, report, step_bytes
+from client_shim.settings import Settings
+from fdt.report import JobSummary
+
+JOB = JobSummary(
+    "j", engine="hfdt", workers=4, model="net", parameters=1000, gradient_bytes=4000, state_bytes=8000, loss="mse",
+    optimizer="SGD", data="arrays", data_bytes=1_000_000, samples=1003, batch_size=64, steps_per_epoch=16, epochs=3,
+)  # fmt: skip
+
+SCRIPT = """
+import keras, numpy as np
+print("before")
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+x, y = np.ones((10, 3), "float32"), np.ones((10, 2), "float32")
+model.build((None, 3))
+model.set_weights([np.ones((3, 2)), np.zeros(2)])
+seen.append(model)
+try:
+    model.fit(x, y, batch_size=4, epochs=2, validation_split=0.2)
+except Exception:
+    print("an error")
+print("after")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys, monkeypatch):
+    monkeypatch.setattr("builtins.seen", seen := [], raising=False)
+    assert inspect(script(SCRIPT), [], "hfdt", 2, Settings()) == 0
+    out = capsys.readouterr().out
+    facts = dict(line.split(":", 1) for line in out.splitlines() if ":" in line)
+    assert out.startswith("before\n")
+    assert "after" not in out
+    assert "an error" not in out
+    assert "8 trainable parameters, 32 bytes" in facts["model"]
+    assert "arrays, 8 samples" in facts["data"]
+    assert facts["steps"].strip() == "2 an epoch"
+    assert facts["epochs"].strip() == "2, with validation"
+    assert "each of 2 workers sends and receives 32 bytes" in facts["per step"]
+    assert " ms a step" in facts["compute"]
+    kernel, bias = seen[0].get_weights()
+    np.testing.assert_array_equal(kernel, np.ones((3, 2)))
+    np.testing.assert_array_equal(bias, np.zeros(2))
+    assert int(seen[0].optimizer.iterations.numpy()) == 0
+
+
+def test_a_script_without_fit_ends_as_it_ends(script, capsys):
+    path = script("raise SystemExit(3)")
+    assert inspect(path, [], "nfdt", 2, Settings()) == 3
+    assert capsys.readouterr().out == f"nfdt: {path} calls no `fit`: nothing would be sent\n"
+
+
+@pytest.mark.parametrize(("workers", "sent"), [(1, 0), (2, 4000), (4, 6000)])
+def test_a_ring_sends_2_times_n_minus_1_over_n_of_the_gradient(workers, sent):
+    assert step_bytes(JobSummary("j", engine="hfdt", workers=workers, gradient_bytes=4000)) == sent
+
+
+def test_a_link_that_takes_as_long_as_the_step_halves_the_gain():
+    lines = report(Findings(JOB, "", 4 * 6000 / 125e6))
+    (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
+    assert "0.048 ms to send against 0.048 ms to compute" in slow
+    assert slow.endswith("about 2.0 times as fast as one")
+
+
+def test_an_asynchronous_server_is_never_faster_than_its_link():
+    job = JobSummary("j", engine="nfdt", workers=4, gradient_bytes=125_000_000, data="feed", epochs=1)
+    lines = report(Findings(job, "a generator", 1.0))
+    (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
+    assert slow.endswith("about 1.0 times as fast as one")
+
+
+def test_what_is_not_known_is_said():
+    text = "\n".join(report(Findings(JobSummary("j", engine="nfdt", data="feed"), "a generator", None)))
+    for words in ("samples not known", "not known until the data end", "(a generator)", "not measured", "own"):
+        assert words in text

@@ -1,0 +1,144 @@
+"""The engine's decisions without members: what goes to whom, and what is put together from what they say."""
+
+import numpy as np
+import pytest
+
+from fdt.blobs import LocalBlobs
+from fdt.job import FEED_WINDOW
+from fdt.rpc.job_pb2 import State
+from fdt.rpc.session_pb2 import (
+    Command,
+    Epoch,
+    EpochEnd,
+    Event,
+    Failed,
+    FeedBatch,
+    FeedWanted,
+    Finish,
+    Finished,
+    Ready,
+    Setup,
+    Step,
+)
+from fdt.rpc.tensor_pb2 import BlobRef
+from nfdt.coordinator import ServersCoordinator
+
+
+class Room:
+    """A coordinator, and members that say what the test has them say."""
+
+    def __init__(self, directory, workers=2, servers=1):
+        self.blobs = LocalBlobs(directory)
+        self.members = [("server", s) for s in range(servers)] + [("worker", w) for w in range(workers)]
+        self.coordinator = ServersCoordinator(workers, [f"ps{s}" for s in range(servers)], self.blobs)
+        self.client(setup=Setup())
+
+    def client(self, **kind):
+        return self.coordinator.from_client(Command(job="j", **kind))
+
+    def say(self, role, rank, **kind):
+        return self.coordinator.from_member(role, rank, Event(job="j", **kind))
+
+    def put(self, *values):
+        return self.blobs.put_arrays([np.asarray(v, np.float32) for v in values])
+
+    def end(self, role, rank, epoch=0, **more):
+        if role == "server":
+            more["state"] = State(model=self.put(1.0), optimizer=self.put(2.0))
+        else:
+            more["metrics"] = self.put(rank + 1.0)
+        return self.say(role, rank, epoch_end=EpochEnd(epoch=epoch, **more))
+
+
+@pytest.fixture
+def room(tmp_path):
+    return Room(tmp_path)
+
+
+def test_workers_are_told_where_the_servers_are(room):
+    (to_servers, to_workers) = room.client(setup=Setup()).commands
+    assert to_servers[0] == "server" and not to_servers[2].setup.peers
+    assert to_workers[0] == "worker" and list(to_workers[2].setup.peers) == ["ps0"]
+
+
+def test_ready_when_all_are(room):
+    outcomes = [room.say(*m, ready=Ready(steps_per_epoch=7, notes="a\nb")) for m in room.members]
+    assert [len(o.events) for o in outcomes] == [0, 0, 1]
+    ready = outcomes[-1].events[0].ready
+    assert (ready.steps_per_epoch, ready.notes) == (7, "a\nb")
+
+
+def test_an_epoch_ends_when_all_have_reported(room):
+    assert [c[0] for c in room.client(epoch=Epoch(epoch=0)).commands] == ["server"]
+    assert not room.end("server", 0, steps=3, extra={"staleness_max": 2.0}).events
+    assert not room.end("worker", 1, steps=1, samples=10, logs={"l": 4.0}).events
+    outcome = room.end("worker", 0, steps=2, samples=30, logs={"l": 0.0})
+    end = outcome.events[0].epoch_end
+    assert (end.steps, end.extra["staleness_max"], end.logs["l"]) == (3, 2.0, 1.0)
+    assert [w.samples for w in end.workers] == [30, 10]
+    np.testing.assert_array_equal(room.blobs.get_arrays(end.metrics)[0], 3.0)
+    assert len(outcome.drop) == 2, "the workers' own metrics"
+
+
+def test_an_overlapped_epoch_waits_for_the_client_to_ask(room):
+    for member in room.members:
+        assert not room.end(*member, epoch=1).events
+    changed = room.put(5.0)
+    outcome = room.client(epoch=Epoch(epoch=1, changed=State(model=changed)))
+    assert outcome.events[0].epoch_end.epoch == 1
+    assert changed not in outcome.drop, "the servers have not read it yet"
+    assert changed in [ref for m in room.members for ref in room.say(*m, finished=Finished()).drop]
+
+
+def test_writing_weights_in_a_batch_hook_is_refused(room):
+    outcome = room.client(step=Step(changed=State(model=BlobRef(id="a", nbytes=1))))
+    assert "must not write weights" in outcome.events[0].failed.message
+    assert room.coordinator.failed
+
+
+def test_what_one_member_cannot_do_fails_the_job(room):
+    outcome = room.say("worker", 1, failed=Failed(message="worker 1 failed", users_code=True))
+    assert outcome.events[0].failed.users_code
+    assert room.coordinator.done and room.coordinator.failed
+
+
+def test_finished_when_all_are(room):
+    assert {c[0] for c in room.client(finish=Finish()).commands} == {"server", "worker"}
+    assert [len(room.say(*m, finished=Finished()).events) for m in room.members] == [0, 0, 1]
+    assert room.coordinator.done and not room.coordinator.failed
+
+
+def test_an_earlier_jobs_words_are_passed_over(room):
+    event = Event(job="earlier", failed=Failed(message="late"))
+    assert not room.coordinator.from_member("worker", 0, event).events
+
+
+def test_the_fastest_worker_decides_what_is_fed(room):
+    def want(rank, up_to):
+        return room.say("worker", rank, feed_wanted=FeedWanted(name="f", up_to=up_to))
+
+    refs = [BlobRef(id=f"{i}", nbytes=1) for i in range(12)]
+    assert want(0, FEED_WINDOW).events
+    for index, ref in enumerate(refs):
+        room.client(feed=FeedBatch(name="f", index=index, arrays=ref))
+    assert not want(1, FEED_WINDOW).events, "asked for already"
+    ahead = want(0, FEED_WINDOW + 5)
+    assert ahead.events[0].feed_wanted.up_to == FEED_WINDOW + 5
+    assert not ahead.drop, "worker 1 may not have mapped them"
+    assert want(1, FEED_WINDOW + 3).drop == refs[:3]
+    room.client(epoch=Epoch(epoch=0))
+    assert refs[-1] in [ref for m in room.members for ref in room.end(*m).drop]
+
+
+def test_a_server_in_the_workers_process(tmp_path):
+    """One member takes the commands of both and reports for both."""
+    room = Room(tmp_path, workers=1)
+    room.coordinator = ServersCoordinator(1, ["ps0"], room.blobs, hosted=True)
+    assert [c[0] for c in room.client(setup=Setup()).commands] == ["worker"]
+    assert room.say("worker", 0, ready=Ready(steps_per_epoch=3)).events
+    assert [c[0] for c in room.client(epoch=Epoch(epoch=0)).commands] == ["worker"]
+    state = State(model=room.put(1.0), optimizer=room.put(2.0))
+    assert not room.say("worker", 0, epoch_end=EpochEnd(state=state, steps=3)).events
+    assert room.end("worker", 0).events[0].epoch_end.state == state
+    assert [c[0] for c in room.client(finish=Finish()).commands] == ["worker"]
+    assert room.say("worker", 0, finished=Finished()).events and room.coordinator.done

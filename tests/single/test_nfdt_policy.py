@@ -1,0 +1,173 @@
+"""The policy without a server: who gets which batch, when an epoch ends, who waits for whom."""
+
+import pytest
+
+from nfdt import rulebook
+from nfdt.schedules import START, gradient
+from nfdt.server.core import Core, Gradient
+from nfdt.server.ledger import Ledger
+from nfdt.server.plain import PlainApplier
+from nfdt.server.policy import EpochDone, EpochOver, Policy, Pushed, Release, Send, StepDone
+
+
+class Loop:
+    """Workers that take turns in a given order, as a simulated cluster would."""
+
+    def __init__(self, rule="asgd", workers=2, steps=5, **options):
+        self.applier = PlainApplier([START])
+        self.policy = Policy(Core(rulebook.make(rule), self.applier, workers), steps, **options)
+        self.hands, self.pushes, self.events = {}, [0] * workers, []
+
+    def take(self, instructions):
+        for instruction in instructions:
+            self.events.append(instruction)
+            if isinstance(instruction, Send):
+                self.hands[instruction.worker] = instruction
+
+    def ask_all(self):
+        for worker in range(len(self.pushes)):
+            self.take(self.policy.ask(worker))
+
+    def push(self, worker, note=None):
+        sent = self.hands.pop(worker)
+        self.pushes[worker] += 1
+        grad = Gradient([gradient(sent.sent[0])], 1)
+        self.take(self.policy.push(Pushed(worker, self.pushes[worker], sent.batches[0], grad, note)))
+        return sent.batches[0]
+
+    def run(self):
+        order = []
+        while self.hands:
+            order.append(self.push(min(self.hands)))
+        return order
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("rule", rulebook.names())
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_every_batch_is_pushed_once(rule, workers):
+    loop = Loop(rule, workers, steps=5)
+    loop.take(loop.policy.start_epoch(3))
+    loop.ask_all()
+    assert sorted(loop.run()) == [0, 1, 2, 3, 4]
+    (done,) = loop.of(EpochDone)
+    assert (done.epoch, done.steps, done.samples, done.staleness.total()) == (3, 5, 5, 5)
+    assert [over.worker for over in loop.of(EpochOver)] != []
+
+
+def test_ssgd_counts_rounds():
+    loop = Loop("ssgd", workers=3, steps=7)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.run()
+    assert loop.policy.core.version == 3  # 3 + 3 + 1 batches
+
+
+def test_one_worker_takes_the_batches_in_order():
+    loop = Loop(workers=1, steps=4)
+    loop.ask_all()
+    assert not loop.events, "nothing is dealt before the epoch starts"
+    loop.take(loop.policy.start_epoch(0))
+    assert loop.run() == [0, 1, 2, 3]
+
+
+def test_pulls_are_held_between_epochs():
+    loop = Loop(workers=2, steps=2)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.run()
+    loop.ask_all()
+    assert not loop.hands
+    loop.take(loop.policy.start_epoch(1))
+    assert sorted(loop.hands) == [0, 1]
+    assert all(sent.first for sent in loop.hands.values())
+
+
+def test_a_source_that_ends_unannounced():
+    loop = Loop(workers=2, steps=None)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    assert (loop.push(0), loop.push(1)) == (0, 1)
+    loop.hands.pop(0), loop.hands.pop(1)
+    loop.take(loop.policy.end_of_data(0, 2))
+    loop.take(loop.policy.end_of_data(1, 3))
+    assert loop.of(EpochDone)[0].steps == 2
+
+
+def test_staleness_counts_updates_since_the_pull():
+    loop = Loop(workers=2, steps=4)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    for worker in (0, 0, 0, 1):  # 1's second batch goes to 0, who has none left
+        loop.push(worker)
+    assert loop.of(EpochDone)[0].staleness == {0: 3, 3: 1}
+
+
+def test_lock_step_waits_for_the_client_after_each_push():
+    loop = Loop(workers=2, steps=3, lock_step=True)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.push(0, "a")
+    loop.push(1, "b")
+    assert [step.note for step in loop.of(StepDone)] == ["a"]
+    loop.take(loop.policy.step())
+    assert [(step.step, step.note, step.last) for step in loop.of(StepDone)] == [(1, "a", False), (2, "b", False)]
+    loop.take(loop.policy.step())
+    loop.run()
+    assert loop.of(StepDone)[-1].last
+    assert loop.of(EpochDone)[0].steps == 3
+
+
+def test_stopping_drops_what_is_still_computed():
+    loop = Loop(workers=2, steps=10, lock_step=True)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.push(0)
+    loop.take(loop.policy.stop_epoch())
+    assert not loop.of(EpochDone), "worker 1 is still computing"
+    before = loop.applier.params[0].copy()
+    loop.push(1)
+    assert loop.of(EpochDone)[0].steps == 1
+    assert (loop.applier.params[0] == before).all()
+
+
+def test_finish_releases_who_asks():
+    loop = Loop(workers=2)
+    loop.take(loop.policy.ask(0))
+    loop.take(loop.policy.finish())
+    loop.take(loop.policy.ask(1))
+    assert [release.worker for release in loop.of(Release)] == [0, 1]
+
+
+def test_a_leavers_batches_are_dealt_again():
+    ledger = Ledger(steps=3)
+    assert [ledger.deal(0), ledger.deal(0), ledger.deal(1)] == [0, 1, 2]
+    ledger.take_back(0)
+    assert [ledger.deal(1), ledger.deal(1), ledger.deal(1)] == [0, 1, None]
+
+
+def test_a_batch_that_was_not_dealt_is_refused():
+    with pytest.raises(ValueError, match="not dealt"):
+        Ledger(steps=3).finish(0, 1)
+
+
+def test_a_worker_that_was_away_when_an_epoch_ended_is_told():
+    """Fewer batches than workers: the epoch is over before the last worker has asked."""
+    loop = Loop(workers=3, steps=1)
+    loop.take(loop.policy.start_epoch(4))
+    loop.take(loop.policy.ask(0))
+    loop.run()
+    loop.take(loop.policy.ask(2))
+    loop.take(loop.policy.ask(1))
+    assert [(over.worker, over.epoch) for over in loop.of(EpochOver)] == [(0, 4), (2, 4), (1, 4)]
+
+
+def test_the_last_batch_goes_to_whoever_is_free_but_never_back():
+    ledger = Ledger(steps=4)
+    assert [ledger.deal(w) for w in (0, 1, 1, 0)] == [0, 1, 2, 3]
+    ledger.finish(1, 1), ledger.finish(1, 2)
+    assert ledger.steal(1) == 3
+    assert (ledger.hand(0), ledger.hand(1)) == ((0,), (3,))
+    assert ledger.steal(0) is None

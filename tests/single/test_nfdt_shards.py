@@ -1,0 +1,269 @@
+"""Sessions, servers and shards in one process: real gRPC, a model per shard, one worker whose order is fixed."""
+
+import contextlib
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from client_shim.capture.program import capture_program
+from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
+from fdt.job import ArrayData, FitArguments, JobSpec, State
+from fdt.keras import named
+from fdt.service.auth import new_token
+from fdt.service.transport import open_channel
+from fdt.trainable import Trainable, build
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.desk import Desk
+from nfdt.server.follower import FollowingDesk
+from nfdt.server.job import ServedJob, layout_of
+from nfdt.server.service import Service
+from nfdt.server.shards import merge, own, owners, slot_owners
+from nfdt.step import ownerships
+from nfdt.transport.client import Courier, Link, Outgoing
+
+pytestmark = pytest.mark.timeout(120)
+SPEC = (tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.float32), None)
+
+
+def make_model(optimizer):
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(16, "relu"), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((8,)), *layers])
+    model.compile(optimizer, "mse")
+    named("keras").build(model, SPEC)
+    return model
+
+
+class Cluster:
+    """`shards` servers in threads of this process, and one worker's courier."""
+
+    def __init__(self, directory, model, shards=1, workers=1, steps=8, **options):
+        self.blobs, self.token, self.events = LocalBlobs(directory), new_token(), []
+        self.trainable = Trainable(named("keras"), model)
+        program = capture_program(self.trainable.flavor, model, self.blobs)
+        state = State(
+            self.blobs.put_arrays(self.trainable.model_arrays()),
+            self.blobs.put_arrays(self.trainable.optimizer_arrays()),
+        )
+        data = ArrayData(state.model, "0", 0)
+        self.spec = JobSpec("j", program, state, data, FitArguments(epochs=9), options=options)
+        self.addresses = [f"unix:{directory}/{shard}.sock" for shard in range(shards)]
+        self.channel, self.steps, self.said = options.get("channel", "auto"), steps, threading.Condition()
+        self.services = [Service(self.blobs, self.token, a, self._failed) for a in self.addresses]
+        self.desks = [self._desk(shard, shards, workers) for shard in range(shards)]
+        self.owned = ownerships(self.trainable, shards)
+
+    def _desk(self, shard, shards, workers):
+        job = ServedJob(self.spec, build(self.spec.program, self.blobs), self.blobs, shard, shards, workers)
+        desk = (FollowingDesk if shard else Desk)(job, workers, self._hear)
+        self.services[shard].show(desk)
+        if shard:
+            threading.Thread(target=self._follow, args=(desk,), daemon=True).start()
+        return desk
+
+    def _follow(self, desk):
+        call = open_channel(self.addresses[0]).unary_stream(
+            "/nfdt.rpc.ParameterServer/Follow", response_deserializer=pb.Logged.FromString
+        )
+        metadata = (("authorization", f"Bearer {self.token}"),)
+        with contextlib.suppress(Exception):  # the channel ends with the test
+            desk.replay(call(pb.FollowRequest(job="j").SerializeToString(), metadata=metadata))
+
+    def _failed(self, error, detail):
+        raise AssertionError(detail)
+
+    def _hear(self, event):
+        with self.said:
+            self.events.append(event)
+            self.said.notify_all()
+
+    def courier(self, worker=0):
+        hello = pb.Hello(job="j", worker=worker, steps=self.steps)
+        directory = None if self.channel == "grpc" else self.blobs.directory
+        links = [
+            Link(address, self.token, hello, layout_of(owned.part), directory)
+            for address, owned in zip(self.addresses, self.owned, strict=True)
+        ]
+        return Courier(links)
+
+    def start(self, epoch):
+        for desk in self.desks:
+            desk.start_epoch(epoch, State())
+
+    def snapshot(self):
+        """The whole model after an epoch, as the engine puts it together."""
+        with self.said:
+            assert self.said.wait_for(lambda: len(self.events) >= len(self.desks), 30)
+            ends, self.events = sorted(self.events, key=lambda e: -e.epoch_end.steps), []
+        groups = [[self.blobs.get_arrays(getattr(e.epoch_end.state, g)) for e in ends] for g in ("model", "optimizer")]
+        return [group[0] if len(ends) == 1 else merge(group) for group in groups]
+
+    def close(self):
+        for service in self.services:
+            service.close()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Cluster(tmp_path / str(len(made)), *args, **kwargs))
+        return made[-1]
+
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+    yield make
+    for one in made:
+        one.close()
+
+
+def gradients(trainable, number):
+    rng = np.random.default_rng(number)
+    return [tf.constant(rng.normal(size=v.shape), tf.float32) for v in trainable.trainable]
+
+
+def parts(cluster, number):
+    whole, others = gradients(cluster.trainable, number), len(cluster.owned[0].part.others)
+    del others
+    return [
+        Outgoing(
+            [whole[i] for i in owned.trainable],
+            [tf.fill(v.shape, 0.5) for v in owned.part.others],
+            list(range(len(owned.part.others))),
+        )
+        for owned in cluster.owned
+    ]
+
+
+def drive(cluster, schedule):
+    """Workers push in the order of `schedule` (their numbers); one epoch."""
+    couriers = [cluster.courier(w) for w in range(max(schedule) + 1)]
+    cluster.steps = len(schedule)
+    answers, waiting = {}, []
+    for worker, courier in enumerate(couriers):
+        waiting.append(threading.Thread(target=lambda w=worker, c=courier: answers.update({w: c.ask()})))
+        waiting[-1].start()
+    cluster.start(0)
+    for thread in waiting:
+        thread.join()
+    ended = []
+    for number, worker in enumerate(schedule):
+        push = pb.Push(batch=answers[worker].weights.batches[0], samples=4)
+        if number >= len(schedule) - len(couriers):  # the last answers come together
+            pushing = threading.Thread(target=couriers[worker].push, args=(push, parts(cluster, number)))
+            pushing.start()
+            ended.append(pushing)
+            while len(schedule) - number > 1 and cluster.desks[0].policy.epoch.ledger.done <= number:
+                pushing.join(0.01)
+        else:
+            answers[worker] = couriers[worker].push(push, parts(cluster, number))
+    for thread in ended:
+        thread.join()
+    result = cluster.snapshot()
+    for courier in couriers:
+        courier.close()
+    return result
+
+
+OPTIMIZERS = {
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=1.0),
+    "adamw": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.01, use_ema=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_number_of_servers_gives_the_same_weights(cluster, name):
+    schedule = [0, 0, 1, 0, 1, 1, 0, 1]
+    results = []
+    for shards in (1, 2, 3):
+        made = cluster(make_model(OPTIMIZERS[name]()), shards, workers=2, steps=8, rule="dc_asgd(lam=0.5)")
+        results.append(drive(made, schedule))
+    for group in range(2):
+        for other in results[1:]:
+            for left, right in zip(results[0][group], other[group], strict=True):
+                np.testing.assert_array_equal(left, right)
+    start = Trainable(named("keras"), make_model(OPTIMIZERS[name]())).model_arrays()
+    assert not np.array_equal(results[0][0][0], start[0])
+
+
+@pytest.mark.parametrize("channel", ["shm", "grpc"])
+def test_weights_arrive_as_they_are(cluster, channel):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), channel=channel, rule="asgd")
+    made.start(0)
+    courier = made.courier()
+    answer = courier.ask()
+    ((positions, tensors),) = courier.pulled()
+    arrays = made.trainable.model_arrays()
+    assert len(positions) == len(arrays) + 2, "iterations and learning rate come along"
+    for array, tensor in zip(arrays, tensors, strict=False):
+        np.testing.assert_array_equal(array, tensor.numpy())
+    before = [t.numpy().copy() for t in tensors]
+    courier.push(pb.Push(batch=answer.weights.batches[0], samples=1), parts(made, 0))
+    ((positions, tensors),) = courier.pulled()
+    for old, gradient, new in zip(before, gradients(made.trainable, 0), tensors, strict=False):
+        np.testing.assert_allclose(new.numpy(), old - gradient.numpy(), rtol=1e-5, atol=1e-6)
+    courier.close()
+
+
+def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), rule="asgd")
+    made.start(0)
+    courier = made.courier()
+    batch = courier.ask().weights.batches[0]
+    link = courier.links[0]
+    say = link._say
+
+    def say_and_break(message, push):
+        say(message, push)
+        link._say = say
+        link._call.cancel()
+        return say(message, push)  # on the broken stream: the answer was lost
+
+    link._say = say_and_break
+    answer = courier.push(pb.Push(batch=batch, samples=1), parts(made, 0))
+    assert answer.HasField("weights")
+    assert made.desks[0].policy.core.version == 1
+    assert int(made.desks[0].job.trainable.model.optimizer.iterations) == 1
+    courier.close()
+
+
+def test_a_call_without_the_token_is_refused(cluster):
+    import grpc
+
+    made = cluster(make_model(keras.optimizers.SGD(1.0)))
+    made.token = "wrong"
+    with pytest.raises(grpc.RpcError, match="token"):
+        made.courier()
+
+
+def test_bytes_are_shared_out_evenly():
+    assert owners([100, 10, 10, 10], 2) == [0, 1, 1, 1]
+    assert owners([5, 5, 5, 5], 2) == [0, 1, 0, 1]
+    assert owners([7], 3) == [0]
+
+
+def test_slots_go_with_their_variables():
+    model = make_model(keras.optimizers.Adam())
+    found = slot_owners(model.optimizer, model.trainable_variables, list(range(len(model.trainable_variables))))
+    slots = [v for v in model.optimizer.variables if v.value.shape.rank]
+    assert len(slots) == 2 * len(model.trainable_variables)
+    assert all(id(v) in found for v in slots)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.SGD(0.1, global_clipnorm=1.0),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+    ],
+)
+def test_what_cannot_be_split_is_refused(optimizer):
+    trainable = Trainable(named("keras"), make_model(optimizer()))
+    own(trainable, 0, 1)
+    with pytest.raises(UserError, match="--ps must be 1"):
+        own(trainable, 0, 2)

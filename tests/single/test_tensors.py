@@ -1,0 +1,78 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fdt import structure, tensors
+from fdt.blobs import LocalBlobs
+
+ARRAYS = [
+    np.arange(6, dtype="float32").reshape(2, 3),
+    np.array(7, "int64"),
+    np.zeros((0, 4), "uint8"),
+    np.array([["a", "bcd"], ["", "ü"]], object),
+    np.arange(12).reshape(3, 4).T,
+]
+
+
+def same(a, b):
+    assert len(a) == len(b)
+    for left, right in zip(a, b, strict=True):
+        assert left.shape == right.shape
+        if left.dtype == object:
+            assert [str(v).encode() if isinstance(v, str) else v for v in left.ravel()] == list(right.ravel())
+        else:
+            np.testing.assert_array_equal(left, right)
+
+
+def test_arrays_survive_packing():
+    same(ARRAYS, tensors.unpack(tensors.pack(ARRAYS)))
+
+
+def test_arrays_are_aligned_views():
+    packed = tensors.pack(ARRAYS)
+    first = tensors.unpack(packed)[0]
+    assert first.base is not None
+    before = first.copy()
+    first += 1
+    np.testing.assert_array_equal(tensors.unpack(packed)[0], before + 1)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 20, 100])
+def test_cut_bytes_are_refused(cut):
+    with pytest.raises((ValueError, Exception), match="Received|Error parsing"):
+        tensors.unpack(bytes(tensors.pack(ARRAYS))[:cut])
+
+
+def test_a_blob_is_read_by_another_store_of_the_directory(tmp_path):
+    ref = LocalBlobs(tmp_path).put_arrays(ARRAYS)
+    views = LocalBlobs(tmp_path).get_arrays(ref)
+    LocalBlobs(tmp_path).drop(ref)
+    same(ARRAYS, views)
+    with pytest.raises(KeyError):
+        LocalBlobs(tmp_path).get(ref)
+
+
+@pytest.mark.parametrize("value", [None, 3, [1, (2, {"a": 3, "b": None})], (), {"k": []}])
+def test_structure_survives_flattening(value):
+    assert structure.unflatten(*structure.flatten(value)) == value
+
+
+def test_a_store_whose_owner_was_killed_is_removed_and_a_living_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("fdt.blobs.SHARED_MEMORY", tmp_path)
+    script = (
+        "import os, signal, pathlib, fdt.blobs as b; b.SHARED_MEMORY = pathlib.Path(os.environ['ROOT'])\n"
+        "b.LocalBlobs.create().put(b'x'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "ROOT": str(tmp_path)}, check=False, timeout=60)
+    (left,) = tmp_path.iterdir()
+    living = LocalBlobs.create()
+    other = LocalBlobs.create()
+    assert not left.exists()
+    LocalBlobs.open(str(other.directory)).close_if_left(0.0)
+    assert living.directory.exists() and other.directory.exists()
+    living.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []

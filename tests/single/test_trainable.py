@@ -1,0 +1,162 @@
+"""A program rebuilt trains as the model it was made from."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from client_shim.capture.program import capture_program
+from fdt.blobs import LocalBlobs
+from fdt.errors import CaptureError
+from fdt.job import JobSpec, State
+from fdt.keras import flavor_of, named
+from fdt.rpc import job_pb2
+from fdt.trainable import Trainable, build
+from tests.single import model_zoo
+
+pytestmark = pytest.mark.filterwarnings("default")
+SEEDED_AS_IT_TRACES = {("tf_keras", "augmented")}  # tf_keras counts in Python how often a layer drew a seed
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> LocalBlobs:
+    return LocalBlobs(tmp_path)
+
+
+def history(model: Any, x: Any, y: Any) -> dict[str, list[float]]:
+    tf.random.set_seed(7)  # tf_keras draws noise from the global generator
+    found: dict[str, list[float]] = model.fit(x, y, batch_size=20, shuffle=False, verbose=0).history
+    return found
+
+
+def state_of(trainable: Trainable, blobs: LocalBlobs) -> State:
+    return State(blobs.put_arrays(trainable.model_arrays()), blobs.put_arrays(trainable.optimizer_arrays()))
+
+
+@pytest.mark.parametrize(("name", "make"), model_zoo.CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_a_rebuilt_model_trains_the_same(name: str, make: Any, blobs: LocalBlobs) -> None:
+    keras = importlib.import_module(name)
+    keras.utils.set_random_seed(3)
+    model, x, y = make(keras)
+    flavor = flavor_of(model)
+    if not flavor.built(model):
+        flavor.build(model, tf.nest.map_structure(lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype), (x, y)))
+    program, state = capture_program(flavor, model, blobs), state_of(Trainable(flavor, model), blobs)
+    expected = history(model, x, y)
+    again = capture_program(flavor, model, blobs)
+    assert again.digest == program.digest or (name, make.__name__) in SEEDED_AS_IT_TRACES
+
+    there = build(program, blobs)
+    there.load(state, blobs)
+    assert there.model is not model and history(there.model, x, y) == expected
+    for group in ("model_arrays", "optimizer_arrays"):
+        here = getattr(Trainable(flavor, model), group)()
+        assert all(np.array_equal(a, b) for a, b in zip(here, getattr(there, group)(), strict=True))
+
+
+SCRIPT = """
+import helper, keras, tensorflow as tf
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = helper.Scaled(3)
+
+    def call(self, x) -> tf.Tensor:
+        return self.out(x)
+
+    def train_step(self, data):
+        tracker.update_state(RATE)
+        return {**super().train_step(data), "rate": tracker.result()}
+
+RATE = 0.25
+tracker = keras.metrics.Mean()
+model = Net()
+model.compile("sgd", helper.loss)
+model.fit(tf.ones((8, 5)), tf.ones((8, 3)), batch_size=4)
+"""
+HELPER = """
+import keras
+
+class Scaled(keras.layers.Dense):
+    def call(self, x):
+        return super().call(x) * FACTOR
+
+FACTOR = 2.0
+
+def loss(y, p):
+    return keras.losses.mean_squared_error(y, p)
+"""
+CAPTURE = """
+import sys
+from types import SimpleNamespace
+from client_shim.call import Run
+from client_shim.fit import fit_remotely
+from client_shim.imports import intercepted
+from client_shim.script import run_script
+from client_shim.settings import Settings
+from fdt.blobs import LocalBlobs
+from fdt.report import Reporters
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+blobs = LocalBlobs(folder)
+blobs.drop = lambda ref: None
+client = SimpleNamespace(blobs=blobs, hello=SimpleNamespace(engine="nfdt", workers=1))
+keep = lambda run, call, captured, trainable, job: (folder / "job").write_bytes(job.to_proto().SerializeToString())
+run = Run(client, Settings(), Reporters([]), instead=keep)
+with intercepted(lambda *args: fit_remotely(run, *args)):
+    sys.exit(run_script(sys.argv[2], []))
+"""
+
+
+def test_a_program_needs_neither_script_nor_modules_beside_it(blobs: LocalBlobs, tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "script.py").write_text(SCRIPT)
+    (scripts / "helper.py").write_text(HELPER)
+    command = [sys.executable, "-c", CAPTURE, str(tmp_path), str(scripts / "script.py")]
+    subprocess.run(command, check=True, timeout=100, cwd=Path(__file__).parents[2])
+    job = JobSpec.from_proto(job_pb2.JobSpec.FromString((tmp_path / "job").read_bytes()))
+    assert "helper" not in sys.modules and job.program.objects.nbytes < 100_000
+    trainable = build(job.program, blobs)
+    trainable.load(job.state, blobs)
+    logs = trainable.model.fit(tf.ones((8, 5)), tf.ones((8, 3)), batch_size=4, verbose=0).history
+    assert logs["rate"] == [0.25] and np.isfinite(logs["loss"][0])
+
+
+def test_a_state_that_does_not_fit_names_the_variable() -> None:
+    import keras
+
+    model, _, _ = model_zoo.dense(keras)
+    flavor = named("keras")
+    arrays = flavor.read(flavor.trainable(model))
+    with pytest.raises(CaptureError, match=r"Received: shape \(2, 2\) for .*kernel \(8, 3\)"):
+        flavor.write(flavor.trainable(model), [*arrays[:2], np.zeros((2, 2)), arrays[3]])
+    with pytest.raises(CaptureError, match="Received: 3 for 4"):
+        flavor.write(flavor.trainable(model), arrays[:3])
+
+
+def test_groups_share_no_variable() -> None:
+    import keras
+
+    model, _, _ = model_zoo.augmented(keras)
+    flavor = named("keras")
+    model.optimizer.build(model.trainable_variables)
+    trainable = Trainable(flavor, model)
+    groups = [trainable.trainable, trainable.non_trainable, trainable.optimizer, trainable.metrics]
+    ids = [id(v) for group in groups for v in group]
+    assert len(ids) == len(set(ids))
+    assert trainable.seeds and {id(v) for v in trainable.seeds} <= {id(v) for v in trainable.non_trainable}
+
+
+def test_only_keras_models_have_a_flavor() -> None:
+    with pytest.raises(CaptureError, match="Received: dict"):
+        flavor_of({})
+    with pytest.raises(ValueError, match="Received: 'torch'"):
+        named("torch")

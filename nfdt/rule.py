@@ -3,7 +3,7 @@
     init(params, workers)               -> (shared, mine)         mine: what every worker's slot starts as
     pull(shared, mine, params, hyper)   -> (tree to send | None to wait, shared, mine)
     push(shared, mine, params, push)    -> (Update | None to hold back, shared, mine)
-    leave(shared, worker)               -> shared                 without it the others wait for ever
+    leave(shared, mine, worker)         -> shared                 without it the others wait for ever
     flush(shared, params)               -> (Update | None, shared)
 
 `flush` is called when no worker is computing and the rule keeps those who ask waiting, or has held pushes back at an
@@ -54,14 +54,19 @@ class Push:
 
 @dataclass(frozen=True)
 class Update:
-    """What the captured optimizer is given. `momentum` "rule": the optimizer's own momentum is off."""
+    """What the captured optimizer is given, and how much of its learning rate.
+
+    momentum: "rule": the optimizer's own is off, `gradient` is the rule's whole direction mu v + g (momentum.py).
+    fresh: the g of it, of which an adaptive optimizer takes the squares; None: all of `gradient`.
+    """
 
     gradient: list[Array]
     lr_scale: Array = 1.0
     momentum: Literal["captured", "rule"] = "captured"
+    fresh: list[Array] | None = None
 
 
-def nobody_waits(shared: State, worker: int) -> State:
+def nobody_waits(shared: State, mine: State, worker: int) -> State:
     return shared
 
 
@@ -71,11 +76,16 @@ def nothing_held(shared: State, params: Tree) -> tuple[Update | None, State]:
 
 @dataclass(frozen=True)
 class Rule:
-    """An algorithm. `waits`: pulls or pushes may wait for other workers, so an overlapped step gains nothing."""
+    """An algorithm.
+
+    waits: pulls or pushes may wait for other workers, so an overlapped step gains nothing.
+    needs_sgd: its arithmetic holds only where an update is the learning rate times the direction.
+    """
 
     init: Callable[[Tree, int], tuple[State, State]]
     pull: Callable[[State, State, Tree, Hyper], tuple[Tree | None, State, State]]
     push: Callable[[State, State, Tree, Push], tuple[Update | None, State, State]]
-    leave: Callable[[State, int], State] = nobody_waits
+    leave: Callable[[State, State, int], State] = nobody_waits
     flush: Callable[[State, Tree], tuple[Update | None, State]] = nothing_held
     waits: bool = False
+    needs_sgd: bool = False

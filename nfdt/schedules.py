@@ -19,10 +19,10 @@ def gradient(weights: Array) -> Array:
     return CURVATURE * weights
 
 
-def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1) -> Array:
-    """The weights after `schedule`, plain SGD with learning rate `eta` on the server."""
+def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1, mu: float = 0.0) -> Array:
+    """The weights after `schedule`, SGD with learning rate `eta` and momentum `mu` on the server."""
     workers = sorted(set(schedule.lower()))
-    applier = PlainApplier([START], eta)
+    applier = PlainApplier([START], eta, mu)
     core = Core(rule, applier, len(workers))
     seen: dict[str, Array] = {}
     pushes = dict.fromkeys(workers, 0)

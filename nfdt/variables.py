@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
+from nfdt.momentum import off
 
 Variable = Any  # Keras's or TensorFlow's
 
@@ -39,12 +40,6 @@ def current_rate(optimizer: Any) -> Any:
     return tf.cast(tf.convert_to_tensor(rate), tf.float32)
 
 
-def momentum_of(optimizer: Any) -> float:
-    """SGD's momentum, Adam's beta_1, else 0."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return float(getattr(inner, "momentum", None) or getattr(inner, "beta_1", None) or 0.0)
-
-
 def loss_scale(optimizer: Any) -> Any | None:
     """What the loss was multiplied by, which the optimizer divides by again; None where there is no such thing."""
     if is_loss_scaled(optimizer):
@@ -59,19 +54,30 @@ def is_loss_scaled(optimizer: Any) -> bool:
 
 @contextmanager
 def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
-    """Inside, the (Keras 3) optimizer's learning rate is `scale` times its own. None: nothing to do."""
+    """Inside, the optimizer's learning rate, and its weight decay with it, is `scale` times its own. None: its own."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
     if scale is None:
         yield
         return
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    original = getattr(inner, "_get_current_learning_rate", None)
-    if original is None:
-        raise UserError("a rule that scales the learning rate needs a Keras 3 optimizer. Received: tf_keras's")
-    inner._get_current_learning_rate = lambda: tf.cast(original(), tf.float32) * scale
+    changed = _scaled(inner, scale)
+    before = {name: vars(inner)[name] for name in changed if name in vars(inner)}
+    vars(inner).update(changed)  # not setattr: what is tracked and saved with the optimizer stays as it is
     try:
         yield
     finally:
-        del inner._get_current_learning_rate
+        for name in changed:
+            del vars(inner)[name]
+        vars(inner).update(before)
+
+
+def _scaled(inner: Any, scale: Any) -> dict[str, Any]:
+    """The attributes that make the learning rate `scale` times what it is."""
+    original = getattr(inner, "_get_current_learning_rate", None)
+    if original is not None:  # Keras 3
+        return {"_get_current_learning_rate": lambda: tf.cast(original(), tf.float32) * scale}
+    if "_learning_rate" in vars(inner):  # tf_keras; a function compiled by itself would keep the first scale
+        return {"_learning_rate": current_rate(inner) * scale, "jit_compile": False}
+    raise UserError(f"a rule that scales the learning rate needs a Keras optimizer. Received: {type(inner).__name__}")
 
 
 @dataclass
@@ -86,9 +92,22 @@ class Part:
     others: Sequence[Variable] = ()
     scalars: Sequence[Variable] = ()
 
-    def apply(self, gradients: Sequence[Any], positions: Sequence[int], rate: Any | None) -> None:
-        """The captured optimizer's own update of `trainable[positions]`."""
+    def apply(
+        self, gradients: Sequence[Any], positions: Sequence[int], rate: Any = None, fresh: Sequence[Any] | None = None
+    ) -> None:
+        """The captured optimizer's own update of `trainable[positions]`.
+
+        rate: what to scale the learning rate by.  fresh: given, `gradients` hold the rule's momentum and the
+        optimizer's is off (momentum.py).
+        """
         variables = [self.trainable[i] for i in positions]
+        if fresh is not None:
+            with off(self.optimizer, variables, gradients, fresh) as given:
+                self.apply(given, positions, rate)
+            return
+        scale = loss_scale(self.optimizer)
+        if scale is not None:  # the optimizer will divide by it, and test for overflow
+            gradients = [g * tf.cast(scale, g.dtype) for g in gradients]
         with scaled_rate(self.optimizer, rate):
             if isinstance(variables[0], tf.Variable):  # tf_keras
                 self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))

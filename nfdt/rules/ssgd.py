@@ -35,7 +35,7 @@ def rule() -> Rule:
             return None, now, mine
         return *flush(now, params), mine
 
-    def leave(now: Round, worker: int) -> Round:
+    def leave(now: Round, mine: State, worker: int) -> Round:
         return Round(now.members - {worker}, now.arrived, now.mean, now.samples)
 
     def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.errors import UserError
+from nfdt.momentum import momentum_of
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.server.core import Gradient
 from nfdt.server.record import Tape, evaluate, lower
-from nfdt.variables import Part, current_rate, loss_scale, momentum_of, tensor_variable
+from nfdt.variables import Part, current_rate, tensor_variable
 
 Tensor = Any
 
@@ -67,6 +67,7 @@ class _Program:
     tape: Tape
     outputs: list[int]
     update: list[int] | None = None
+    fresh: list[int] | None = None  # given: the rule's momentum
     lr_scale: Any = 1.0  # a number, or (True, node)
     absent: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
@@ -75,8 +76,8 @@ class _Program:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        update = None if self.update is None else tuple(self.update)
-        return self.tape.key, tuple(self.outputs), update, self.lr_scale, self.absent, self.changed, self.first
+        update, fresh = (None if nodes is None else tuple(nodes) for nodes in (self.update, self.fresh))
+        return self.tape.key, tuple(self.outputs), update, fresh, self.lr_scale, self.absent, self.changed, self.first
 
     @property
     def computed(self) -> list[int]:
@@ -88,7 +89,7 @@ class _Program:
     def used(self) -> list[int]:
         """Inputs that the compiled function looks at; the first stands for the scalars."""
         operands = {n for _, *those in self.tape.operations for is_node, n in those if is_node}
-        seen = operands | set(self.computed) | set(self.update or ())
+        seen = operands | set(self.computed) | set(self.update or ()) | set(self.fresh or ())
         counts = [0] if self.first else []
         return [*counts, *(n for n in range(self.first, len(self.tape.inputs)) if n in seen)]
 
@@ -150,11 +151,12 @@ class ModelApplier:
     def _program(self, tape: Tape, update: Update | None, kept: State, arrived: Arrived) -> _Program:
         outputs = tape.outputs(kept)
         if update is None:
-            return _Program(tape, outputs, None, 1.0, (), arrived.changed)
-        if update.momentum == "rule" and self.part.optimizer is not None:
-            raise UserError('a rule with momentum of its own ("rule") is not supported yet. Received: Update.momentum')
+            return _Program(tape, outputs, absent=arrived.absent, changed=arrived.changed)
         scale = (True, update.lr_scale.node) if hasattr(update.lr_scale, "node") else update.lr_scale
-        return _Program(tape, outputs, tape.outputs(update.gradient), scale, arrived.absent, arrived.changed)
+        given = tape.outputs(update.gradient)
+        fresh = given if update.fresh is None else tape.outputs(update.fresh)
+        fresh_of_rule = fresh if update.momentum == "rule" else None
+        return _Program(tape, outputs, given, fresh_of_rule, scale, arrived.absent, arrived.changed)
 
     def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
         """The tensors of `program.outputs`, and its update of the variables."""
@@ -210,14 +212,12 @@ class ModelApplier:
 
     def _apply(self, nodes: list[Tensor], program: _Program) -> None:
         assert program.update is not None
-        scale = loss_scale(self.part.optimizer)
         kept = [i for i in range(len(program.update)) if i not in program.absent]
         gradients = [nodes[program.update[i]] for i in kept]
-        if scale is not None:  # the optimizer will divide by it, and test for overflow
-            gradients = [g * tf.cast(scale, g.dtype) for g in gradients]
+        fresh = None if program.fresh is None else [nodes[program.fresh[i]] for i in kept]
         is_node = isinstance(program.lr_scale, tuple)
         rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale
-        self.part.apply(gradients, kept, None if not is_node and rate == 1.0 else rate)
+        self.part.apply(gradients, kept, None if not is_node and rate == 1.0 else rate, fresh)
 
     # -- variables -------------------------------------------------------------------------------------------
 

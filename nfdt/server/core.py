@@ -95,8 +95,7 @@ class Core:
 
     def leave(self, worker: int) -> None:
         self.log.append(Logged("leave", worker))
-        self.shared = self.rule.leave(self.shared, worker)
-        del self.slots[worker]
+        self.shared = self.rule.leave(self.shared, self.slots.pop(worker).mine, worker)
 
     def flush(self) -> bool:
         """Have the rule apply what it holds. True when it did."""

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdt.blobs import Blobs
-from fdt.errors import CaptureError
+from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
 from fdt.trainable import Trainable
 from nfdt import rulebook
 from nfdt.lanes import lanes_of
+from nfdt.momentum import is_sgd
 from nfdt.options import Options
 from nfdt.rule import Rule
 from nfdt.server.applier import ModelApplier
@@ -18,9 +19,13 @@ from nfdt.variables import tensor_variable
 
 
 def rule_of(options: Options, optimizer: Any) -> Rule:
-    """The rule asked for, or the optimizer's default."""
+    """The rule asked for, or the optimizer's default. Raises UserError where it has no meaning for the optimizer."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return rulebook.make(options.rule or rulebook.default_for(type(inner).__name__))
+    name = options.rule or rulebook.default_for(type(inner).__name__)
+    rule = rulebook.make(name)
+    if rule.needs_sgd and not is_sgd(optimizer):
+        raise UserError(f"rule {name} needs SGD: it foresees the optimizer's steps. Received: {type(inner).__name__}")
+    return rule
 
 
 def layout_of(part: Any) -> Layout:

@@ -1,4 +1,4 @@
-"""The applier for tests and tables: NumPy arrays and plain SGD."""
+"""The applier for tests and tables: NumPy arrays and SGD."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from nfdt.tree import Array, zip_map
 
 
 class PlainApplier:
-    """w <- w - eta * lr_scale * update. Weights are never written in place."""
+    """SGD as Keras has it: m <- mu m - eta * lr_scale * update; w <- w + m. Weights are never written in place."""
 
-    def __init__(self, params: list[Array], eta: float = 0.1) -> None:
+    def __init__(self, params: list[Array], eta: float = 0.1, mu: float = 0.0) -> None:
         self.params = [np.asarray(p) for p in params]
-        self.eta = np.asarray(eta)
-        self.mu = np.asarray(0.0)
+        self.eta, self.mu = np.asarray(eta), np.asarray(mu)
+        self._momentum = [np.zeros_like(p) for p in self.params]
 
     def init(self, rule: Rule, workers: int) -> tuple[State, State]:
         return rule.init(self.params, workers)
@@ -38,5 +38,7 @@ class PlainApplier:
     def _apply(self, update: Update | None) -> bool:
         if update is not None:
             step = self.eta * update.lr_scale
-            self.params = zip_map(lambda w, u: w - step * u, self.params, update.gradient)
+            mu = self.mu if update.momentum == "captured" else 0.0
+            self._momentum = zip_map(lambda m, u: mu * m - step * u, self._momentum, update.gradient)
+            self.params = zip_map(lambda w, m: w + m, self.params, self._momentum)
         return update is not None

@@ -5,20 +5,29 @@ import numpy as np
 import numpy.testing as npt
 import pytest
 import tensorflow as tf
+import tf_keras
 
-from nfdt import rulebook
+from fdt.errors import UserError
+from nfdt import rulebook, schedules
+from nfdt.rule import Rule, Update
+from nfdt.rules import asgd
 from nfdt.schedules import START, gradient
 from nfdt.server.applier import Arrived, ModelApplier
 from nfdt.server.core import Core, Gradient
 from nfdt.server.plain import PlainApplier
 from nfdt.server.record import Recorded, Tape
 from nfdt.transport.buffers import tensor_over
-from nfdt.variables import Part
+from nfdt.tree import zip_map
+from nfdt.variables import Part, tensor_variable
 
 SCHEDULE = "abcABaCbBcaACB"
 
 
 def part_of(optimizer, values=(START,), others=()):
+    if not isinstance(optimizer, keras.optimizers.Optimizer):  # tf_keras
+        trainable = [tf.Variable(v, dtype=tf.float32) for v in values]
+        optimizer.build(trainable)
+        return Part(optimizer, trainable, [], [])
     trainable = [keras.Variable(tf.constant(v, tf.float32)) for v in values]
     frozen = [keras.Variable(tf.constant(v, tf.float32), trainable=False) for v in others]
     optimizer.build(trainable)
@@ -44,17 +53,96 @@ def train(rule, schedule, optimizer):
     return applier.params[0].numpy(), applier
 
 
-def plain(rule, schedule):
-    from nfdt import schedules
-
-    return schedules.train(rule, schedule)
+BOTH_KERAS = pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
 
 
 @pytest.mark.parametrize("name", rulebook.names())
-def test_tensorflow_and_numpy_agree(name):
-    schedule = "abcABCabcCBA" if name == "ssgd" else SCHEDULE
-    got, _ = train(rulebook.make(name), schedule, keras.optimizers.SGD(0.1))
-    npt.assert_allclose(got, plain(rulebook.make(name), schedule), rtol=1e-5)
+@BOTH_KERAS
+def test_tensorflow_and_numpy_agree(name, lib):
+    """With momentum, the captured or the rule's own, and with a scaled learning rate, in either Keras."""
+    rule = rulebook.make(name)
+    schedule = "abcABCabcCBA" if rule.waits else SCHEDULE
+    got, applier = train(rule, schedule, lib.optimizers.SGD(0.1, momentum=0.5))
+    npt.assert_allclose(got, schedules.train(rule, schedule, mu=0.5), rtol=1e-5)
+    assert rule.waits or int(applier.part.optimizer.iterations) == len(schedule) // 2
+
+
+def momentum_rule(scale=1.0):
+    """asgd whose momentum is its own: what the captured optimizer does alone, if it is off."""
+
+    def init(params, workers):
+        return [w * 0.0 for w in params], None
+
+    def push(v, mine, params, push):
+        v = zip_map(lambda v, g: push.mu * v + g, v, push.gradient)
+        return Update(v, lr_scale=scale, momentum="rule", fresh=push.gradient), v, mine
+
+    return Rule(init, asgd.rule().pull, push)
+
+
+OPTIMIZERS = {
+    "sgd": lambda o: o.SGD(0.1, momentum=0.9),
+    "plain": lambda o: o.SGD(0.1),
+    "adam": lambda o: o.Adam(0.1, amsgrad=True),
+    "adamw": lambda o: o.AdamW(0.1, weight_decay=0.01, beta_1=0.8, use_ema=True),
+    "adamax": lambda o: o.Adamax(0.1),
+    "nadam": lambda o: o.Nadam(0.1),
+    "schedule": lambda o: o.Adam(o.schedules.ExponentialDecay(0.1, 2, 0.5)),
+    "rmsprop": lambda o: o.RMSprop(0.1),
+    "adagrad": lambda o: o.Adagrad(0.1),
+}
+
+
+def alone(optimizer, steps, factor=1.0):
+    part = part_of(optimizer)
+    if factor != 1.0:
+        part.optimizer.learning_rate = 0.1 * factor
+    for _ in range(steps):
+        weights = tensor_variable(part.trainable[0]).numpy()
+        part.apply([tf.constant(gradient(weights), tf.float32)], [0])
+    return tensor_variable(part.trainable[0]).numpy()
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@BOTH_KERAS
+def test_a_rules_momentum_takes_the_place_of_the_optimizers(make, lib):
+    got, _ = train(momentum_rule(), "aAaAaAaA", make(lib.optimizers))
+    npt.assert_allclose(got, alone(make(lib.optimizers), 4), rtol=1e-5)
+
+
+@BOTH_KERAS
+def test_the_optimizers_nesterov_is_off_with_its_momentum(lib):
+    got, _ = train(momentum_rule(), "aAaAaA", lib.optimizers.SGD(0.1, momentum=0.9, nesterov=True))
+    npt.assert_allclose(got, alone(lib.optimizers.SGD(0.1, momentum=0.9), 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "nadam", "rmsprop"])
+@BOTH_KERAS
+def test_a_scaled_rate_is_a_smaller_rate(name, lib):
+    optimizer = OPTIMIZERS[name](lib.optimizers)
+    got, _ = train(momentum_rule(scale=0.25), "aAaAaA", optimizer)
+    npt.assert_allclose(got, alone(OPTIMIZERS[name](lib.optimizers), 3, factor=0.25), rtol=1e-5)
+    npt.assert_allclose(optimizer.learning_rate, 0.1)
+
+
+def test_a_loss_scale_does_not_scale_the_rules_momentum():
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), initial_scale=1024.0)
+    got, _ = train(momentum_rule(), "aAaAaA", scaled)
+    npt.assert_allclose(got, alone(keras.optimizers.Adam(0.1), 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (keras.optimizers.Lion(0.1), "must be SGD, Adam,.* Received: Lion"),
+        (keras.optimizers.RMSprop(0.1, momentum=0.9), "Received: RMSprop"),
+        (keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), "gradient accumulation"),
+        (tf_keras.optimizers.Adam(0.1, clipnorm=1.0), "clipped"),
+    ],
+)
+def test_a_rules_momentum_is_refused_where_it_means_nothing(optimizer, said):
+    with pytest.raises(UserError, match=said):
+        train(momentum_rule(), "aA", optimizer)
 
 
 def test_one_function_serves_all_workers():

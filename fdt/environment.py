@@ -18,6 +18,29 @@ def thread_variables(local_size: int) -> dict[str, str]:
     return {name: os.environ.get(name, share) for name in names}
 
 
+def bind_to_share(local_rank: int, local_size: int) -> None:
+    """Keep this process, and what it starts from now on, on its part of the host's cores.
+
+    Ranks in lock step lose up to half their speed when the scheduler, misled by threads that poll for messages, puts
+    two of them on one core (measured; benchmarks/README.md). Parts are neighbours in the machine: no two ranks on
+    one physical core, as few as can be across sockets. Nothing is done where there are more ranks than cores.
+    """
+    cpus = sorted(os.sched_getaffinity(0), key=_place)
+    if 1 < local_size <= len(cpus):
+        first, end = (len(cpus) * n // local_size for n in (local_rank, local_rank + 1))
+        os.sched_setaffinity(0, cpus[first:end])
+
+
+def _place(cpu: int) -> tuple[int, int, int]:
+    """(socket, physical core, cpu), as far as Linux says."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        socket, core = (int((topology / name).read_text()) for name in ("physical_package_id", "core_id"))
+    except (OSError, ValueError):
+        socket, core = 0, cpu
+    return socket, core, cpu
+
+
 def share_gpus(tf: Any, local_rank: int) -> str:
     """Give this process one GPU of the host's, with memory growth; return its name, or "" where there are none.
 
@@ -34,8 +57,16 @@ def share_gpus(tf: Any, local_rank: int) -> str:
 
 def local_rank() -> int:
     """This process's number among those of its host."""
-    names = ("FDT_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "HOROVOD_LOCAL_RANK")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+    return _number("FDT_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", default=0)
+
+
+def local_size() -> int:
+    """How many of this process's kind are on its host."""
+    return _number("FDT_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)
+
+
+def _number(*names: str, default: int) -> int:
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
 def log_to(path: Path) -> None:

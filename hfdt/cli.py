@@ -35,6 +35,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 NAME = "hfdt"
 RANKS, NUMBERS = "Ranks", "What is computed"
 JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
+RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 
@@ -54,7 +55,7 @@ main = program(
 
 
 def rank_options(function: Decorated) -> Decorated:
-    """--launcher, --comm."""
+    """RANK_OPTIONS."""
     launcher = option(
         RANKS,
         "--launcher",
@@ -67,7 +68,13 @@ def rank_options(function: Decorated) -> Decorated:
         type=click.Choice(["auto", "horovod", "mpi"]),
         help="What sums gradients: Horovod, or mpi4py, slower.  [default: auto, Horovod where it is installed]",
     )
-    return launcher(comm(function))
+    bind_to = option(
+        RANKS,
+        "--bind-to",
+        type=click.Choice(["cores", "none"]),
+        help="Keep each rank on its share of this machine's cores, or let the system move it.  [default: cores]",
+    )
+    return apply([launcher, comm, bind_to], function)
 
 
 def number_options(function: Decorated) -> Decorated:
@@ -107,13 +114,14 @@ def number_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
-def make_engine(workers: int, launcher: str | None, comm: str | None) -> Callable[[Path], "HfdtEngine"]:
-    """HFDT's engine, once the directory of its logs is known."""
+def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
+    """HFDT's engine by its options, once the directory of its logs is known."""
+    chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
 
     def make(logs: Path) -> "HfdtEngine":
         from hfdt.engine import HfdtEngine
 
-        return HfdtEngine(workers, logs, launcher=launcher or "auto", comm=comm or "auto")
+        return HfdtEngine(given["workers"] or DEFAULT_WORKERS, logs, **chosen)
 
     return make
 
@@ -131,7 +139,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     _check(given)
     request = Request(NAME, **{name: given[name] for name in REQUEST})
-    engine = make_engine(given["workers"] or DEFAULT_WORKERS, given["launcher"], given["comm"])
+    engine = make_engine(given)
 
     def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
         import client_shim
@@ -160,12 +168,9 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @listen_options
 @rank_options
 @option("What is shown and kept", "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' logs.")
-def serve_command(
-    workers: int | None, host: str, port: int, socket: str | None, launcher: str | None, comm: str | None, **given: Any
-) -> int:
+def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers that train for one `hfdt run --server` after another, until Ctrl-C."""
-    engine = make_engine(workers or DEFAULT_WORKERS, launcher, comm)
-    return serve(NAME, address_of(host, port, socket), given["log_dir"], engine)
+    return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given))
 
 
 main.add_command(doctor_command)
@@ -180,9 +185,10 @@ def _check(given: dict[str, Any]) -> None:
             if given[name] is not None:
                 raise UsageError(f"{flag} goes with --batch per-worker. Received: {flag} {given[name]}")
     if given["server"]:
-        for name in ("launcher", "comm"):
+        for name in RANK_OPTIONS:
             if given[name]:
-                raise UsageError(f"--{name} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}")
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}")
 
 
 if __name__ == "__main__":

@@ -15,17 +15,21 @@ from hfdt.launchers import choose_launcher
 class HfdtEngine:
     """`workers` ranks under `launcher` ("auto" | "mpi" | "gloo"), exchanging by `comm` ("auto" | "horovod" | "mpi").
 
+    `bind_to`: "cores" keeps each rank on its share of them, "none" leaves it to the scheduler.
     Raises UserError when no such launcher can work here.
     """
 
     name = "hfdt"
 
-    def __init__(self, workers: int, run_dir: Path, *, launcher: str = "auto", comm: str = "auto") -> None:
+    def __init__(
+        self, workers: int, run_dir: Path, *, launcher: str = "auto", comm: str = "auto", bind_to: str = "cores"
+    ) -> None:
         self.workers, self.run_dir = workers, run_dir
         started_by = choose_launcher(launcher, run_dir, workers)
         self.blobs = LocalBlobs.create()
         env = {
             "HFDT_COMM": comm,
+            "HFDT_BIND_TO": bind_to,
             "OMPI_MCA_btl_sm_backing_directory": str(self.blobs.directory),  # so that a killed rank's segments go too
         }
         task = Task("worker", (sys.executable, "-m", "hfdt.worker"), workers, env)

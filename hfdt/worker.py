@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fdt.environment import bind_to_share, local_rank, local_size
 from fdt.errors import UserError
 from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
 from fdt.logs import numbers
@@ -33,6 +34,8 @@ def main() -> None:
 
 
 def _warm_up(member: Member) -> tuple[Any, list[str]]:
+    if os.environ.get("HFDT_BIND_TO", "cores") == "cores":
+        bind_to_share(local_rank(), local_size())
     warm_up(computes=True)
     from hfdt.comm import choose
 

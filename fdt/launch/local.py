@@ -28,6 +28,7 @@ class LocalLauncher:
             **task.env,
             "FDT_RANK": str(rank),
             "FDT_LOCAL_RANK": str(rank),
+            "FDT_LOCAL_SIZE": str(task.count),
             **self._rank_env(rank),
         }
         return spawn(task.argv, env, self._run_dir / f"{task.role}-{rank}.log")

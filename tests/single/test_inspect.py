@@ -59,10 +59,15 @@ def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys,
     assert int(seen[0].optimizer.iterations.numpy()) == 0
 
 
-def test_a_script_without_fit_ends_as_it_ends(script, capsys):
-    path = script("raise SystemExit(3)")
-    assert inspect(path, [], "nfdt", 2, Settings()) == 3
-    assert capsys.readouterr().out == f"nfdt: {path} calls no `fit`: nothing would be sent\n"
+def test_a_script_without_fit_is_said_to_send_nothing(script, capsys):
+    path = script("print('ran')")
+    assert inspect(path, [], "nfdt", 2, Settings()) == 0
+    assert capsys.readouterr().out == f"ran\nnfdt: {path} calls no `fit`: nothing would be sent\n"
+
+
+def test_a_script_that_fails_before_its_fit_ends_as_it_ends(script, capsys):
+    assert inspect(script("raise SystemExit(3)"), [], "nfdt", 2, Settings()) == 3
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("workers", "sent"), [(1, 0), (2, 4000), (4, 6000)])

@@ -1,0 +1,55 @@
+"""What a member's process sets of its surroundings."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fdt import environment
+
+
+@pytest.mark.parametrize(
+    ("cpus", "rank", "size", "expected"),
+    [
+        ({0, 1, 2, 3}, 0, 2, [0, 1]),
+        ({0, 1, 2, 3}, 1, 2, [2, 3]),
+        ({4, 5, 6, 7, 8}, 1, 2, [6, 7, 8]),  # 5 cores for 2: none is left over
+        ({0, 1}, 0, 1, None),  # alone: the whole machine
+        ({0, 1}, 2, 3, None),  # more ranks than cores: the scheduler must share them
+    ],
+)
+def test_ranks_of_a_host_share_its_cores_out(monkeypatch, cpus, rank, size, expected):
+    bound = []
+    monkeypatch.setattr(environment, "_place", lambda cpu: (0, cpu, cpu))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: bound.append(list(chosen)))
+    environment.bind_to_share(rank, size)
+    assert bound == ([expected] if expected else [])
+
+
+def test_two_threads_of_one_core_go_to_the_same_rank(monkeypatch):
+    """Linux often numbers the second threads of all cores behind the first ones: 0 and 2 are one core, 1 and 3 too."""
+    bound = []
+    monkeypatch.setattr(environment, "_place", lambda cpu: (0, cpu % 2, cpu))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: bound.append(list(chosen)))
+    environment.bind_to_share(1, 2)
+    assert bound == [[1, 3]]
+
+
+def test_a_process_is_really_bound():
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("one core: nothing to share out")
+    code = (
+        "import os; from fdt.environment import bind_to_share, local_rank, local_size\n"
+        "bind_to_share(local_rank(), local_size()); print(*os.sched_getaffinity(0))"
+    )
+    said = []
+    for rank in range(2):
+        env = {**os.environ, "FDT_LOCAL_RANK": str(rank), "FDT_LOCAL_SIZE": "2"}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        said.append(set(map(int, done.stdout.split())))
+    assert said[0] | said[1] == set(cpus)
+    assert not said[0] & said[1]

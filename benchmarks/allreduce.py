@@ -39,11 +39,13 @@ def hfdt(workers: int, words: Sequence[str]) -> Run:
 
 
 def horovod(workers: int, words: Sequence[str]) -> Run:
-    """As horovodrun starts its ranks: mpirun, not bound to cores."""
+    """mpirun, each rank bound to its share of the cores, as HFDT binds its own (horovodrun would not bind them)."""
     from fdt.launch.mpirun import find_mpirun
 
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    flags = [*root, "--oversubscribe", "--bind-to", "none", "--map-by", "slot", "-np", str(workers)]
+    each = harness.CORES // workers
+    bound = ["--bind-to", "core", "--map-by", f"slot:PE={each}"] if each else ["--bind-to", "none"]
+    flags = [*root, "--oversubscribe", *bound, "-np", str(workers)]
     argv = [find_mpirun() or "mpirun", *flags, *harness.python("horovod_loop.py"), *words]
     return harness.run(argv, {**harness.threads(workers), **PEER})
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import site
 import sys
 import sysconfig
@@ -35,7 +36,8 @@ def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
 @contextlib.contextmanager
 def local_modules_by_value() -> Iterator[None]:
     """Within, cloudpickle carries the modules beside the script whole: workers may not be able to import them."""
-    modules = [m for m in list(sys.modules.values()) if _is_local(m)]
+    installed = _installed()  # once: TensorFlow brings 4,000 modules
+    modules = [m for m in list(sys.modules.values()) if _is_local(m, installed)]
     added = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in added:
         cloudpickle.register_pickle_by_value(module)
@@ -46,21 +48,20 @@ def local_modules_by_value() -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_local(module: ModuleType) -> bool:
+def _is_local(module: ModuleType, installed: tuple[str, ...]) -> bool:
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name not in sys.modules or name.partition(".")[0] in _OURS:
         return False
-    path = Path(file).resolve()
-    return not any(path.is_relative_to(root) for root in _installed())
+    return not file.startswith(installed) and not str(Path(file).resolve()).startswith(installed)
 
 
 _OURS = ("fdt", "client_shim", "hfdt", "nfdt")
 
 
-def _installed() -> list[Path]:
-    """Where Python and what pip installs live: importable in every worker."""
+def _installed() -> tuple[str, ...]:
+    """Where Python and what pip installs live: importable in every worker. Each as it is named and as it resolves."""
     roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots |= {*site.getsitepackages(), site.getusersitepackages()}
     roots |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
-    return [Path(root).resolve() for root in roots if root]
+    return tuple(f"{path}{os.sep}" for root in roots if root for path in {root, Path(root).resolve()})

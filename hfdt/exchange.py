@@ -41,7 +41,7 @@ class StepGroup:
         touched = forward.take_touched(step)
         wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
         indices = gather.indices() if gather else []
-        added = step.sum([*wire, *indices, *forward.weigh_touched(step, touched)], "gradient")
+        added = step.timed_sum([*wire, *indices, *forward.weigh_touched(step, touched)], "gradient")
         forward.write(touched, added[len(wire) + len(indices) :])
         wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
         return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])

@@ -143,6 +143,7 @@ class Session:
     def train(self, source: Any, epoch: int, on_batch: OnBatch) -> dict[str, float]:
         """One epoch; its logs over all ranks."""
         self.sharded.counted.assign([0, 0, 1])
+        self.sharded.waited.assign(0.0)
         self.epoch_steps = self.steps(source, epoch) or None
         model = self.trainable.model
         callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, self.epoch_steps)
@@ -170,6 +171,10 @@ class Session:
     def samples(self) -> int:
         """Samples this rank has trained on in this epoch."""
         return int(self.sharded.counted[0])
+
+    def waited(self) -> float:
+        """Seconds of this epoch that this rank's gradients waited for the other ranks', the exchange included."""
+        return float(self.sharded.waited)
 
     def step_bytes(self) -> int:
         """Bytes this rank sends (and receives) a step: a ring passes each buffer on 2 (n - 1) / n times."""

@@ -32,6 +32,7 @@ class Sharded:
         self.model, self.flavor = trainable.model, trainable.flavor
         self.totals = Totals(terms.comm, trainable.metrics)
         self.counted = tf.Variable([0, 0, 1], dtype=tf.int64, trainable=False)  # samples; last step's mine, total
+        self.waited = terms.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._split, terms.may_idle = split, may_idle
 
     @contextlib.contextmanager

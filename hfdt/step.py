@@ -40,7 +40,7 @@ class Terms:
     """What holds for every step of a job.
 
     `averaged`: variables that the forward pass may change, by id. `seen_scalar_loss` and `sent_bytes` (per step, by
-    what is exchanged) are filled in by tracing.
+    what is exchanged) are filled in by tracing. `waited`: seconds that gradients spent in the exchange are added to it.
     """
 
     comm: Comm
@@ -51,6 +51,7 @@ class Terms:
     fp16: bool = False
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
+    waited: Variable | None = None
 
 
 class Step:
@@ -92,6 +93,16 @@ class Step:
         self._calls += 1
         self.terms.sent_bytes[name] = sum(_nbytes(t) for t in tensors)
         return self.comm.sum(tensors, name)
+
+    def timed_sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
+        """`sum`; what it took from when this rank was ready is added to the terms' `waited`."""
+        with tf.control_dependencies(tensors):
+            ready = tf.timestamp()
+        added = self.sum(tensors, what)
+        if self.terms.waited is not None:
+            with tf.control_dependencies(added):
+                self.terms.waited.assign_add(tf.timestamp() - ready)
+        return added
 
 
 _here = threading.local()

@@ -159,13 +159,15 @@ class Worker:
         watch = Watch(self, epoch)
         start = time.monotonic()
         logs = job.session.train(job.source, epoch, watch.on_batch)
+        seconds = time.monotonic() - start
         sent = job.session.step_bytes() * watch.steps
         self._bytes += sent
         end = EpochEnd(
             epoch=epoch,
             steps=watch.steps,
             samples=job.session.samples(),
-            seconds=time.monotonic() - start,
+            seconds=seconds,
+            busy_seconds=max(0.0, seconds - job.session.waited()),
             bytes_sent=sent,
             bytes_received=sent,
         )

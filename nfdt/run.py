@@ -77,6 +77,7 @@ class Tally:
         self._trainable.model.reset_metrics()
         self._start = self._trainable.metric_arrays()
         self.steps = self.samples = 0
+        self.busy = 0.0  # seconds
         self.logs: dict[str, Any] = {}
         self.since = time.monotonic()
 
@@ -148,6 +149,7 @@ class Run:
         self._threads: list[threading.Thread] = []
         self._finishing = False
         self._vary_seeds()
+        step.trace(self._source.element_spec, self._owned)
 
     def start(self) -> None:
         for courier in self._couriers:
@@ -193,12 +195,14 @@ class Run:
         return self._train(courier, weights.epoch, index, batch)
 
     def _train(self, courier: Courier, epoch: int, index: int, batch: Any) -> pb.ToWorker:
-        start = time.monotonic()
         samples = int(tf.nest.flatten(batch)[0].shape[0])
         with self._computing:
+            start = time.monotonic()
             gradient, changes, changed, logs = self._step.run(batch, self._owned, courier.pulled())
             self._tally.add(samples, logs)
-            message = pb.Push(batch=index, samples=samples, seconds=time.monotonic() - start)
+            seconds = time.monotonic() - start
+            self._tally.busy += seconds
+            message = pb.Push(batch=index, samples=samples, seconds=seconds)
             if self._lock_step:
                 message.logs.update(self._tally.floats())
                 message.metrics.CopyFrom(self._member.blobs.put_arrays(self._tally.metrics()))
@@ -232,6 +236,7 @@ class Run:
             logs=tally.floats(),
             metrics=self._member.blobs.put_arrays(tally.metrics()),
             seconds=time.monotonic() - tally.since,
+            busy_seconds=tally.busy,
             bytes_sent=sent - before[0],
             bytes_received=received - before[1],
         )

@@ -66,6 +66,16 @@ class Step:
         self._every_pull: list[Any] = []
         self._function = self._compile()
 
+    def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
+        """Compile before the first batch: a worker that traces in the midst of it is seconds stale to the others.
+
+        `batch`: a tree of tf.TypeSpec, as the source's batches fit it.
+        """
+        if not self._model.run_eagerly and self._found is None:
+            self._every_pull = [v for shard in owned for v in (*shard.part.trainable, *shard.part.scalars)]
+            weights = [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
+            self._function.get_concrete_function(batch, weights)
+
     def run(
         self, batch: Any, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]
     ) -> tuple[list[Tensor | None], list[Tensor], list[int], dict[str, Tensor]]:

@@ -17,6 +17,7 @@ class Worker:
     steps: int = 0
     samples: int = 0
     seconds: float = 0.0  # spent training, waits for others included
+    busy_seconds: float = 0.0  # without them
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Totals:
             worker.steps += share.steps
             worker.samples += share.samples
             worker.seconds += share.seconds
+            worker.busy_seconds += share.busy_seconds
 
 
 class Summary(Reporter):
@@ -102,14 +104,13 @@ def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
 
 
 def speed_up(totals: Totals) -> float:
-    """Workers' own training time over wall time: what one of them, working alone at its pace here, would have needed.
+    """The workers' computing time added, over wall time: one worker, at its pace here, would have needed the sum.
 
-    An upper bound: time a worker waits for the others counts as its own, and workers that share cores are slower than
-    one alone would be. benchmarks/ measure the real one.
+    An estimate: too high where workers share cores, and so slow one another down; benchmarks/ measure the real one.
     """
     if not totals.seconds:
         return 0.0
-    return min(len(totals.workers), sum(worker.seconds for worker in totals.workers.values()) / totals.seconds)
+    return sum(worker.busy_seconds for worker in totals.workers.values()) / totals.seconds
 
 
 def _trained(totals: Totals) -> str:
@@ -121,7 +122,7 @@ def _trained(totals: Totals) -> str:
 
 def _speed_up(totals: Totals) -> str:
     estimate = speed_up(totals)
-    return f"{estimate:.2f} at most (the workers' training time added, over wall time)" if estimate else ""
+    return f"about {estimate:.2f} (the workers' computing time added, over wall time)" if estimate else ""
 
 
 def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
@@ -134,7 +135,8 @@ def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
 
 
 def _share(worker: Worker) -> str:
-    return f"{worker.samples:,} samples, {worker.steps:,} steps, {text.duration(worker.seconds)}"
+    busy = f", computing {worker.busy_seconds / worker.seconds:.0%} of it" if worker.seconds else ""
+    return f"{worker.samples:,} samples, {worker.steps:,} steps, {text.duration(worker.seconds)}{busy}"
 
 
 def as_record(totals: Totals, workers: int) -> Mapping[str, object]:
@@ -143,6 +145,6 @@ def as_record(totals: Totals, workers: int) -> Mapping[str, object]:
         "workers": workers,
         **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness")},
         "samples_per_second": totals.samples / totals.seconds if totals.seconds else 0.0,
-        "speed_up_at_most": speed_up(totals),
+        "speed_up": speed_up(totals),
         "per_worker": {rank: vars(worker) for rank, worker in sorted(totals.workers.items())},
     }

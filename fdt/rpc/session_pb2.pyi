@@ -112,7 +112,7 @@ class Ready(_message.Message):
     def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received")
+    __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received", "busy_seconds")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,13 +126,15 @@ class Progress(_message.Message):
     LOGS_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     samples: int
     logs: _containers.ScalarMap[str, float]
     bytes_sent: int
     bytes_received: int
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ...) -> None: ...
+    busy_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
 
 class StepEnd(_message.Message):
     __slots__ = ("step", "logs", "state", "metrics", "last")
@@ -156,23 +158,25 @@ class StepEnd(_message.Message):
     def __init__(self, step: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., last: bool = ...) -> None: ...
 
 class WorkerShare(_message.Message):
-    __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received")
+    __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received", "busy_seconds")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     steps: int
     samples: int
     seconds: float
     bytes_sent: int
     bytes_received: int
-    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ...) -> None: ...
+    busy_seconds: float
+    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers")
+    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +202,7 @@ class EpochEnd(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     steps: int
     samples: int
@@ -209,7 +214,8 @@ class EpochEnd(_message.Message):
     bytes_sent: int
     bytes_received: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerShare]
-    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ...) -> None: ...
+    busy_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
 
 class Evaluated(_message.Message):
     __slots__ = ("epoch", "logs", "metrics")

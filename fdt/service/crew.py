@@ -66,6 +66,7 @@ def share_of(rank: int, end: EpochEnd) -> WorkerShare:
         seconds=end.seconds,
         bytes_sent=end.bytes_sent,
         bytes_received=end.bytes_received,
+        busy_seconds=end.busy_seconds,
     )
 
 

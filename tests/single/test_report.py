@@ -30,8 +30,8 @@ def progress(rank, step, samples, **logs):
 
 def epoch_end(**extra):
     shares = [
-        WorkerShare(rank=0, steps=6, samples=384, seconds=3.0),
-        WorkerShare(rank=1, steps=4, samples=256, seconds=2),
+        WorkerShare(rank=0, steps=6, samples=384, seconds=3.0, busy_seconds=2.4),
+        WorkerShare(rank=1, steps=4, samples=256, seconds=2, busy_seconds=2),
     ]
     end = EpochEnd(epoch=0, steps=10, samples=640, extra=extra, seconds=4.0, bytes_sent=3000, bytes_received=2_000_000)
     end.workers.extend(shares)
@@ -163,11 +163,11 @@ def test_summary_is_a_fact_a_line_on_stderr(capsys):
         "workers": "2",
         "trained": "1 epoch, 10 steps, 640 samples, 4.0s",
         "throughput": "160 samples/s",
-        "speed-up": "1.25 at most (the workers' training time added, over wall time)",
+        "speed-up": "about 1.10 (the workers' computing time added, over wall time)",
         "moved": "3 kB sent, 2 MB received by workers",
         "staleness": "mean 1.25, median 1, largest 3",
-        "worker 0": "384 samples, 6 steps, 3.0s",
-        "worker 1": "256 samples, 4 steps, 2.0s",
+        "worker 0": "384 samples, 6 steps, 3.0s, computing 80% of it",
+        "worker 1": "256 samples, 4 steps, 2.0s, computing 100% of it",
         "logs": "/logs",
     }
 

@@ -9,6 +9,7 @@ import click
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     TRAINING,
+    Count,
     apply,
     job_options,
     listen_options,
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "hfdt"
-RANKS, NUMBERS = "Ranks", "What is computed"
+RANKS, NUMBERS, ALGORITHM = "Ranks", "What is computed", "The algorithm"
 JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
+PER_WORKER_RULES = ("allreduce", "local_sgd")  # the others cut the script's own batches
 
 EXAMPLES = """\b
 Examples:
@@ -45,6 +47,7 @@ Examples:
   hfdt run train.py -np 4 --epochs 10           what follows the script is the script's, but -np
   hfdt run --log-dir logs train.py -np 4        our options stand before the script
   hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
+  hfdt run --rule dane train.py -np 4           two averages an epoch instead of one a batch
   hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
 """
 
@@ -77,10 +80,69 @@ def rank_options(function: Decorated) -> Decorated:
     return apply([launcher, comm, bind_to], function)
 
 
+class Redundancy(Count):
+    """A number of workers, or "auto"."""
+
+    def __init__(self) -> None:
+        super().__init__("a number of workers (or auto)")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
+def rule_names() -> str:
+    """The rules' names, without importing them."""
+    files = (Path(__file__).parent / "rules").glob("*.py")
+    return ", ".join(sorted(file.stem for file in files if not file.stem.startswith("_")))
+
+
+def rule_options(function: Decorated) -> Decorated:
+    """--rule, and the parameters of rules that have an option of their own (hfdt/rulebook.py, OPTIONS)."""
+    steps, epochs = Count("a number of batches"), Count("a number of epochs")
+    add = [
+        option(
+            ALGORITHM,
+            "--rule",
+            metavar="NAME|NAME(PARAMETER=VALUE)",
+            help=f"What ranks exchange, and when: {rule_names()}, or a file of your own.  [default: allreduce]",
+        ),
+        option(ALGORITHM, "--local-steps", type=steps, metavar="K", help="local_sgd: average after K batches."),
+        option(ALGORITHM, "--local-epochs", type=epochs, metavar="N", help="dane, admm: passes over a worker's data."),
+        option(
+            ALGORITHM,
+            "--local-solver",
+            type=click.Choice(["optimizer", "cg"]),
+            help="dane, admm: the script's optimizer, or conjugate gradients where the loss is a quadratic.",
+        ),
+        option(ALGORITHM, "--dane-eta", type=float, metavar="ETA", help="dane: weight of the whole gradient."),
+        option(ALGORITHM, "--dane-mu", type=float, metavar="MU", help="dane: pull to where the round began."),
+        option(ALGORITHM, "--admm-rho", type=float, metavar="RHO", help="admm: the spring between workers."),
+        option(
+            ALGORITHM,
+            "--redundancy",
+            type=Redundancy(),
+            metavar="R|auto",
+            help="coded: workers that compute each block of a batch.  [default: auto, from measured times]",
+        ),
+        option(
+            ALGORITHM,
+            "--coding",
+            type=click.Choice(["xor", "int32"]),
+            help="coded: packets of the floats' bits, exact, or of fixed-point numbers in [-10, 10].  [default: xor]",
+        ),
+        option(
+            ALGORITHM,
+            "--placement",
+            type=click.Choice(["paper", "groups", "cyclic"]),
+            help="coded: which workers compute which blocks.  [default: paper]",
+        ),
+    ]
+    return apply(add, function)
+
+
 def number_options(function: Decorated) -> Decorated:
     """What changes the numbers, or how they are come by."""
     add = [
-        option(NUMBERS, "--rule", metavar="NAME", help="The algorithm.  [default: allreduce]"),
         option(NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats: half the bytes."),
         option(
             NUMBERS,
@@ -131,12 +193,16 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @option(TRAINING, "--sync", is_flag=True, help="What HFDT does anyway. Also taken after the script.")
 @option(TRAINING, "--async", "asynchronous", is_flag=True, hidden=True)
 @seed_option
+@rule_options
 @number_options
 @rank_options
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    from hfdt import rulebook
+
+    given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
     request = Request(NAME, **{name: given[name] for name in REQUEST})
     engine = make_engine(given)
@@ -184,6 +250,11 @@ def _check(given: dict[str, Any]) -> None:
         for name, flag in PER_WORKER_ONLY.items():
             if given[name] is not None:
                 raise UsageError(f"{flag} goes with --batch per-worker. Received: {flag} {given[name]}")
+    rule = (given["rule"] or "allreduce").partition("(")[0]
+    if given["batch"] == "per-worker" and rule not in PER_WORKER_RULES:
+        raise UsageError(f"--batch per-worker goes with rule {' or '.join(PER_WORKER_RULES)}. Received: rule {rule}")
+    if given["fp16_allreduce"] and rule != "allreduce":
+        raise UsageError(f"--fp16-allreduce goes with rule allreduce. Received: rule {rule}")
     if given["server"]:
         for name in RANK_OPTIONS:
             if given[name]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from hfdt import forward
 from hfdt import step as steps
-from hfdt.rule import Rule, Tree
+from hfdt.rule import StepRule, Tree
 from hfdt.step import Step, Tensor, Variable
 
 Apply = Callable[[Tree, list[Any]], Any]
@@ -46,10 +46,6 @@ class StepGroup:
         wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
         return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])
 
-    def bcast(self, tensors: Sequence[Tensor], root: int = 0) -> Tree:
-        keep = [t if self.rank == root else tf.zeros_like(t) for t in tensors]
-        return self._step.sum(keep, "bcast")
-
 
 class StepLocal:
     """A rank's gradient and the script's optimizer, as a rule sees them. See hfdt/rule.py, Local."""
@@ -69,7 +65,7 @@ class StepLocal:
 class Exchange:
     """Runs a rule where Keras would apply gradients. Its `apply` is given to `Flavor.replace_apply`."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: StepRule) -> None:
         self._rule = rule
         self._states: dict[tuple[int, ...], list[Variable]] = {}  # one per optimizer, by the variables it moves
 

@@ -1,19 +1,26 @@
 """One program on one rank, kept warm: jobs of the same program reuse its traced functions."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from fdt.data.feed import FeedSource
+from fdt.errors import CaptureError
 from fdt.logs import numbers
 from fdt.tensors import Array
-from hfdt import batchnorm, checks, forward, losses, metrics, per_worker, rule
+from hfdt import batchnorm, checks, forward, losses, metrics, per_worker, rounds, rulebook
 from hfdt import split as splitting
-from hfdt.comm import Comm
+from hfdt.blocks import Blocks
+from hfdt.comm import Comm, multicasting
 from hfdt.exchange import Exchange
 from hfdt.listening import OnBatch, listening
 from hfdt.probe import Probe
+from hfdt.rounds import Rounds
+from hfdt.rule import BlockRule, RoundRule, StepRule
+from hfdt.rules import allreduce
 from hfdt.sharded import Sharded
 from hfdt.step import Terms
 
@@ -33,6 +40,10 @@ class Session:
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
         self.trainable, self.comm, self.options = trainable, comm, dict(options)
         self._stack = contextlib.ExitStack()
+        self.rule = rulebook.make(options.get("rule", rulebook.DEFAULT))
+        self.rounds: Rounds | None = None
+        self.blocks: Blocks | None = None
+        self._sent_before = 0
         self.sharded: Sharded
         self.epoch_steps: int | None = None  # of the epoch at hand
         self.per_worker = options.get("batch", "global") == "per-worker" and comm.size > 1
@@ -47,15 +58,24 @@ class Session:
         `rebuilt`: sources that each rank built for itself, and that may have come out different. `lock_step`: the
         client is asked after every step.
         """
-        self._set_steps_per_execution(1 if lock_step else self._at_once)
+        self._set_steps_per_execution(1 if lock_step else self._steps_at_once())
         sources = [s for s in (source, validation) if s is not None]
         idle = self.per_worker or any(checks.may_idle(s, self.comm.size) for s in sources)
         if self.comm.size > 1:
             checks.same_everywhere(self.comm, rebuilt)
         if hasattr(self, "sharded"):
             self.sharded.allow_idle(idle)
+            if self.rounds is not None:
+                self.rounds.restart()
             return []
         return self._attach(source, idle)
+
+    def _steps_at_once(self) -> int:
+        """The script's own, or what divides a round: rounds end between executions."""
+        if isinstance(self.rule, BlockRule):
+            return 1
+        batches = self.rule.batches if isinstance(self.rule, RoundRule) else 0
+        return math.gcd(self._at_once, batches) if batches else self._at_once
 
     def _set_steps_per_execution(self, count: int) -> None:
         model = self.trainable.model
@@ -71,17 +91,37 @@ class Session:
         terms, layers, notes = self._terms()
         split = False
         if self.comm.size > 1:
-            self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
-            notes += self._probe(source, terms)
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
+                notes += self._probe(source, terms)
+                if isinstance(self.rule, StepRule):
+                    self._stack.enter_context(stack.pop_all())
             split, more = self._decide_split(terms)
             notes += more
+            self._refuse_what_blocks_cannot(terms)
             terms.sent_bytes.clear()
         if self.per_worker:
             notes += self._scale_rate(source)
-        exchange = Exchange(rule.find(self.options.get("rule", "allreduce")))
+        exchange, more = self._exchange(terms)
         self.sharded = Sharded(self.trainable, terms, exchange, split=split, may_idle=may_idle)
         self._stack.enter_context(self.sharded.attached())
-        return notes
+        if self.blocks is not None:
+            more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
+        return notes + more
+
+    def _exchange(self, terms: Terms) -> tuple[Exchange | Rounds | Blocks, list[str]]:
+        """What runs the rule, and what the rule means for the script."""
+        if isinstance(self.rule, StepRule):
+            return Exchange(self.rule), []
+        if isinstance(self.rule, BlockRule):
+            if self.comm.size == 1:  # nobody to send to
+                return Exchange(allreduce.rule()), []
+            self.blocks = Blocks(self.rule, self.trainable, self.comm, multicasting(self.comm), terms)
+            return self.blocks, []
+        assert isinstance(self.rule, RoundRule)
+        slots = [v for v in map(forward.raw, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
+        self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
+        return self.rounds, [rounds.says(self.options["rule"].partition("(")[0], self.rule)]
 
     def _terms(self) -> tuple[Terms, list[Any], list[str]]:
         trainable = self.trainable
@@ -90,11 +130,12 @@ class Session:
         layers = [] if local else found
         notes = (
             ["BatchNorm's statistics are each rank's own: numbers differ from a single machine's"]
-            if local and found
+            if found and (local or not isinstance(self.rule, StepRule))
             else []
         )
         own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
-        averaged = forward.averaged(trainable.non_trainable, [*trainable.seeds, *batchnorm.variables(layers)])
+        synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepRule) else []
+        averaged = forward.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
         fp16 = self.options.get("fp16_allreduce", "") in ("1", "true", "True")
         terms = Terms(self.comm, own_step=own, averaged=averaged, fp16=fp16)
         return terms, layers, notes if self.comm.size > 1 else []
@@ -105,16 +146,32 @@ class Session:
         except IndexError:  # no data: Keras has its own words for it
             return []
         local = self.options.get("batch_norm", "sync") == "local" and bool(batchnorm.find(self.trainable.model))
-        allow = local or self.options.get("allow_inexact", "") in ("1", "true", "True")
+        allow = local or self._allows_inexact()
         fp16, terms.fp16 = terms.fp16, False
         findings = Probe(self.trainable, terms, whole).run(allow_inexact=allow)
         terms.reading, terms.fp16 = findings.reading, fp16
         return [] if local else findings.notes
 
+    def _refuse_what_blocks_cannot(self, terms: Terms) -> None:
+        """A block's forward pass cannot ask for the batch's other blocks. Asked after the probe has run a step."""
+        if not isinstance(self.rule, BlockRule) or self._allows_inexact():
+            return
+        asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
+        if asked:
+            raise CaptureError(
+                "--rule coded works on blocks of a batch one by one. Received: a model that needs the whole batch "
+                f"({', '.join(sorted(asked))}); --allow-inexact takes each block's own"
+            )
+
+    def _allows_inexact(self) -> bool:
+        return self.options.get("allow_inexact", "") in ("1", "true", "True")
+
     def _decide_split(self, terms: Terms) -> tuple[bool, list[str]]:
         model = self.trainable.model
-        if not model.jit_compile or model.run_eagerly:
+        if not model.jit_compile or model.run_eagerly or isinstance(self.rule, RoundRule):
             return False, []
+        if isinstance(self.rule, BlockRule):
+            return False, ["jit_compile is off: the rule runs a batch's blocks one by one"]
         reason = splitting.why_not(self.trainable.flavor, model, terms)
         return not reason, [f"jit_compile is off: {reason}"] if reason else []
 
@@ -130,6 +187,8 @@ class Session:
     # -- state -----------------------------------------------------------------------------------------------------
     def loaded(self) -> None:
         """New state has been loaded: part the ranks' random numbers. Rank 0 keeps the script's own."""
+        if isinstance(self.rule, BlockRule):
+            return  # a block's random numbers are its own, whoever works on it
         for seed in self.trainable.seeds:
             variable = forward.raw(seed)
             shift = tf.one_hot(0, tf.size(variable), on_value=self.comm.rank * SEED_STRIDE, off_value=0, dtype=tf.int64)
@@ -137,6 +196,10 @@ class Session:
 
     # -- running ---------------------------------------------------------------------------------------------------
     def steps(self, source: Any, epoch: int) -> int | None:
+        count = self._pass_steps(source, epoch)
+        return count and count * (self.rounds.passes if self.rounds is not None else 1)
+
+    def _pass_steps(self, source: Any, epoch: int) -> int | None:
         count = source.count(epoch)
         return per_worker.steps(count, self.comm.size) if self.per_worker else count
 
@@ -145,13 +208,36 @@ class Session:
         self.sharded.counted.assign([0, 0, 1])
         self.sharded.waited.assign(0.0)
         self.epoch_steps = self.steps(source, epoch) or None
+        steps = self._pass_steps(source, epoch) or None
+        if self.blocks is not None:
+            self._sent_before = self.blocks.sent_bytes
+            self.blocks.begin_epoch()
+            with self._eagerly():
+                return self._fit(source.slices(epoch, 0, 1), epoch, steps, on_batch)
+        if self.rounds is None:
+            return self._fit(self._dataset(source, epoch), epoch, steps, on_batch)
+        return self.rounds.epoch(
+            self._reader(source, epoch), lambda data, asked: self._fit(data, epoch, steps, asked), on_batch
+        )
+
+    @contextlib.contextmanager
+    def _eagerly(self) -> Iterator[None]:
+        """Keras runs its steps as Python within: the rule compiles their parts (hfdt/blocks.py)."""
         model = self.trainable.model
-        callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, self.epoch_steps)
+        asked, model.run_eagerly = model.run_eagerly, True
+        try:
+            yield
+        finally:
+            model.run_eagerly = asked
+
+    def _fit(self, data: Any, epoch: int, steps: int | None, on_batch: OnBatch) -> dict[str, float]:
+        model = self.trainable.model
+        callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, steps)
         history = model.fit(
-            self._dataset(source, epoch),
+            data,
             initial_epoch=epoch,
             epochs=epoch + 1,
-            steps_per_epoch=self.epoch_steps,
+            steps_per_epoch=steps,
             shuffle=False,
             verbose=0,
             callbacks=callbacks,
@@ -173,17 +259,35 @@ class Session:
         return int(self.sharded.counted[0])
 
     def waited(self) -> float:
-        """Seconds of this epoch that this rank's gradients waited for the other ranks', the exchange included."""
-        return float(self.sharded.waited)
+        """Seconds of this epoch that this rank waited for the other ranks, the exchange included."""
+        return float(self.sharded.waited) + sum(
+            each.waited_s for each in (self.rounds, self.blocks) if each is not None
+        )
 
-    def step_bytes(self) -> int:
-        """Bytes this rank sends (and receives) a step: a ring passes each buffer on 2 (n - 1) / n times."""
+    def sent_bytes(self, steps: int) -> int:
+        """Bytes this rank has sent (and received) in `steps` of the epoch at hand.
+
+        A ring passes each buffer on 2 (n - 1) / n times.
+        """
         size = self.comm.size
-        return round(sum(self.sharded.terms.sent_bytes.values()) * 2 * (size - 1) / size)
+        if self.blocks is not None:
+            return self.blocks.sent_bytes - self._sent_before
+        if self.rounds is not None:
+            buffers = self.rounds.sent_bytes
+        else:
+            buffers = sum(self.sharded.terms.sent_bytes.values()) * steps
+        return round(buffers * 2 * (size - 1) / size)
 
     def close(self) -> None:
         """Take everything off the model."""
         self._stack.close()
+
+    def _reader(self, source: Any, epoch: int) -> Callable[[], Any]:
+        """Opens the rank's part of the epoch, from its start and in the same order every time."""
+        if isinstance(source, FeedSource) and self.rounds is not None and self.rounds.passes_in_all > 1:
+            kept = self._dataset(source, epoch).cache()  # the client draws it once
+            return lambda: kept
+        return lambda: self._dataset(source, epoch)
 
     def _dataset(self, source: Any, epoch: int) -> Any:
         if self.per_worker:

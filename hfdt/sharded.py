@@ -12,9 +12,11 @@ import tensorflow as tf
 
 from hfdt import autograph, forward
 from hfdt import step as steps
+from hfdt.blocks import Blocks
 from hfdt.exchange import Exchange
 from hfdt.metrics import Held, Totals
 from hfdt.patches import Patch, patched
+from hfdt.rounds import Rounds
 from hfdt.split import run_split
 from hfdt.step import ExchangeInCompiled, Reading, Step, Tensor, Terms
 
@@ -27,13 +29,20 @@ class Sharded:
     `may_idle`: some global batch may be smaller than there are ranks.
     """
 
-    def __init__(self, trainable: Any, terms: Terms, exchange: Exchange, *, split: bool, may_idle: bool) -> None:
+    def __init__(
+        self, trainable: Any, terms: Terms, exchange: Exchange | Rounds | Blocks, *, split: bool, may_idle: bool
+    ) -> None:
         self.trainable, self.terms, self.exchange = trainable, terms, exchange
         self.model, self.flavor = trainable.model, trainable.flavor
         self.totals = Totals(terms.comm, trainable.metrics)
         self.counted = tf.Variable([0, 0, 1], dtype=tf.int64, trainable=False)  # samples; last step's mine, total
         self.waited = terms.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._split, terms.may_idle = split, may_idle
+        self.own_step = self.model.train_step
+        self._blocks = exchange if isinstance(exchange, Blocks) else None
+        self._rounds = exchange if isinstance(exchange, Rounds) else None
+        if self._rounds is not None:
+            self._rounds.kept.append(self.counted)
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -49,9 +58,13 @@ class Sharded:
             patches.append(Patch(optimizer, "finalize_variable_values", _nothing))  # the client's Keras does it, once
         with contextlib.ExitStack() as stack:
             stack.enter_context(patched(patches))
-            if self.terms.comm.size > 1:
-                for each in self.flavor.optimizers(model):  # a custom train_step may keep several
+            for each in self.flavor.optimizers(model):  # a custom train_step may keep several
+                if self._rounds is not None:
+                    inner = getattr(each, "inner_optimizer", each)
+                    stack.enter_context(self.flavor.replace_apply(inner, self.exchange.apply))
+                elif self.terms.comm.size > 1:
                     stack.enter_context(self.flavor.replace_apply(each, self.exchange.apply))
+            if self.terms.comm.size > 1 and self._rounds is None:
                 _set_jit(model, False)
             model.train_function = model.test_function = None
             yield
@@ -71,7 +84,14 @@ class Sharded:
 
     def _train_step(self, original: Any, element: Any) -> Any:
         batch, share = element
+        if self._blocks is not None:
+            logs, samples = self._blocks.train(original, batch)
+            self.counted.assign(tf.stack([self.counted[0] + samples, samples, share[1]]))
+            return logs
         self.counted.assign(tf.stack([self.counted[0] + share[0], share[0], share[1]]))
+        if self._rounds is not None:
+            self._rounds.tally.assign_add(share)
+            return self._in_step(share, lambda _: autograph.call(self.flavor.name, original, batch), alone=True)
         if self.terms.comm.size == 1:
             return autograph.call(self.flavor.name, original, batch)
         return self._in_step(share, lambda step: self._differentiate(original, batch, share, step))
@@ -82,18 +102,20 @@ class Sharded:
             return autograph.call(self.flavor.name, original, batch)
         return self._in_step(share, lambda step: autograph.call(self.flavor.name, original, batch))
 
-    def _in_step(self, share: Tensor, run: Any) -> Any:
-        step = Step(self.terms, share)
+    def _in_step(self, share: Tensor, run: Any, *, alone: bool = False) -> Any:
+        step = Step(self.terms, share, alone=alone)
         held = Held(step, self.trainable.metrics) if self.terms.may_idle else None
         with steps.entered(step):
             logs = run(step)
-            forward.flush(step)
+            if not alone:
+                forward.flush(step)
         if held is not None:
             held.restore()
         return logs
 
     def _differentiate(self, original: Any, batch: Any, share: Tensor, step: Step) -> Any:
         if self._split:
+            assert isinstance(self.exchange, Exchange)
             with contextlib.suppress(ExchangeInCompiled):
                 return run_split(original, batch, share, step, self.exchange)
             self._split = False

@@ -55,10 +55,13 @@ class Terms:
 
 
 class Step:
-    """One step of one rank. `share`: int64 tensor [samples of mine, samples of the global batch]."""
+    """One step of one rank. `share`: int64 tensor [samples of mine, samples of the global batch].
 
-    def __init__(self, terms: Terms, share: Tensor, *, compiled: bool = False) -> None:
-        self.terms, self.comm, self.compiled = terms, terms.comm, compiled
+    `alone`: nobody is asked; what the others would have said is taken to be as the slice is.
+    """
+
+    def __init__(self, terms: Terms, share: Tensor, *, compiled: bool = False, alone: bool = False) -> None:
+        self.terms, self.comm, self.compiled, self.alone = terms, terms.comm, compiled, alone
         self.mine, self.total = share[0], share[1]
         self._share = tf.cast(self.mine, tf.float64) / tf.cast(self.total, tf.float64)
         self._calls = 0
@@ -87,6 +90,8 @@ class Step:
 
     def sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
         """Add over ranks, under a name that is the same on every rank: they trace the same code."""
+        if self.alone:
+            return [self.over_share(t) for t in tensors]
         if self.compiled:
             raise ExchangeInCompiled(what)
         name = f"hfdt.{what}.{self._calls}"

@@ -160,7 +160,7 @@ class Worker:
         start = time.monotonic()
         logs = job.session.train(job.source, epoch, watch.on_batch)
         seconds = time.monotonic() - start
-        sent = job.session.step_bytes() * watch.steps
+        sent = job.session.sent_bytes(watch.steps)
         self._bytes += sent
         end = EpochEnd(
             epoch=epoch,
@@ -181,7 +181,7 @@ class Worker:
         """Tell how far this rank is."""
 
         session = self._job.session
-        sent = self._bytes + session.step_bytes() * step
+        sent = self._bytes + session.sent_bytes(step)
         said = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
         said.logs.update(numbers(logs or {}))
         self._send(self._job.id, progress=said)

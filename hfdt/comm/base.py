@@ -23,6 +23,16 @@ class Comm(Protocol):
         ...
 
 
+class Air(Protocol):
+    """Ranks that multicast (hfdt/rule.py, Multicast)."""
+
+    rank: int
+    size: int
+    sent_bytes: int  # of packets, each counted once, where it was sent
+
+    def multicast(self, packet: Any, root: int, members: tuple[int, ...]) -> Any: ...
+
+
 def by_dtype(
     tensors: Sequence[Tensor], name: str, add: Callable[[list[Tensor], str], Sequence[Tensor]]
 ) -> list[Tensor]:

@@ -1,6 +1,7 @@
-"""mpi4py: wheels only, no compiler. One packed vector a dtype goes through MPI_Allreduce."""
+"""mpi4py: wheels only, no compiler. One packed vector a dtype goes through MPI_Allreduce; multicasts are broadcasts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -15,9 +16,21 @@ class MpiComm:
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
         self._packed = Packed(self._reduce)
+        self._teams: dict[tuple[int, ...], Any] = {}
+        self.sent_bytes = 0  # by multicast
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._packed.sum(tensors, name)
+
+    def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
+        """MPI_Bcast in the members' own communicator, which is made the first time they meet."""
+        if members not in self._teams:
+            self._teams[members] = self._world.Create_group(self._world.Get_group().Incl(members))
+        if root == self.rank:
+            self.sent_bytes += packet.nbytes
+        buffer = np.ascontiguousarray(packet)
+        self._teams[members].Bcast(buffer, root=members.index(root))
+        return buffer
 
     def _reduce(self, vector: Vector, name: str) -> Vector:
         total = np.empty_like(vector)

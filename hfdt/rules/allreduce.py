@@ -5,14 +5,14 @@ all ranks stay equal and the curve is the one of a single machine. Ring all-redu
 and Del Balso, 2018, arXiv:1802.05799.
 """
 
-from hfdt.rule import Group, Local, Rule, Tree
+from hfdt.rule import Group, Local, StepRule, Tree
 
 
-def rule() -> Rule:
+def rule() -> StepRule:
     def init(params: Tree, group: Group) -> Tree:
         return []
 
     def step(state: Tree, params: Tree, local: Local, group: Group) -> tuple[Tree, Tree]:
         return local.update(group.mean(local.gradient)), state
 
-    return Rule(init, step)
+    return StepRule(init, step)

@@ -55,6 +55,19 @@ def passes_what_is_not_finite_on(comm):
     np.testing.assert_array_equal(comm.sum([value], "inf")[0], [np.inf, 2.0 * comm.size])
 
 
+def multicasts(comm):
+    """Beside Horovod by mpi4py; every sender in turn, to all and to some."""
+    from hfdt.comm import multicasting
+
+    air = multicasting(comm)
+    teams = [team for team in [tuple(range(comm.size)), (0, comm.size - 1)] if comm.rank in team]
+    for team in teams:
+        for root in team:
+            got = air.multicast(np.full(5, comm.rank + 1.5, np.float32), root, team)
+            np.testing.assert_array_equal(got, np.full(5, root + 1.5, np.float32))
+    assert air.sent_bytes == len(teams) * 5 * 4
+
+
 CONTRACT = [
     adds,
     adds_in_graphs_of_any_length,
@@ -62,10 +75,11 @@ CONTRACT = [
     keeps_order_where_no_data_orders,
     passes_what_is_not_finite_on,
 ]
+AMONG_MORE = [multicasts]
 
 if __name__ == "__main__":
     from hfdt.comm import choose
 
     chosen, _ = choose(sys.argv[1], int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
-    for check in CONTRACT:
+    for check in [*CONTRACT, *AMONG_MORE]:
         check(chosen)

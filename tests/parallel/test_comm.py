@@ -1,7 +1,6 @@
 """Every Comm keeps one contract (comm_contract.py): alone, in memory, and Horovod and MPI as processes."""
 
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,29 +11,15 @@ from under_mpirun import needs_mpirun, run
 
 from fdt.errors import UserError
 from hfdt.comm import choose
-from hfdt.comm.inprocess import World
+from hfdt.comm.inprocess import on_ranks
 from hfdt.comm.solo import SoloComm
 
-EAGER = [comm_contract.adds, comm_contract.keeps_dtypes, comm_contract.passes_what_is_not_finite_on]
-
-
-def in_threads(size, work):
-    """work(comm) on `size` ranks; what they raised."""
-    world, raised = World(size), []
-
-    def rank(comm):
-        try:
-            work(comm)
-        except Exception as error:
-            raised.append(error)
-            world.barrier.abort()
-
-    threads = [threading.Thread(target=rank, args=(world.comm(r),)) for r in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return raised
+EAGER = [
+    comm_contract.adds,
+    comm_contract.keeps_dtypes,
+    comm_contract.passes_what_is_not_finite_on,
+    comm_contract.multicasts,
+]
 
 
 @pytest.mark.parametrize("check", comm_contract.CONTRACT, ids=lambda check: check.__name__)
@@ -44,12 +29,12 @@ def test_alone(check):
 
 @pytest.mark.parametrize("check", EAGER, ids=lambda check: check.__name__)
 def test_in_memory(check):
-    assert not in_threads(3, check)
+    on_ranks(3, check)
 
 
 def test_in_memory_ranks_that_ask_for_different_things_are_told():
-    raised = in_threads(2, lambda comm: comm.sum([1.0], f"rank {comm.rank}"))
-    assert any("same thing" in str(error) for error in raised)
+    with pytest.raises(RuntimeError, match="same thing"):
+        on_ranks(2, lambda comm: comm.sum([1.0], f"rank {comm.rank}"))
 
 
 @needs_mpirun

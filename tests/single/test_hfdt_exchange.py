@@ -1,37 +1,15 @@
 """The exchange and synchronised moments in memory, on plain TensorFlow."""
 
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fdt.errors import UserError
-from hfdt import batchnorm, rule
+from hfdt import batchnorm, rulebook
 from hfdt import step as steps
-from hfdt.comm.inprocess import World
+from hfdt.comm.inprocess import on_ranks
 from hfdt.exchange import StepGroup
 from hfdt.step import Step, Terms
-
-
-def on_ranks(size, work):
-    """work(comm) on `size` ranks at once; what each returned."""
-    world, results, raised = World(size), [None] * size, []
-
-    def rank(comm):
-        try:
-            results[comm.rank] = work(comm)
-        except Exception as error:
-            raised.append(error)
-            world.barrier.abort()
-
-    threads = [threading.Thread(target=rank, args=(world.comm(r),)) for r in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not raised, raised
-    return results
 
 
 def test_the_mean_weighs_by_share_and_a_rank_without_samples_is_not_heard():
@@ -97,6 +75,7 @@ def test_moments_and_their_gradients_are_those_of_the_whole(sizes):
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones():
-    assert "allreduce" in rule.names()
-    with pytest.raises(UserError, match="allreduce.*Received: 'allreduse'"):
-        rule.find("allreduse")
+    assert "allreduce" in rulebook.names()
+    with pytest.raises(UserError, match="allreduce.*Received: allreduse"):
+        rulebook.make("allreduse")
+    assert all(rulebook.describe(name) for name in rulebook.names())

@@ -1,0 +1,42 @@
+"""A rule's training over Keras's own fit, its ranks threads of the test's process."""
+
+import contextlib
+
+from hfdt.comm.inprocess import on_ranks
+
+
+def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True):
+    """([weights, ...], [logs by epoch], notes) of rank 0 after `epochs` of the rule over `size` ranks.
+
+    `make()`: a compiled Keras model, the same every time. Only rules that exchange outside the graph: ranks that wait
+    inside it would keep one another's threads. `probe` False for models that draw random numbers: the probe stills
+    them for the whole process, which threads share.
+    """
+    from client_shim.capture.data import capture_data
+    from fdt.blobs import LocalBlobs
+    from fdt.data import open_source
+    from fdt.job import FitArguments
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+    from hfdt.patches import Patch, patched
+    from hfdt.session import Session, patches
+
+    models = [make() for _ in range(size)]
+    flavor, blobs = flavor_of(models[0]), LocalBlobs.create()
+    fit = FitArguments(batch_size=batch, epochs=epochs, shuffle=False)
+
+    def rank(comm):
+        model = models[comm.rank]
+        source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
+        with contextlib.closing(Session(Trainable(flavor, model), comm, {"rule": rule, **(options or {})})) as session:
+            notes = session.prepare(source, None)
+            logs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(epochs)]
+            return model.get_weights(), logs, notes, session.sent_bytes(session.epoch_steps)
+
+    unprobed = [] if probe else [Patch(Session, "_probe", lambda *_: [])]
+    with contextlib.closing(blobs), patches(flavor.name), patched(unprobed):
+        data = capture_data(flavor.name, blobs, x, y, batch_size=batch)
+        for model in models:
+            if not flavor.built(model):
+                flavor.build(model, data.spec)
+        return on_ranks(size, rank)[0]

@@ -1,0 +1,179 @@
+"""Coded SGD: placements, packets and what they cost, on vectors; and over Keras's own fit in memory."""
+
+import sys
+from itertools import combinations
+from math import comb
+from pathlib import Path
+
+import keras
+import numpy as np
+import numpy.testing as npt
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from in_process import trained
+
+from fdt.errors import UserError
+from hfdt import rulebook
+from hfdt.comm.inprocess import on_ranks
+
+ALL = [(n, r) for n in range(2, 9) for r in range(1, n)]
+WORDS = 840  # divided by every r and n up to 8
+
+
+def exchanged(n, r, words=WORDS, placement="paper", coding="xor", scale=1.0, dtype=np.float32):
+    """(the sum at each rank, words that each sent, the blocks' vectors) of one exchange."""
+    plan = rulebook.make(f"coded(redundancy={r}, placement={placement!r}, coding={coding!r})").plan(n, r)
+    draw = np.random.default_rng(n * 10 + r)
+    blocks = [(scale * draw.normal(size=words)).astype(dtype) for _ in plan.owners]
+
+    def rank(comm):
+        own = {b: blocks[b].copy() for b, owners in enumerate(plan.owners) if comm.rank in owners}
+        return plan.total(own, comm), comm.sent_bytes
+
+    results = on_ranks(n, rank)
+    return [total for total, _ in results], [sent for _, sent in results], blocks, plan
+
+
+def in_block_order(blocks):
+    whole = blocks[0].copy()
+    with np.errstate(invalid="ignore"):
+        for block in blocks[1:]:
+            whole += block
+    return whole
+
+
+@pytest.mark.parametrize(("n", "r"), ALL)
+def test_the_papers_placement_is_exact_and_costs_what_theory_says(n, r):
+    totals, sent, blocks, plan = exchanged(n, r)
+    assert plan.owners == list(combinations(range(n), r))
+    for total in totals:
+        npt.assert_array_equal(total.view(np.uint32), in_block_order(blocks).view(np.uint32))  # bit for bit
+    assert sent == [4 * comb(n - 1, r) * WORDS // r] * n
+
+
+@pytest.mark.parametrize(("n", "r"), [(4, 2), (6, 2), (6, 3), (8, 4), (5, 1)])
+def test_groups_send_one_rth_of_a_gradient(n, r):
+    totals, sent, blocks, _ = exchanged(n, r, placement="groups")
+    for total in totals:
+        npt.assert_array_equal(total.view(np.uint32), in_block_order(blocks).view(np.uint32))
+    assert len(blocks) == n // r and sent == [4 * WORDS // r] * n
+
+
+@pytest.mark.parametrize(("n", "r"), ALL)
+def test_cyclic_sends_one_rth_also_where_r_does_not_divide(n, r):
+    totals, sent, blocks, plan = exchanged(n, r, placement="cyclic")
+    for total in totals:
+        npt.assert_array_equal(total, totals[0])
+        npt.assert_allclose(total, in_block_order(blocks), rtol=1e-4, atol=1e-5)
+    assert sent == [4 * -(-n // r) * WORDS // n] * n
+    assert all(sum(k in owners for owners in plan.owners) == r for k in range(n))
+
+
+@pytest.mark.parametrize("placement", ["paper", "cyclic"])
+@pytest.mark.parametrize("words", [1, 7, 100])
+def test_any_length_and_doubles(placement, words):
+    totals, sent, blocks, plan = exchanged(5, 3, words, placement, dtype=np.float64)
+    npt.assert_allclose(totals[4], in_block_order(blocks), rtol=1e-12, atol=1e-12)
+    assert sent == [8 * plan.sent_words(words)] * 5
+
+
+def test_bits_of_what_is_not_a_number_come_through():
+    totals, _, blocks, _ = exchanged(3, 2, scale=np.float32(np.inf))
+    npt.assert_array_equal(np.isfinite(totals[1]), np.isfinite(in_block_order(blocks)))
+
+
+def test_int32_is_off_by_no_more_than_its_bound_and_equal_everywhere():
+    totals, sent, blocks, _ = exchanged(6, 3, coding="int32")
+    exact = np.sum(np.asarray(blocks, np.float64), axis=0)
+    float_rounding = 2**-24 * np.sum(np.abs(blocks), axis=0) * len(blocks)
+    bound = len(blocks) * 10 / (2**31 - 1) / 2
+    for total in totals:
+        npt.assert_array_equal(total, totals[0])
+        assert np.all(np.abs(total - exact) <= bound + float_rounding)
+    assert sent == [4 * comb(5, 3) * WORDS // 3] * 6
+
+
+def test_int32_tells_of_what_it_cannot_hold():
+    with pytest.raises(ValueError, match=r"holds values in \[-10, 10\]. Received: .* in a block's gradient"):
+        exchanged(3, 2, coding="int32", scale=100.0)
+
+
+@pytest.mark.parametrize(
+    ("placement", "n", "r", "said"),
+    [
+        ("paper", 3, 3, "redundancy must be below the number of workers, 3. Received: 3"),
+        ("groups", 4, 3, "a redundancy that divides 4 workers. Received: 3"),
+    ],
+)
+def test_what_cannot_be_placed_is_said(placement, n, r, said):
+    with pytest.raises(ValueError, match=said):
+        rulebook.make(f"coded(placement={placement!r})").plan(n, r)
+
+
+# -- over Keras --------------------------------------------------------------------------------------------------------
+ROWS, BATCH = 70, 16
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(ROWS, 5)).astype("float32")
+Y = (X @ np.array([1.0, -2.0, 0.5, 0.0, 3.0]) + 0.1 * GENERATOR.normal(size=ROWS)).astype("float32")
+
+
+def model(*more, loss="mse"):
+    def make():
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Dense(4, "relu", kernel_regularizer="l2"), *[layer() for layer in more]]
+        made = keras.Sequential([keras.Input((5,)), *layers, keras.layers.Dense(1)])
+        made.compile(keras.optimizers.Adam(0.01), loss, metrics=["mae"])
+        return made
+
+    return make
+
+
+CODED = [
+    (3, "coded(redundancy=2)"),
+    (4, "coded(redundancy=2, placement='groups')"),
+    (3, "coded(redundancy=2, placement='cyclic')"),
+    (3, "coded(redundancy=1, coding='int32')"),
+    (2, "coded"),
+]
+
+
+@pytest.mark.parametrize(("size", "text"), CODED)
+def test_blocks_train_as_the_whole_batch(size, text):
+    # The last batch has six rows: fewer than there are blocks in some.
+    weights, logs, notes, sent = trained(text, size, model(), X, Y)
+    alone = model()()
+    history = alone.fit(X, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+    for got, want in zip(weights, alone.get_weights(), strict=True):
+        npt.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
+    for name in ("loss", "mae"):
+        npt.assert_allclose([e[name] for e in logs], history[name], rtol=1e-4)
+    words = sum(w.size for w in weights)
+    if "redundancy=2)" in text:
+        assert sent == 5 * 4 * comb(2, 2) * -(-words // 2)
+        assert "3 blocks a batch, each on 2 of 3 workers" in notes[-1]
+
+
+def test_ranks_drop_out_the_same_rows_of_a_block():
+    weights, _, _, _ = trained("coded(redundancy=2)", 3, model(lambda: keras.layers.Dropout(0.5)), X, Y, probe=False)
+    still, _, _, _ = trained("coded(redundancy=2)", 3, model(), X, Y)
+    assert any(np.max(np.abs(w - s)) > 1e-3 for w, s in zip(weights, still, strict=True))  # and other bits are refused:
+
+
+def test_ranks_that_get_other_bits_are_told():
+    class Noise(keras.layers.Layer):
+        def call(self, inputs):
+            import tensorflow as tf
+
+            return inputs + tf.random.normal(tf.shape(inputs))
+
+    with pytest.raises(UserError, match="get the same bits from the same block. Received: ranks 0, 2 differ"):
+        trained("coded(redundancy=2)", 3, model(Noise), X, Y, epochs=1, probe=False)
+
+
+def test_a_model_that_needs_the_whole_batch_is_refused():
+    with pytest.raises(UserError, match=r"works on blocks of a batch one by one. Received: .*batchnorm"):
+        trained("coded(redundancy=2)", 3, model(keras.layers.BatchNormalization), X, Y, epochs=1)
+    inexact = {"allow_inexact": "1"}
+    _, logs, _, _ = trained("coded(redundancy=2)", 3, model(keras.layers.BatchNormalization), X, Y, options=inexact)
+    assert logs[1]["loss"] < logs[0]["loss"]

@@ -1,0 +1,110 @@
+"""Rules that speak once a round, over Keras's own fit in memory."""
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import numpy.testing as npt
+import pytest
+import tensorflow as tf
+import tf_keras
+
+sys.path.insert(0, str(Path(__file__).parent))
+from in_process import trained
+
+ROWS, BATCH, EPOCHS = 70, 16, 2  # the last batch has six rows
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(ROWS, 5)).astype("float32")
+Y = (X @ np.array([1.0, -2.0, 0.5, 0.0, 3.0]) + 0.1 * GENERATOR.normal(size=ROWS)).astype("float32")
+
+
+def model(optimizer=None, *hidden, loss="mse"):
+    def make():
+        keras.utils.set_random_seed(3)
+        made = keras.Sequential([keras.Input((5,)), *[layer() for layer in hidden], keras.layers.Dense(1)])
+        made.compile((optimizer or keras.optimizers.SGD)(0.05), loss, metrics=["mae"])
+        return made
+
+    return make
+
+
+def alone(make, epochs=EPOCHS):
+    made = make()
+    history = made.fit(X, Y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0).history
+    return made.get_weights(), history
+
+
+def momentum(rate):
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def scaled(rate):
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
+
+
+def relu():
+    return keras.layers.Dense(4, "relu")
+
+
+@pytest.mark.parametrize(("size", "optimizer"), [(2, keras.optimizers.SGD), (3, scaled), (7, momentum)])
+def test_local_sgd_that_averages_after_every_step_is_allreduce(size, optimizer):
+    # allreduce is what one machine does (tests/parallel/test_sharded.py); of 7 ranks one has no row of the last batch
+    make = model(optimizer, relu)
+    weights, logs, _, _ = trained("local_sgd(local_steps=1)", size, make, X, Y)
+    expected, history = alone(make)
+    for got, want in zip(weights, expected, strict=True):
+        npt.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    npt.assert_allclose([e["mae"] for e in logs], history["mae"], rtol=1e-5)
+
+
+def test_local_sgd_averages_what_ranks_reach_after_k_steps():
+    make = model()
+    weights, _, notes, sent = trained("local_sgd(local_steps=2)", 2, make, X[:64], Y[:64], epochs=1)
+    halves = []
+    for _ in range(2):
+        made = make()
+        made.set_weights(make().get_weights())
+        halves.append(made)
+    for first in (0, 32):  # a round is two batches of 16, of which each rank has 8
+        for half, made in enumerate(halves):
+            for batch in (first, first + 16):
+                rows = slice(batch + 8 * half, batch + 8 * half + 8)
+                made.train_on_batch(X[rows], Y[rows])
+        mean = [(a + b) / 2 for a, b in zip(halves[0].get_weights(), halves[1].get_weights(), strict=True)]
+        for made in halves:
+            made.set_weights(mean)
+    for got, want in zip(weights, mean, strict=True):
+        npt.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+    assert "a round is 2 batches" in notes[-1]
+    assert sent == 2 * 4 * 6  # two averages of 6 weights, 4 bytes each
+
+
+@pytest.mark.parametrize("rule", ["local_sgd(local_steps=1)", "dane(mu=0.0)", "coded"])
+def test_tf_keras_and_a_step_of_the_scripts_own(rule):
+    class Model(tf_keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = tf_keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.out(inputs)
+
+        def train_step(self, data):
+            inputs, targets = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(targets[:, None] - self(inputs, training=True)))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"loss": loss}
+
+    def make():
+        tf_keras.utils.set_random_seed(3)
+        made = Model()
+        made(X[:1])
+        made.compile(tf_keras.optimizers.SGD(0.05, momentum=0.9))
+        return made
+
+    weights, _, _, _ = trained(rule, 1 if rule.startswith("dane") else 2, make, X, Y)
+    for got, want in zip(weights, alone(make)[0], strict=True):
+        npt.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

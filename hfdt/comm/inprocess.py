@@ -7,7 +7,6 @@ import contextlib
 import queue
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -28,7 +27,9 @@ class World:
         self.names: list[str] = [""] * size
         self.vectors: list[Vector] = [np.empty(0)] * size
         self.barrier = threading.Barrier(size)
-        self.mail: dict[tuple[int, int], queue.Queue[Vector]] = defaultdict(queue.Queue)  # by sender and receiver
+        self.mail: dict[tuple[int, int], queue.Queue[Vector]] = {
+            (sender, receiver): queue.Queue() for sender in range(size) for receiver in range(size)
+        }
 
     def comm(self, rank: int) -> "InProcessComm":
         return InProcessComm(self, rank)

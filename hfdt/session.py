@@ -106,7 +106,8 @@ class Session:
         self.sharded = Sharded(self.trainable, terms, exchange, split=split, may_idle=may_idle)
         self._stack.enter_context(self.sharded.attached())
         if self.blocks is not None:
-            more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
+            with contextlib.suppress(IndexError):  # no data: Keras has its own words for it
+                more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
         return notes + more
 
     def _exchange(self, terms: Terms) -> tuple[Exchange | Rounds | Blocks, list[str]]:

@@ -154,6 +154,11 @@ def test_blocks_train_as_the_whole_batch(size, text):
         assert "3 blocks a batch, each on 2 of 3 workers" in notes[-1]
 
 
+def test_a_redundancy_that_cannot_be_is_one_line():
+    with pytest.raises(UserError, match="redundancy must be below the number of workers, 2. Received: 2"):
+        trained("coded(redundancy=2)", 2, model(), X, Y)
+
+
 def test_ranks_drop_out_the_same_rows_of_a_block():
     weights, _, _, _ = trained("coded(redundancy=2)", 3, model(lambda: keras.layers.Dropout(0.5)), X, Y, probe=False)
     still, _, _, _ = trained("coded(redundancy=2)", 3, model(), X, Y)

@@ -1,0 +1,265 @@
+"""cluster.yaml read: every mistake is one line that names file, line and key, what was received, and what is valid."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fdt.errors import UsageError
+from fdt.network.cluster import LAYERED, LAYERS, STAR, TOPOLOGIES, TREE, Cluster, Group, Link, Slowdowns, Speed
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BITS = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
+_BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
+_RATES = {**{unit: factor / 8 for unit, factor in _BITS.items()}, **_BYTES}  # bytes per second
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value in the file, and where it stands. `key`: as in `nodes[1].speed`, "" for the whole file."""
+
+    file: str
+    key: str
+    node: yaml.Node
+
+    def wrong(self, valid: str, received: object = None) -> UsageError:
+        """`received`: what to show in place of the value itself."""
+        where = f"{self.file}, line {self.node.start_mark.line + 1}" + (f", key {self.key}" if self.key else "")
+        return UsageError(f"{where}: must be {valid}. Received: {self._shown() if received is None else received}")
+
+    def mapping(
+        self, readers: Mapping[str, Callable[["Entry"], Any]], required: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """The values by key, each read by its reader."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.wrong(f"a mapping with keys of {', '.join(readers)}")
+        for i, (name, place, _) in enumerate(pairs := self._pairs()):
+            if name not in readers:
+                raise place.wrong(f"one of {', '.join(readers)}", name)
+            if name in [earlier for earlier, _, _ in pairs[:i]]:
+                raise place.wrong("given once", f"{name} again")
+        for missing in (name for name in required if name not in [given for given, _, _ in pairs]):
+            raise self.wrong(f"a mapping with {missing}, one of its keys", f"no {missing}")
+        return {name: readers[name](value) for name, _, value in pairs}
+
+    def child(self, name: str) -> "Entry | None":
+        """The value of one key of a mapping."""
+        return next((value for key, _, value in self._pairs() if key == name), None)
+
+    def refuse(self, name: str, valid: str) -> None:
+        """Raises UsageError where the mapping has this key, which is valid elsewhere only."""
+        if (found := self.child(name)) is not None:
+            raise found.wrong(valid)
+
+    def items(self) -> list["Entry"]:
+        if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
+            raise self.wrong("a list of one entry or more, each begun with a dash")
+        return [Entry(self.file, f"{self.key}[{i}]", node) for i, node in enumerate(self.node.value)]
+
+    def text(self, valid: str) -> str:
+        if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
+            raise self.wrong(valid)
+        return str(self.node.value)
+
+    def _pairs(self) -> list[tuple[str, "Entry", "Entry"]]:
+        """Key, where it stands, and its value."""
+        below = f"{self.key}." if self.key else ""
+        named = [(str(name.value), name, value) for name, value in self.node.value]
+        return [(n, Entry(self.file, below + n, key), Entry(self.file, below + n, value)) for n, key, value in named]
+
+    def _shown(self) -> str:
+        if isinstance(self.node, yaml.ScalarNode):
+            return self.node.value or "nothing"
+        return "a list" if isinstance(self.node, yaml.SequenceNode) else "a mapping"
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Raises UsageError: one line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--cluster must be a file that can be read. Received: {error}") from None
+    return parse_cluster(text, str(path))
+
+
+def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
+    """`file`: its name in errors. Raises UsageError: one line."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{file}, line {line}: must be YAML. Received: {error.problem}") from None
+    except yaml.YAMLError as error:  # a character that YAML does not have
+        raise UsageError(f"{file}, line 1: must be YAML. Received: {error}") from None
+    if node is None:
+        raise UsageError(f"{file}, line 1: must be a mapping with nodes, one of its keys. Received: an empty file")
+    return _cluster(Entry(file, "", node))
+
+
+def _cluster(entry: Entry) -> Cluster:
+    given = entry.mapping(_CLUSTER, required=("nodes",))
+    topology = given.get("topology", STAR)
+    if topology != TREE:
+        entry.refuse("arity", f"left out but for topology {TREE}")
+    nodes: list[Entry] = given.pop("nodes")
+    groups = [_group(node, i, topology) for i, node in enumerate(nodes)]
+    _check_names(nodes, groups)
+    if sum(g.count is None for g in groups) > 1:
+        raise entry.wrong("a file in which at most one group of nodes has no count", "several")
+    if topology == LAYERED:
+        _check_layers(entry, groups)
+    return Cluster(tuple(groups), **{_FIELDS.get(name, name): value for name, value in given.items()})
+
+
+def _group(entry: Entry, index: int, topology: str) -> Group:
+    given = {_FIELDS.get(name, name): value for name, value in entry.mapping(_GROUP).items()}
+    if topology != LAYERED:
+        entry.refuse("layer", f"left out but for topology {LAYERED}")
+    if topology != STAR:
+        entry.refuse("uplink", f"left out but for topology {STAR}")
+    joins_s, leaves_s = given.get("joins_s", 0.0), given.get("leaves_s", math.inf)
+    if joins_s >= leaves_s:
+        raise entry.wrong("a group that leaves after it joins", f"joins at {joins_s:g} s, leaves at {leaves_s:g} s")
+    return Group(**{"name": f"node{index}" if index else "node", "count": None, **given})
+
+
+def _check_names(nodes: list[Entry], groups: list[Group]) -> None:
+    for i, group in enumerate(groups):
+        if group.name in [g.name for g in groups[:i]]:
+            raise nodes[i].wrong("a group of a name of its own", group.name)
+
+
+def _check_layers(entry: Entry, groups: list[Group]) -> None:
+    found = {g.layer for g in groups}
+    for missing in (layer for layer in LAYERS if layer not in found):
+        raise entry.wrong(f"a file with nodes of every layer ({', '.join(LAYERS)})", f"no {missing}")
+
+
+# -- single values ----------------------------------------------------------------------------------------------------
+
+
+def _number(entry: Entry, valid: str, least: float, *, open_end: bool = False) -> float:
+    try:
+        value = float(entry.text(valid))
+    except ValueError:
+        raise entry.wrong(valid) from None
+    if not math.isfinite(value) or value < least or (open_end and value == least):
+        raise entry.wrong(valid)
+    return value
+
+
+def _positive(entry: Entry) -> float:
+    return _number(entry, "a number more than 0", 0.0, open_end=True)
+
+
+def _slower(entry: Entry) -> float:
+    return _number(entry, "a number more than 1, how many times slower", 1.0, open_end=True)
+
+
+def _whole(entry: Entry) -> int:
+    valid = "a whole number, 1 or more"
+    value = _number(entry, valid, 1)
+    if value != int(value):
+        raise entry.wrong(valid)
+    return int(value)
+
+
+def _flag(entry: Entry) -> bool:
+    return _choice("true", "false")(entry) == "true"
+
+
+def _choice(*valid: str) -> Callable[[Entry], str]:
+    def read(entry: Entry) -> str:
+        said = f"one of {', '.join(valid)}"
+        if (value := entry.text(said)) not in valid:
+            raise entry.wrong(said)
+        return value
+
+    return read
+
+
+def _name(entry: Entry) -> str:
+    return entry.text("a name")
+
+
+def _quantity(entry: Entry, units: Mapping[str, float], what: str, *, zero: bool) -> float:
+    """A number and a unit, `100 ms` or `100ms`."""
+    valid = f"{what}, in {', '.join(units)}"
+    text = entry.text(valid).strip()
+    if zero and text == "0":
+        return 0.0
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyzGMB/ ")
+    try:
+        value = float(number) * units[text[len(number) :].strip()]
+    except (ValueError, KeyError):
+        raise entry.wrong(valid) from None
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise entry.wrong(valid)
+    return value
+
+
+def _time(entry: Entry) -> float:
+    return _quantity(entry, _SECONDS, "a time such as 100 ms", zero=False)
+
+
+def _moment(entry: Entry) -> float:
+    return _quantity(entry, _SECONDS, "a time such as 100 ms, or 0", zero=True)
+
+
+def _bandwidth(entry: Entry) -> float:
+    if isinstance(entry.node, yaml.ScalarNode) and entry.node.value == "unlimited":
+        return math.inf
+    return _quantity(entry, _RATES, "unlimited, or a bandwidth such as 1 Gbit/s", zero=False)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _link(entry: Entry) -> Link:
+    given = entry.mapping({"bandwidth": _bandwidth, "latency": _moment})
+    return Link(given.get("bandwidth", math.inf), given.get("latency", 0.0))
+
+
+def _speed(entry: Entry) -> Speed:
+    if isinstance(entry.node, yaml.ScalarNode):
+        return Speed(_number(entry, "a number more than 0, or a mapping with distribution", 0.0, open_end=True))
+    readers = {"distribution": _choice("constant", "gamma"), "mean": _positive, "shape": _positive}
+    given = entry.mapping(readers, required=("distribution",))
+    gamma = given["distribution"] == "gamma"
+    if gamma and "shape" not in given:
+        raise entry.wrong("a mapping with shape, for distribution gamma", "no shape")
+    if not gamma:
+        entry.refuse("shape", "left out but for distribution gamma")
+    return Speed(given.get("mean", 1.0), given.get("shape"))
+
+
+def _slowdowns(entry: Entry) -> Slowdowns:
+    given = entry.mapping({"every": _time, "last": _time, "factor": _slower}, required=("every", "last", "factor"))
+    return Slowdowns(given["every"], given["last"], given["factor"])
+
+
+_FIELDS = {"joins": "joins_s", "leaves": "leaves_s", "step": "step_s"}
+
+_GROUP: dict[str, Callable[[Entry], Any]] = {
+    "name": _name,
+    "count": _whole,
+    "layer": _choice(*LAYERS),
+    "speed": _speed,
+    "slowdowns": _slowdowns,
+    "link": _link,
+    "uplink": _link,
+    "joins": _moment,
+    "leaves": _time,
+}
+_CLUSTER: dict[str, Callable[[Entry], Any]] = {
+    "topology": _choice(*TOPOLOGIES),
+    "arity": _whole,
+    "step": _time,
+    "link": _link,
+    "server": _link,
+    "multicast": _flag,
+    "nodes": Entry.items,
+}

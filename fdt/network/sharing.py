@@ -1,0 +1,37 @@
+"""Who gets how much of a shared link: max-min fairness.
+
+Nobody's rate can be raised but by lowering that of somebody who has no more: what flows of a fair transport settle at
+(Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2), and the fluid model of network simulators such as
+SimGrid. A queue, first in first out, would instead let one large tensor hold up all behind it; packet networks do not.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Paths = npt.NDArray[np.int64]
+
+
+def fair_rates(capacity: Floats, paths: Paths) -> Floats:
+    """The rate of each flow by progressive filling.
+
+    capacity: of each channel; the last is a stand-in that limits nobody.  paths: (flows, length), channels of each
+    flow, filled up with the stand-in. Rates are infinite where no channel limits.
+    """
+    rates = np.full(len(paths), np.inf)
+    left = capacity.copy()
+    rising = np.arange(len(paths))
+    while len(rising):
+        over = paths[rising]
+        load = np.bincount(over.ravel(), minlength=len(capacity))
+        share = np.where(load > 0, left / np.maximum(load, 1), np.inf)
+        share[-1] = np.inf
+        least = share.min()
+        if np.isinf(least):
+            break
+        stuck = (share <= least * (1 + 1e-12))[over].any(axis=1)
+        rates[rising[stuck]] = least
+        used = np.bincount(over[stuck].ravel(), minlength=len(capacity))
+        left = np.where(np.isinf(left), left, np.maximum(left - least * used, 0.0))
+        rising = rising[~stuck]
+    return rates

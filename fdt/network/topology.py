@@ -1,0 +1,119 @@
+"""A cluster as a graph: directed channels, and the way from one place to another.
+
+    star                  node - its link - [the group's uplink] - hub
+    ring                  node i - its link - node i+1, the last - node 0
+    tree                  node i - its link - node (i-1) // arity, its parent; node 0 is the root
+    terminal-edge-cloud   terminal - its link - its edge - its link - its cloud - its link - hub;
+                          terminals are dealt to edges, and edges to clouds, in equal runs
+
+The parameter server hangs by the cluster's `server` link at the hub, in a ring and a tree at node 0. A link is two
+channels, one each way. The way from a to b is the shortest, found breadth first in the order in which links were made,
+so it is the same in every run; the way back is the same links.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fdt.network.cluster import LAYERED, LAYERS, RING, STAR, Cluster, Link, Node
+
+SERVER = -1  # the parameter server's place; nodes have their index
+_HUB = -2
+_GROUPS = -3  # and below: where a group's nodes meet their uplink
+
+
+@dataclass(frozen=True)
+class Route:
+    """Channels in order, and how long the first byte is under way."""
+
+    channels: tuple[int, ...] = ()
+    latency_s: float = 0.0
+
+
+@dataclass
+class Topology:
+    """`channels`: each one's link; `names`: what it joins, for people."""
+
+    channels: list[Link] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    _out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by place: (neighbour, channel)
+    _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
+
+    def join(self, a: int, b: int, link: Link, name: str) -> None:
+        """A link between `a`, which it is named after, and `b`."""
+        for here, there, way in ((a, b, "up"), (b, a, "down")):
+            self._out.setdefault(here, []).append((there, len(self.channels)))
+            self.channels.append(link)
+            self.names.append(f"{name} {way}")
+
+    def route(self, a: int, b: int) -> Route:
+        """The way from `a` to `b`."""
+        if (a, b) not in self._routes:
+            channels = self._search(a, b)
+            back = tuple(channel ^ 1 for channel in reversed(channels))  # a link's two channels are numbered 2k, 2k+1
+            latency_s = sum(self.channels[channel].latency_s for channel in channels)
+            self._routes[a, b], self._routes[b, a] = Route(channels, latency_s), Route(back, latency_s)
+        return self._routes[a, b]
+
+    def multicast(self, a: int, to: Sequence[int]) -> Route:
+        """All the ways at once, each channel counted once."""
+        routes = [self.route(a, b) for b in to]
+        channels = dict.fromkeys(channel for route in routes for channel in route.channels)
+        return Route(tuple(channels), max(route.latency_s for route in routes))
+
+    def _search(self, a: int, b: int) -> tuple[int, ...]:
+        came: dict[int, tuple[int, int] | None] = {a: None}
+        front = deque([a])
+        while b not in came:
+            here = front.popleft()
+            for there, channel in self._out[here]:
+                if there not in came:
+                    came[there] = here, channel
+                    front.append(there)
+        channels = []
+        while (step := came[b]) is not None:
+            b, channel = step
+            channels.append(channel)
+        return tuple(reversed(channels))
+
+
+def topology_of(cluster: Cluster) -> Topology:
+    """The graph of `cluster`, all of its nodes counted."""
+    made = Topology()
+    {STAR: _star, RING: _ring, LAYERED: _layers}.get(cluster.topology, _tree)(cluster, made)
+    at = _HUB if cluster.topology in (STAR, LAYERED) else 0
+    made.join(SERVER, at, cluster.server or cluster.link, "server")
+    return made
+
+
+def _star(cluster: Cluster, made: Topology) -> None:
+    for number, group in enumerate(cluster.groups):
+        if group.uplink is not None:
+            made.join(_GROUPS - number, _HUB, group.uplink, f"{group.name} uplink")
+    for node in cluster.nodes:
+        at = _HUB if node.group.uplink is None else _GROUPS - cluster.groups.index(node.group)
+        _join(cluster, made, node, at)
+
+
+def _ring(cluster: Cluster, made: Topology) -> None:
+    count = len(cluster.nodes)
+    for node in cluster.nodes[: count if count > 2 else count - 1]:
+        _join(cluster, made, node, (node.index + 1) % count)
+
+
+def _tree(cluster: Cluster, made: Topology) -> None:
+    for node in cluster.nodes[1:]:
+        _join(cluster, made, node, (node.index - 1) // cluster.arity)
+
+
+def _layers(cluster: Cluster, made: Topology) -> None:
+    terminals, edges, clouds = ([n for n in cluster.nodes if n.group.layer == layer] for layer in LAYERS)
+    for below, above in ((terminals, edges), (edges, clouds)):
+        for number, node in enumerate(below):
+            _join(cluster, made, node, above[number * len(above) // len(below)].index)
+    for node in clouds:
+        _join(cluster, made, node, _HUB)
+
+
+def _join(cluster: Cluster, made: Topology, node: Node, at: int) -> None:
+    made.join(node.index, at, node.group.link or cluster.link, node.name)

@@ -1,0 +1,186 @@
+"""Cluster descriptions, routes, shared links and paces: values worked out by hand, on a simulated clock."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.testing as npt
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdt.errors import UsageError
+from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed, equal_nodes
+from fdt.network.pace import Pace
+from fdt.network.reading import parse_cluster, read_cluster
+from fdt.network.sharing import fair_rates
+from fdt.network.topology import SERVER, topology_of
+from fdt.network.transfers import Transfers
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "cluster.md"
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: text.splitlines()[0])
+def test_every_documented_file_is_read(text):
+    cluster = parse_cluster(text).with_workers(None)
+    topology = topology_of(cluster)
+    assert all(topology.route(node.index, SERVER).channels for node in cluster.workers)
+
+
+def test_the_documented_star():
+    cluster = parse_cluster(EXAMPLES[0]).with_workers(16)
+    fast, slow, busy, visitor = cluster.groups
+    assert (fast.speed, fast.count) == (Speed(1.0, 100.0), 8)
+    assert slow.uplink == Link(62.5e6, 1e-3)
+    assert busy.slowdowns == Slowdowns(60.0, 10.0, 4.0)
+    assert (visitor.count, visitor.joins_s, visitor.leaves_s) == (2, 30.0, 120.0)
+    assert [node.name for node in cluster.nodes][-3:] == ["busy-1", "visitor-0", "visitor-1"]
+    assert cluster.server == Link(1.25e9, 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes:\n  - count: 2\n    sped: 1", "c.yaml, line 3, key nodes[0].sped: must be one of name, count, layer"),
+        (
+            "nodes:\n  - count: two",
+            "c.yaml, line 2, key nodes[0].count: must be a whole number, 1 or more. Received: two",
+        ),
+        ("nodes: 3", "line 1, key nodes: must be a list of one entry or more"),
+        ("topology: mesh\nnodes: [{count: 1}]", "must be one of star, ring, tree, terminal-edge-cloud. Received: mesh"),
+        ("nodes: [{}]\nlink: {bandwidth: 1 Gbps}", "line 2, key link.bandwidth: must be unlimited, or a bandwidth"),
+        ("nodes: [{}]\nlink: {latency: 5}", "key link.latency: must be a time such as 100 ms, or 0"),
+        ("nodes: [{speed: -1}]", "key nodes[0].speed: must be a number more than 0"),
+        ("nodes: [{speed: {distribution: gamma}}]", "must be a mapping with shape, for distribution gamma"),
+        ("nodes: [{joins: 3 s, leaves: 2 s}]", "joins at 3 s, leaves at 2 s"),
+        ("nodes: [{layer: edge}]", "key nodes[0].layer: must be left out but for topology terminal-edge-cloud"),
+        ("topology: terminal-edge-cloud\nnodes: [{count: 1}]", "with nodes of every layer"),
+        ("nodes: [{}, {name: b}]", "at most one group of nodes has no count"),
+        ("nodes: [{name: a, count: 1}, {name: a}]", "key nodes[1]: must be a group of a name of its own. Received: a"),
+        ("nodes: [{count: 1, count: 2}]", "key nodes[0].count: must be given once"),
+        ("nodes: [", "line 1: must be YAML"),
+        ("", "an empty file"),
+    ],
+)
+def test_a_mistake_is_one_line_with_file_line_and_key(text, said):
+    with pytest.raises(UsageError, match=re.escape(said)) as raised:
+        parse_cluster(text, "c.yaml")
+    assert "\n" not in str(raised.value) and "Received: " in str(raised.value)
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(UsageError, match="--cluster must be a file that can be read"):
+        read_cluster(tmp_path / "no.yaml")
+
+
+def test_the_number_of_workers():
+    assert len(equal_nodes().with_workers(5).workers) == 5
+    assert len(equal_nodes().with_workers(None).workers) == 1
+    with pytest.raises(UsageError, match="what the cluster says: 3"):
+        Cluster((Group("a", 3),)).with_workers(4)
+
+
+def test_layers():
+    terminals, server = parse_cluster(EXAMPLES[3]).with_workers(None), SERVER
+    topology = topology_of(terminals)
+    assert len(terminals.workers) == 12
+    names = [topology.names[channel] for channel in topology.route(7, server).channels]
+    assert names == ["phone-7 up", "edge-1 up", "cloud up", "server down"]
+    assert topology.route(7, server).latency_s == pytest.approx(0.026)
+    assert [topology.names[c] for c in topology.route(server, 7).channels][-1] == "phone-7 down"
+
+
+def test_rings_go_the_shorter_way():
+    topology = topology_of(Cluster((Group("n", 6),), "ring"))
+    assert [topology.names[c] for c in topology.route(0, 5).channels] == ["n-5 down"]
+    assert len(topology.route(0, 3).channels) == 3
+
+
+def test_multicast_counts_a_link_once():
+    topology = topology_of(Cluster((Group("n", 7),), "tree"))
+    route = topology.multicast(0, [3, 4])
+    assert [topology.names[c] for c in route.channels] == ["n-1 down", "n-3 down", "n-4 down"]
+
+
+def paths(*flows):
+    return np.array([[*flow, *[3] * (2 - len(flow))] for flow in flows])
+
+
+def test_fair_rates_by_hand():
+    # Two flows over channel 0 (10), one of them also over channel 1 (2): it is held to 2, the other gets the rest.
+    capacity = np.array([10.0, 2.0, 5.0, np.inf])
+    npt.assert_allclose(fair_rates(capacity, paths([0], [0, 1], [2])), [8.0, 2.0, 5.0])
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True), min_size=1, max_size=6))
+def test_fair_rates_fill_what_they_can(flows):
+    capacity = np.array([1.0, 2.5, 7.0, np.inf])
+    rates = fair_rates(capacity, paths(*flows))
+    used = [sum(rate for rate, flow in zip(rates, flows, strict=True) if channel in flow) for channel in range(3)]
+    assert all(u <= c + 1e-9 for u, c in zip(used, capacity, strict=False))
+    for rate, flow in zip(rates, flows, strict=True):  # each has a full channel on which nobody has more
+        full = [c for c in flow if used[c] >= capacity[c] - 1e-9]
+        assert any(all(rates[i] <= rate + 1e-9 for i, f in enumerate(flows) if c in f) for c in full)
+
+
+def arrivals(topology, sends):
+    """When each of `sends` (start, from, to, bytes) arrives."""
+    env = simpy.Environment()
+    transfers, arrived = Transfers(env, topology), {}
+
+    def one(i, start, a, b, nbytes):
+        yield env.timeout(start)
+        yield transfers.send(topology.route(a, b), nbytes)
+        arrived[i] = env.now
+
+    for i, send in enumerate(sends):
+        env.process(one(i, *send))
+    env.run()
+    return [arrived[i] for i in range(len(sends))], transfers
+
+
+def test_transfers_share_a_link():
+    star = topology_of(Cluster((Group("n", 2),), link=Link(100.0, 0.5), server=Link(100.0)))
+    # Alone for 1 s, then two share: the first has 50 left at 1 s and ends at 2 s; the second gets 50, then all.
+    done, transfers = arrivals(star, [(0, 0, SERVER, 150), (1, 1, SERVER, 150)])
+    npt.assert_allclose(done, [3.0 + 0.5 - 1.0, 3.0 + 0.5])
+    assert transfers.carried.sum() == 4 * 150
+
+
+def test_directions_do_not_share():
+    star = topology_of(Cluster((Group("n", 1),), link=Link(100.0)))
+    npt.assert_allclose(arrivals(star, [(0, 0, SERVER, 100), (0, SERVER, 0, 100)])[0], [1.0, 1.0])
+
+
+def test_links_that_cost_nothing():
+    star = topology_of(Cluster((Group("n", 2),), link=Link(math.inf, 0.25)))
+    assert arrivals(star, [(0, 0, 1, 10**9), (0, 0, 0, 10**9)])[0] == [0.5, 0.0]
+
+
+def paced(group, times, step_s=1.0, seed=(3,)):
+    pace = Pace(Cluster((group,)).nodes[0], step_s, seed)
+    return [pace.seconds(now) for now in times]
+
+
+def test_a_constant_pace():
+    assert paced(Group("n", 1, Speed(0.5)), [0, 7]) == [2.0, 2.0]
+
+
+def test_a_gamma_pace():
+    times = paced(Group("n", 1, Speed(2.0, 25.0)), [0] * 4000)
+    assert np.mean(times) == pytest.approx(0.5, rel=0.02)
+    assert np.std(times) == pytest.approx(0.1, rel=0.05)
+    assert times == paced(Group("n", 1, Speed(2.0, 25.0)), [0] * 4000)
+
+
+def test_slowdowns_come_and_go():
+    group, now = Group("n", 1, slowdowns=Slowdowns(9.0, 3.0, 4.0)), 0.0
+    pace = Pace(Cluster((group,)).nodes[0], 0.1, (0,))
+    for _ in range(20_000):
+        now += pace.seconds(now)
+    slow_share = 3.0 / 12.0  # of the time
+    expected = 20_000 * 0.1 / (1 - slow_share + slow_share / 4)
+    assert now == pytest.approx(expected, rel=0.1)

@@ -25,6 +25,8 @@ from fdt.cli.signals import ended_by_signals
 from fdt.doctor import doctor_command
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
+from nfdt.choices import ALGORITHM, algorithm_options, checked_rule
+from nfdt.simulation.command import simulate_command
 
 if TYPE_CHECKING:
     from fdt.report import Reporters
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
-ALGORITHM, TRANSPORT = "The algorithm", "Servers and transport"
-SYNCHRONOUS = "ssgd"
+TRANSPORT = "Servers and transport"
 JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs")
 REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 
@@ -55,46 +56,6 @@ main = program(
 )
 
 
-def rule_names() -> str:
-    """The rules' names, without importing them."""
-    files = (Path(__file__).parent / "rules").glob("*.py")
-    return ", ".join(sorted(file.stem for file in files if not file.stem.startswith("_")))
-
-
-def algorithm_options(function: Decorated) -> Decorated:
-    """--async, --sync, --rule, --partition, --overlap-epochs."""
-    add = [
-        option(
-            ALGORITHM,
-            "--async",
-            "asynchronous",
-            is_flag=True,
-            help="Each worker's gradient is applied as it comes (default). Also taken after the script.",
-        ),
-        option(ALGORITHM, "--sync", is_flag=True, help=f"--rule {SYNCHRONOUS}. Also taken after the script."),
-        option(
-            ALGORITHM,
-            "--rule",
-            metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"What the server does with a gradient that comes late: {rule_names()}, or a file of your own."
-            "  [default: dc_asgd for SGD, asgd for other optimizers]",
-        ),
-        option(
-            ALGORITHM,
-            "--partition",
-            type=click.Choice(["shuffle-split", "random-sampling"]),
-            help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
-        ),
-        option(
-            ALGORITHM,
-            "--overlap-epochs",
-            is_flag=True,
-            help="Go on with the next epoch while the script validates; callbacks then act late.",
-        ),
-    ]
-    return apply(add, function)
-
-
 def server_count_option(function: Decorated) -> Decorated:
     """--ps."""
     text = "Number of parameter servers, each with its share of the variables.  [default: 1]"
@@ -102,8 +63,14 @@ def server_count_option(function: Decorated) -> Decorated:
 
 
 def transport_options(function: Decorated) -> Decorated:
-    """--channel, --overlap."""
+    """--overlap-epochs, --channel, --overlap."""
     add = [
+        option(
+            ALGORITHM,
+            "--overlap-epochs",
+            is_flag=True,
+            help="Go on with the next epoch while the script validates; callbacks then act late.",
+        ),
         option(
             TRANSPORT,
             "--channel",
@@ -180,21 +147,8 @@ def serve_command(
     return serve(NAME, address_of(host, port, socket), log_dir, make_engine(workers or DEFAULT_WORKERS, ps or 1))
 
 
+main.add_command(simulate_command)
 main.add_command(doctor_command)
-
-
-def checked_rule(given: dict[str, Any]) -> str | None:
-    """The rule asked for, None for the optimizer's default. Raises UsageError for one that cannot be built."""
-    if given["sync"] and given["asynchronous"]:
-        raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
-    if given["rule"] is None:
-        return SYNCHRONOUS if given["sync"] else None
-    if given["sync"]:
-        raise UsageError(f"--sync is --rule {SYNCHRONOUS}: give one of them. Received: --rule {given['rule']} too")
-    from nfdt import rulebook
-
-    rulebook.make(given["rule"])
-    return str(given["rule"])
 
 
 if __name__ == "__main__":

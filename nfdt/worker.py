@@ -54,12 +54,15 @@ class Worker:
         elif kind == "end_epoch":
             self._desk.stop_epoch()
         elif kind == "finish" and self._run is not None:
-            if self._desk is not None:
-                self._desk.finish()
-            self._run.finish()
-            self._moved = self._run.moved()
+            self._finish()
             self._run = None
             self.send(Event(finished=Finished()))
+
+    def _finish(self) -> None:
+        if self._desk is not None:
+            self._desk.finish()
+        self._run.finish()
+        self._moved = self._run.moved()
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
         from nfdt.run import Run
@@ -73,14 +76,18 @@ class Worker:
 
     def _serve(self, spec: JobSpec) -> Any:
         """The parameter server, in this process: with one worker there is nobody else to serve."""
-        from fdt.trainable import build
         from nfdt.server.desk import Desk
+
+        return Desk(self._served_job(spec), 1, self.send)
+
+    def _served_job(self, spec: JobSpec) -> Any:
+        """The job as its server has it, with a model of its own."""
+        from fdt.trainable import build
         from nfdt.server.job import ServedJob
 
         if self._served[0] != spec.program.digest:
             self._served = (spec.program.digest, build(spec.program, self._member.blobs))
-        job = ServedJob(spec, self._served[1], self._member.blobs, shard=0, shards=1, workers=1)
-        return Desk(job, 1, self.send)
+        return ServedJob(spec, self._served[1], self._member.blobs, shard=0, shards=1, workers=1)
 
     def _build(self, spec: JobSpec) -> tuple[Any, Any]:
         from fdt.trainable import build

@@ -32,6 +32,7 @@ class Request:
     tensorboard: Path | None = None
     verbose: bool = False
     quiet: bool = False
+    own_summary: bool = False  # the command says at the end what there is to say
 
 
 def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int:
@@ -61,7 +62,9 @@ def _run_script(request: Request, client: "TrainingClient", run_script: RunScrip
     from fdt.report.summary import Summary
 
     workers = client.hello.workers
-    summary = Summary(request.engine, workers, _where_logs_are(request, client, logs), quiet=request.quiet)
+    summary = Summary(
+        request.engine, workers, _where_logs_are(request, client, logs), quiet=request.quiet or request.own_summary
+    )
     reporters = Reporters([*_reporters(request, workers, logs), summary])
     try:
         if request.verbose and request.server is None:

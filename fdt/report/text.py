@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-_STALENESS = ("staleness_mean", "staleness_median", "staleness_max")
+_TOLD_APART = ("staleness_mean", "staleness_median", "staleness_max", "simulated_s")
 
 
 def number(value: float) -> str:
@@ -12,8 +12,10 @@ def number(value: float) -> str:
 
 
 def logs(values: Mapping[str, Any]) -> str:
-    """`accuracy: 0.8812 - loss: 0.3211`; the staleness of an asynchronous epoch stands in one place."""
-    shown = [f"{name}: {_value(value)}" for name, value in values.items() if name not in _STALENESS]
+    """`accuracy: 0.8812 - loss: 0.3211`; staleness and simulated time stand behind them."""
+    shown = [f"{name}: {_value(value)}" for name, value in values.items() if name not in _TOLD_APART]
+    if "simulated_s" in values:
+        shown.append(f"simulated: {duration(values['simulated_s'])}")
     if "staleness_mean" in values:
         shown.append(f"staleness: {values['staleness_mean']:.2f}")
     return " - ".join(shown)

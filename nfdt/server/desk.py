@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd
@@ -23,6 +24,14 @@ from nfdt.server.policy import EpochDone, EpochOver, Instruction, Policy, Pushed
 
 Reply = Send | EpochOver | Release | None  # None: the session ends
 Replies = queue.SimpleQueue[Reply]
+
+
+class Inbox(Protocol):
+    """Where a worker's replies are put: a queue, or what wakes a simulated worker."""
+
+    def put(self, item: Reply) -> None: ...
+
+
 Log = queue.SimpleQueue[pb.Logged | None]
 
 
@@ -47,7 +56,7 @@ class Desk:
         self._metrics: dict[int, list[Array]] = {}  # lock step: by worker
         self._ended = -1  # the last epoch that is over
         self._lock = threading.Lock()
-        self._replies: dict[int, Replies] = {}
+        self._replies: dict[int, Inbox] = {}
         self._followers: list[Log] = []
         self._log: list[pb.Logged] = []  # from the start of the job, for followers that come late
 
@@ -55,11 +64,15 @@ class Desk:
 
     def open(self, worker: int, steps: int | None) -> Replies:
         """A worker's session begins, or begins anew."""
+        replies: Replies = queue.SimpleQueue()
+        self.connect(worker, steps, replies)
+        return replies
+
+    def connect(self, worker: int, steps: int | None, inbox: Inbox) -> None:
+        """As `open`, with an inbox of the worker's own."""
         with self._lock:
             self.policy.steps = steps
-            replies: Replies = queue.SimpleQueue()
-            self._replies[worker] = replies
-            return replies
+            self._replies[worker] = inbox
 
     def ask(self, worker: int) -> None:
         self._do(lambda: self.policy.ask(worker))
@@ -72,6 +85,9 @@ class Desk:
 
     def end_of_data(self, worker: int, batch: int) -> None:
         self._do(lambda: self.policy.end_of_data(worker, batch))
+
+    def leave(self, worker: int) -> None:
+        self._do(lambda: self.policy.leave(worker))
 
     def follow(self) -> Log:
         """Everything that was and will be logged; None ends it."""

@@ -2,7 +2,7 @@
 
 A worker asks (`ask`, or `push`, which asks for the next weights too), is sent weights and batches (Send), computes, and
 pushes. It is in one of three states: asking, computing, or away (told that the epoch ended, not yet asking again).
-gRPC (service.py) is one shell over this object; a simulated clock can be another.
+gRPC (service.py) is one shell over this object, a simulated clock (nfdt/simulation/) another.
 """
 
 from collections import Counter
@@ -93,6 +93,7 @@ class Policy:
         self.lock_step = lock_step
         self.epoch: Epoch | None = None
         self.finished = False
+        self.absent: set[int] = set()  # workers that are to come: nothing is dealt to them, nobody waits for them
         self._asking: dict[int, None] = {}  # an ordered set: first come, first served
         self._missed: dict[int, int] = {}  # by worker: the epoch that ended while it was away
         self._computing: set[int] = set()
@@ -106,12 +107,13 @@ class Policy:
         """Begin dealing the batches of an epoch. One for everybody first: a barrier needs all of them."""
         self.epoch = Epoch(number, Ledger(self.steps))
         self._gate_open = True
-        for worker in self.core.slots:
+        for worker in self._present():
             self.epoch.ledger.deal(worker)
         return self._settle()
 
     def ask(self, worker: int) -> list[Instruction]:
         """`worker` wants weights and a batch. One that was away when an epoch ended is told so first."""
+        self.absent.discard(worker)
         self._computing.discard(worker)
         if worker in self._missed and not self.finished:
             return [EpochOver(worker, self._missed.pop(worker))]
@@ -166,6 +168,9 @@ class Policy:
         self.finished = True
         self.epoch = None
         return self._settle()
+
+    def _present(self) -> list[int]:
+        return [worker for worker in self.core.slots if worker not in self.absent]
 
     # -- decisions -------------------------------------------------------------------------------------------
 
@@ -229,7 +234,7 @@ class Policy:
 
     def _end(self, epoch: Epoch) -> None:
         self.core.flush()
-        self._missed.update({worker: epoch.number for worker in self.core.slots if worker not in self._asking})
+        self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
         self._out.append(EpochDone(epoch.number, epoch.ledger.done, epoch.samples, epoch.staleness))
         self.epoch = None

@@ -1,0 +1,221 @@
+"""`nfdt simulate`: a script's training on a simulated clock; `--compare`: under several rules, one after another."""
+
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fdt.cli.options import REPORTS, TRAINING, Count, apply, job_options, report_options
+from fdt.cli.program import ScriptCommand, option
+from fdt.cli.run import Request, run
+from fdt.errors import UsageError, UserError
+from nfdt.choices import algorithm_options, checked_rule
+
+if TYPE_CHECKING:
+    from fdt.network.cluster import Cluster
+    from fdt.report import Reporters
+    from fdt.service.client import TrainingClient
+    from nfdt.simulation.outcome import Outcome
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+NAME = "nfdt"
+CLUSTER = "The simulated cluster"
+JOB_OPTIONS = ("rule", "overlap", "partition")
+REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
+EQUAL_WORKERS = 8
+
+EXAMPLES = """\b
+Examples:
+  nfdt simulate --workers 64 train.py                         64 equal workers
+  nfdt simulate --cluster cluster.yaml train.py               nodes and links as described (docs/cluster.md)
+  nfdt simulate --compare asgd,dc_asgd,ssgd --report out train.py --epochs 2
+"""
+
+
+def simulation_options(function: Decorated) -> Decorated:
+    """--workers, --cluster, --overlap, --seed, --compare, --report."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    directory = click.Path(file_okay=False, path_type=Path)
+    add = [
+        option(
+            CLUSTER,
+            "--workers",
+            "-np",
+            type=Count("a number of workers"),
+            help=f"How many are simulated.  [default: what the cluster says, else {EQUAL_WORKERS}]",
+        ),
+        option(
+            CLUSTER,
+            "--cluster",
+            type=file,
+            metavar="FILE",
+            help="Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that cost nothing]",
+        ),
+        option(
+            CLUSTER,
+            "--overlap",
+            type=click.Choice(["on", "off"]),
+            default="off",
+            help="Pull and push while the next gradient is computed.  [default: off]",
+        ),
+        option(
+            TRAINING,
+            "--seed",
+            type=Count("a seed", 0),
+            default=0,
+            help="Of all that is random: the script's, unless it sets its own, and the cluster's.  [default: 0]",
+        ),
+        option(
+            REPORTS,
+            "--compare",
+            metavar="RULE,RULE,...",
+            help="Run the script once for each rule, on the same seed; print one table.",
+        ),
+        option(REPORTS, "--report", type=directory, metavar="DIR", help="Plots, and their data as JSON and CSV."),
+        option(REPORTS, "--data", type=directory, metavar="DIR", help="The data alone, as JSON."),
+    ]
+    return apply(add, function)
+
+
+@click.command("simulate", cls=ScriptCommand, epilog=EXAMPLES)
+@simulation_options
+@algorithm_options
+@report_options
+def simulate_command(script: str, words: list[str], **given: Any) -> int:
+    """Train script.py on simulated workers: real gradients, a simulated clock, the same bits for the same seed."""
+    given["rule"] = checked_rule(given)
+    given["workers"] = len(_cluster(given).workers)
+    if given["report"] is not None:
+        from nfdt.simulation.plots import check_matplotlib
+
+        check_matplotlib()
+    if given["compare"] is None:
+        return _simulate(script, words, given)
+    if given["rule"] is not None:
+        raise UsageError(f"--compare names the rules itself. Received: --rule {given['rule']} too")
+    return _compare(script, words, given)
+
+
+def _cluster(given: dict[str, Any]) -> "Cluster":
+    """The cluster asked for. Raises UsageError where it is described badly, or has another number of workers."""
+    from fdt.network.cluster import equal_nodes
+    from fdt.network.reading import read_cluster
+
+    if given["cluster"] is not None:
+        return read_cluster(given["cluster"]).with_workers(given["workers"])
+    return equal_nodes().with_workers(given["workers"] or EQUAL_WORKERS)
+
+
+def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
+    request = Request(NAME, own_summary=True, **{name: given[name] for name in REQUEST})
+
+    def make_engine(logs: Path) -> Any:
+        from nfdt.simulation.engine import SimulationEngine
+
+        return SimulationEngine(given["workers"], logs, given["cluster"])
+
+    def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
+        import client_shim
+        from client_shim.settings import Settings
+        from fdt.report import Reporters
+        from nfdt.simulation.outcome import Collector, Outcome
+
+        collector = Collector()
+        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
+        _seed(given["seed"])
+        code = client_shim.run(script, words, client, settings, Reporters([reporters, collector]))
+        if code == 0 and collector.fits:
+            _tell(Outcome.of(Path(client.hello.run_dir), collector.fits, given["seed"]), given)
+        return code
+
+    return run(request, make_engine, run_script)
+
+
+def _seed(seed: int) -> None:
+    """What a script draws without a seed of its own, Keras's initial weights included, is the same in every run."""
+    import numpy as np
+    import wrapt
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    wrapt.register_post_import_hook(lambda tensorflow: tensorflow.random.set_seed(seed), "tensorflow")
+
+
+def _tell(outcome: "Outcome", given: dict[str, Any]) -> None:
+    from nfdt.simulation.outcome import summary
+
+    if given["data"] is not None:
+        outcome.write(given["data"])
+    if given["report"] is not None:
+        from nfdt.simulation.plots import write_report
+
+        outcome.write(given["report"])
+        write_report([outcome], given["report"])
+    for name, value in summary(outcome).items() if not given["quiet"] else ():
+        click.echo(f"{NAME}: {name + ':':<12} {value}", err=True)
+
+
+# -- several rules ----------------------------------------------------------------------------------------------------
+
+
+def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
+    """Each rule in a process of its own: what one run leaves behind in Keras is not the next one's."""
+    from nfdt import rulebook
+    from nfdt.simulation.plots import write_report
+    from nfdt.simulation.table import print_table, write_table
+
+    rules = split_rules(given["compare"])
+    for rule in rules:
+        rulebook.make(rule)
+    with tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
+        root: Path = given["report"] or Path(scratch)
+        outcomes = []
+        for rule in rules:
+            _run_one(script, words, given, rule, root / _file_name(rule))
+            outcomes.append(_read(root / _file_name(rule)))
+        print_table(outcomes)
+        if given["report"] is not None:
+            write_table(outcomes, root)
+            write_report(outcomes, root)
+    return 0
+
+
+def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, directory: Path) -> None:
+    """Raises UserError when the run fails."""
+    options = ["--rule", rule, "--data", str(directory), "--workers", str(given["workers"])]
+    options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--quiet"]
+    for name in ("cluster", "partition"):
+        options += [f"--{name}", str(given[name])] if given[name] is not None else []
+    if not given["quiet"]:
+        click.echo(f"{NAME}: {rule}", err=True)
+    argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, "--", script, *words]
+    code = subprocess.run(argv, check=False).returncode
+    if code:
+        raise UserError(f"every rule's run must end well. Received: exit code {code} under {rule}")
+
+
+def _read(directory: Path) -> "Outcome":
+    from nfdt.simulation.outcome import DATA, Outcome
+
+    if not (directory / DATA).exists():
+        raise UserError("--compare needs a script that calls fit(). Received: one that does not")
+    return Outcome.read(directory)
+
+
+def split_rules(text: str) -> list[str]:
+    """`asgd,dc_asgd(lam=0.1)`: commas inside parentheses part nothing."""
+    rules = [rule.strip() for rule in re.split(r",(?![^(]*\))", text)]
+    if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
+        raise UsageError(f"--compare must name two rules or more, each once, with commas between. Received: {text}")
+    return rules
+
+
+def _file_name(rule: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=-]+", "_", rule).strip("_")

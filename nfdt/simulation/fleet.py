@@ -1,0 +1,121 @@
+"""The simulated workers: pull, gradient, push, on a simulated clock (simpy). They decide nothing: the desk does.
+
+A lane is what asks, computes and pushes in turn: a worker, or one of the two that overlap on it (nfdt/lanes.py). What
+it holds between two events is a reference to the weights it was sent, which are the server's own immutable tensors, and
+while a push is under way its gradient.
+"""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import simpy
+
+from fdt.network.cluster import Cluster, Node
+from fdt.network.pace import Pace
+from fdt.network.topology import SERVER, topology_of
+from fdt.network.transfers import Transfers
+from nfdt.server.desk import Reply
+from nfdt.server.policy import EpochOver, Release, Send
+
+Events = Generator[Any, Any, Any]
+
+
+class Shop(Protocol):
+    """What the lanes do their work with (session.py): the server's desk, and the one real model."""
+
+    def ask(self, lane: int) -> None: ...
+    def leave(self, lane: int) -> None: ...
+
+    def receive(self, lane: int, sent: Send) -> int | None:
+        """Bytes that the weights take; None: there is no such batch, and the desk was told."""
+        ...
+
+    def compute(self, lane: int, sent: Send) -> tuple[Any, int]:
+        """The gradient, and the bytes that it takes."""
+        ...
+
+    def push(self, lane: int, sent: Send, gradient: Any, seconds: float) -> None: ...
+
+
+@dataclass
+class Inbox:
+    """A lane's. One reply is under way at most."""
+
+    waiting: Any
+
+    def put(self, item: Reply) -> None:
+        self.waiting.succeed(item)
+
+
+class Fleet:
+    """All lanes of `cluster`'s workers; lanes `i * lanes` to `i * lanes + lanes - 1` are worker i's."""
+
+    def __init__(self, env: simpy.Environment, cluster: Cluster, lanes: int, seed: int, shop: Shop) -> None:
+        self._env, self._workers, self._lanes, self._shop = env, cluster.workers, lanes, shop
+        self.topology = topology_of(cluster)
+        self.transfers = Transfers(env, self.topology)
+        self._paces = [Pace(node, cluster.step_s, (seed,)) for node in self._workers]
+        self._cores = [simpy.Resource(env) for _ in self._workers]
+        self.inboxes = [Inbox(env.event()) for _ in range(len(self._workers) * lanes)]
+        self.absent = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.joins_s > env.now}
+        self.gone = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.leaves_s <= env.now}
+
+    def start(self) -> None:
+        """Send everybody to work, and home again when it is time."""
+        for lane in range(len(self.inboxes)):
+            if lane not in self.gone:
+                process = self._env.process(self._lane(lane))
+                if not math.isinf(self._node(lane).group.leaves_s):
+                    self._env.process(self._call_home(lane, process))
+
+    def _lane(self, lane: int) -> Events:
+        try:
+            yield self._env.timeout(max(0.0, self._node(lane).group.joins_s - self._env.now))
+            reply = yield from self._ask(lane)
+            while not isinstance(reply, Release):
+                reply = yield from self._next(lane, reply)
+        except simpy.Interrupt:
+            self._shop.leave(lane)
+
+    def _call_home(self, lane: int, process: Any) -> Events:
+        yield self._env.timeout(self._node(lane).group.leaves_s - self._env.now)
+        if process.is_alive:
+            process.interrupt()
+
+    def _ask(self, lane: int) -> Events:
+        yield self._env.timeout(self._up(lane).latency_s)
+        self.inboxes[lane].waiting = answer = self._env.event()
+        self._shop.ask(lane)
+        return (yield answer)
+
+    def _next(self, lane: int, reply: Send | EpochOver) -> Events:
+        if isinstance(reply, EpochOver):
+            yield self._env.timeout(self._down(lane).latency_s)
+            return (yield from self._ask(lane))
+        self.inboxes[lane].waiting = answer = self._env.event()
+        nbytes = self._shop.receive(lane, reply)
+        if nbytes is not None:
+            yield self.transfers.send(self._down(lane), nbytes)
+            yield from self._train(lane, reply)
+        return (yield answer)
+
+    def _train(self, lane: int, sent: Send) -> Events:
+        worker = lane // self._lanes
+        with self._cores[worker].request() as core:
+            yield core
+            seconds = self._paces[worker].seconds(self._env.now)
+            yield self._env.timeout(seconds)
+            gradient, nbytes = self._shop.compute(lane, sent)
+        yield self.transfers.send(self._up(lane), nbytes)
+        self._shop.push(lane, sent, gradient, seconds)
+
+    def _node(self, lane: int) -> Node:
+        return self._workers[lane // self._lanes]
+
+    def _up(self, lane: int) -> Any:
+        return self.topology.route(self._node(lane).index, SERVER)
+
+    def _down(self, lane: int) -> Any:
+        return self.topology.route(SERVER, self._node(lane).index)

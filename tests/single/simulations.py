@@ -1,0 +1,100 @@
+"""A tiny captured job on the simulated clock, in the test's own process."""
+
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+
+from client_shim.capture.program import capture_program
+from fdt import structure
+from fdt.blobs import LocalBlobs
+from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State
+from fdt.keras import named
+from fdt.network.cluster import Cluster, Group, Link, Speed
+from fdt.trainable import Trainable, build
+from nfdt.server.job import ServedJob
+from nfdt.simulation.session import Session
+from nfdt.step import Step
+
+BATCH, ROWS, FEATURES, CLASSES = 8, 90, 6, 3  # 12 batches, the last of 2 rows
+
+MIXED = Cluster(
+    (Group("fast", 3, Speed(1.0, 100.0)), Group("slow", 1, Speed(0.4, 20.0))),
+    link=Link(100e3, 2e-3),
+    server=Link(200e3),
+)
+
+
+def data():
+    rng = np.random.default_rng(7)
+    y = rng.integers(0, CLASSES, ROWS)
+    return rng.normal(size=(ROWS, FEATURES)).astype("float32") + y[:, None], y.astype("int64")
+
+
+def model(optimizer=None, seed=3):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(5, "relu"), keras.layers.Dense(CLASSES)]
+    made = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(optimizer or keras.optimizers.SGD(0.05, momentum=0.5), loss, metrics=["accuracy"])
+    made.optimizer.build(made.trainable_variables)
+    x, y = data()
+    made.evaluate(x, y, verbose=0)  # builds the metrics
+    return made
+
+
+@dataclass
+class Simulated:
+    """`events`: the session's, as they came. `calls`: (simulated seconds, kind, worker, tau) of the rule's calls."""
+
+    session: Session
+    job: ServedJob
+    events: list = field(default_factory=list)
+    calls: list = field(default_factory=list)
+
+    def epochs(self, count):
+        for epoch in range(count):
+            self.session.start_epoch(epoch, State())
+        return self
+
+    @property
+    def weights(self):
+        return self.job.trainable.model_arrays()
+
+    def ends(self):
+        """(the server's, the workers') of each epoch."""
+        found = [event.epoch_end for event in self.events if event.HasField("epoch_end")]
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    def pushes(self):
+        return [call for call in self.calls if call[1] in ("push", "hold")]
+
+
+def simulate(cluster=MIXED, *, rule="asgd", seed=1, source=None, shuffle=True, hooks=BatchHooks.NONE, begin_s=0.0):
+    """A session, ready for its first epoch."""
+    blobs = LocalBlobs.create()
+    given = Trainable(named("keras"), source or model())
+    skeleton, leaves = structure.flatten(data())
+    spec = JobSpec(
+        id="job",
+        program=capture_program(given.flavor, given.model, blobs),
+        state=State(blobs.put_arrays(given.model_arrays()), blobs.put_arrays(given.optimizer_arrays())),
+        data=ArrayData(blobs.put_arrays(leaves), skeleton, ROWS),
+        fit=FitArguments(batch_size=BATCH, epochs=9, shuffle=shuffle, batch_hooks=hooks),
+        seed=seed,
+        options={"rule": rule, "overlap": "off"},
+    )
+    trainable = build(spec.program, blobs)
+    trainable.load(spec.state, blobs)
+    job = ServedJob(spec, build(spec.program, blobs), blobs, shard=0, shards=1, workers=1)
+    events, calls = [], []
+    session = Session(
+        job,
+        Step(trainable),
+        trainable,
+        cluster.with_workers(None),
+        events.append,
+        begin_s=begin_s,
+        heard=lambda *call: calls.append(call),
+    )
+    return Simulated(session, job, events, calls)

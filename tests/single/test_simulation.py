@@ -1,0 +1,182 @@
+"""The simulated clock: the same training as `nfdt run`, the same bits for a seed, times worked out by hand."""
+
+import re
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from fdt.errors import UsageError, UserError  # noqa: E402
+from fdt.job import BatchHooks, State  # noqa: E402
+from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed  # noqa: E402
+from nfdt.simulation.batches import Batches  # noqa: E402
+from nfdt.simulation.command import split_rules  # noqa: E402
+from nfdt.simulation.outcome import Outcome, summary  # noqa: E402
+from nfdt.simulation.plots import write_report  # noqa: E402
+from nfdt.simulation.record import Record  # noqa: E402
+from nfdt.simulation.table import print_table, write_table  # noqa: E402
+from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402
+
+STEPS = -(-ROWS // BATCH)
+
+
+def relative(a, b):
+    return max(float(np.linalg.norm(p - q) / (np.linalg.norm(q) or 1)) for p, q in zip(a, b, strict=True))
+
+
+def same_bits(a, b):
+    return all(p.tobytes() == q.tobytes() for p, q in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: keras.optimizers.SGD(0.05, momentum=0.9), lambda: keras.optimizers.Adam(0.01)]
+)
+def test_one_simulated_worker_trains_as_keras_does(make):
+    alone, x, y = model(make()), *data()
+    simulated = simulate(Cluster((Group("one", 1),)), source=model(make()), shuffle=False).epochs(2)
+    history = alone.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+    assert relative(simulated.weights, [np.asarray(w) for w in alone.get_weights()]) < 1e-5
+    logs = [end.logs["loss"] for _, end in simulated.ends()]
+    np.testing.assert_allclose(logs, history["loss"], rtol=1e-5)
+
+
+def test_a_seed_decides_every_bit():
+    cluster = Cluster((Group("n", 5, Speed(1.0, 10.0), Slowdowns(0.4, 0.2, 3.0)),), link=Link(50e3, 1e-3))
+    first, again, other = (simulate(cluster, seed=seed).epochs(3) for seed in (4, 4, 5))
+    assert first.calls == again.calls and same_bits(first.weights, again.weights)
+    assert first.calls != other.calls and not same_bits(first.weights, other.weights)
+
+
+def test_an_epoch_is_the_data_once():
+    simulated = simulate().epochs(2)
+    server, workers = simulated.ends()[1]
+    assert (server.steps, server.samples, workers.steps, workers.samples) == (STEPS, ROWS, STEPS, ROWS)
+    assert server.extra["staleness_max"] > 0
+    assert server.extra["simulated_s"] == simulated.session.now_s
+    assert sum(simulated.session.record.staleness.values()) == 2 * STEPS
+
+
+def test_time_by_hand():
+    """A step is: pull over the worker's link, then 0.1 s, then push; each way 100 kB/s and 5 ms."""
+    link = Link(100e3, 5e-3)
+    simulated = simulate(Cluster((Group("one", 1),), link=link, server=Link())).epochs(1)
+    nbytes = (6 * 5 + 5 + 5 * 3 + 3) * 4  # of the weights
+    pulled = simulated.ends()[0][1].bytes_received / STEPS
+    assert simulated.ends()[0][1].bytes_sent == STEPS * nbytes
+    assert nbytes < pulled < nbytes + 64, "weights, and the optimizer's scalars"
+    expected = 5e-3 + STEPS * ((pulled + nbytes) / 100e3 + 0.1 + 2 * 5e-3)  # the first request takes its latency
+    assert simulated.session.now_s == pytest.approx(expected, rel=1e-6)
+    assert simulated.session.record.links["one up"] == STEPS * nbytes
+    assert simulated.session.record.links["server up"] == STEPS * pulled
+
+
+def test_a_barrier_waits_for_the_slowest():
+    cluster = Cluster((Group("fast", 3), Group("slow", 1, Speed(0.25))))
+    simulated = simulate(cluster, rule="ssgd").epochs(1)
+    assert simulated.session.now_s == pytest.approx(STEPS / 4 * 0.4)
+    assert {tau for *_, tau in simulated.pushes()} == {0}
+
+
+def test_a_node_that_leaves():
+    cluster = Cluster((Group("stays", 2), Group("leaves", 1, leaves_s=0.25)))
+    for rule in ("asgd", "ssgd"):
+        simulated = simulate(cluster, rule=rule).epochs(2)
+        assert max(seconds for seconds, _, worker, _ in simulated.pushes() if worker == 2) < 0.25
+        assert [server.steps for server, _ in simulated.ends()] == [STEPS, STEPS]
+
+
+def test_a_node_that_joins():
+    cluster = Cluster((Group("there", 2), Group("joins", 1, joins_s=0.25)))
+    for rule in ("asgd", "ssgd"):
+        simulated = simulate(cluster, rule=rule).epochs(2)
+        own = [seconds for seconds, _, worker, _ in simulated.pushes() if worker == 2]
+        assert own and min(own) == pytest.approx(0.35)
+        assert min(seconds for seconds, *_ in simulated.pushes()) == pytest.approx(0.1), "nobody waits for it"
+        assert [server.steps for server, _ in simulated.ends()] == [STEPS, STEPS]
+
+
+def test_the_clock_goes_on_from_fit_to_fit():
+    cluster = Cluster((Group("stays", 1), Group("leaves", 1, leaves_s=0.25)))
+    simulated = simulate(cluster, begin_s=1.0).epochs(1)
+    assert simulated.session.now_s == pytest.approx(1.0 + STEPS * 0.1)
+    assert {worker for _, _, worker, _ in simulated.pushes()} == {0}
+
+
+def test_nobody_left():
+    with pytest.raises(UserError, match="somebody must be left to train"):
+        simulate(Cluster((Group("leaves", 2, leaves_s=0.15),))).epochs(1)
+
+
+def test_lock_step():
+    simulated = simulate(hooks=BatchHooks.LOGS)
+    simulated.session.start_epoch(0, State())
+    for _ in range(4):
+        simulated.session.step(State())
+    simulated.session.stop_epoch()
+    steps = [event.step_end.step for event in simulated.events if event.HasField("step_end")]
+    assert steps == [1, 2, 3, 4, 5]
+    assert simulated.ends()[0][0].steps == 5
+    metrics = simulated.job.blobs.get_arrays(simulated.ends()[0][0].metrics)
+    assert float(metrics[1]) == 5 * BATCH, "what was not applied is not counted"
+
+
+class InOrder:
+    """Three batches of a stream."""
+
+    def reader(self, epoch):
+        self.index = 0
+        return self
+
+    def read(self, index):
+        assert index == self.index, "a stream is read in order"
+        if index == 3:
+            raise IndexError
+        self.index += 1
+        return f"batch {index}"
+
+
+def test_a_stream_is_read_in_order_whoever_asks():
+    batches = Batches(InOrder())
+    assert batches.take(0, 1) == "batch 1"
+    assert batches.take(0, 0) == "batch 0"
+    with pytest.raises(IndexError):
+        batches.look(0, 3)
+    assert batches.take(1, 0) == "batch 0"
+
+
+def outcome(tmp_path, rule):
+    simulated = simulate(rule=rule).epochs(2)
+    record = Record(4, [simulated.session.record])
+    record.write(tmp_path)
+    return Outcome.of(tmp_path, [[{"loss": 1.0, "accuracy": 0.5, "val_accuracy": 0.4 + i / 10} for i in range(2)]], 1)
+
+
+def test_what_is_reported(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    outcomes = [outcome(tmp_path, rule) for rule in ("asgd", "ssgd")]
+    outcomes[0].write(tmp_path / "one")
+    assert Outcome.read(tmp_path / "one") == outcomes[0]
+    assert (outcomes[0].metric, outcomes[0].final) == ("val_accuracy", 0.5)
+    xs, _ = outcomes[0].validation_curve("samples")
+    assert xs == [ROWS, 2 * ROWS]
+    assert max(outcomes[0].training_curve("samples")[0]) == 2 * ROWS
+    said = summary(outcomes[0])
+    assert said["pushes"] == f"{2 * STEPS}, {2 * ROWS} samples" and "simulator" in said["wall time"]
+    write_report(outcomes, tmp_path)
+    write_table(outcomes, tmp_path)
+    print_table(outcomes)
+    assert re.search(r"asgd +│ +0\.5000", capsys.readouterr().out)
+    made = {file.name for file in tmp_path.iterdir()}
+    assert made >= {"points.csv", "compare.json", "compare.csv", "staleness.png", "accuracy_by_samples.png"}
+
+
+def test_rules_are_split_outside_parentheses():
+    assert split_rules("asgd, dc_asgd(lam=0.1,x=2),ssgd") == ["asgd", "dc_asgd(lam=0.1,x=2)", "ssgd"]
+    with pytest.raises(UsageError, match="two rules or more"):
+        split_rules("asgd")
+
+
+def test_more_workers_than_batches():
+    simulated = simulate(Cluster((Group("n", 1000, Speed(1.0, 50.0)),))).epochs(2)
+    assert [server.steps for server, _ in simulated.ends()] == [STEPS, STEPS]

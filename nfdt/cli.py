@@ -26,6 +26,7 @@ from fdt.doctor import doctor_command
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
 from nfdt.choices import ALGORITHM, algorithm_options, checked_rule
+from nfdt.control.command import control_command
 from nfdt.simulation.command import simulate_command
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def serve_command(
 
 
 main.add_command(simulate_command)
+main.add_command(control_command)
 main.add_command(doctor_command)
 
 

@@ -70,6 +70,27 @@ class ScriptCommand(Command):
         return valued, flags
 
 
+class OptionsAnywhere(Command):
+    """As ScriptCommand, but our options stand before or behind the script, and its own words behind `--`."""
+
+    allow_extra_args = True
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["script.py", "[OPTIONS]", "[-- SCRIPT'S OWN WORDS]"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        try:
+            scripts = super().parse_args(ctx, args[:end])
+        except click.NoSuchOption as error:
+            raise UsageError(f"{error.format_message()} The script's own words go behind --") from None
+        if len(scripts) != 1:
+            said = " ".join(scripts) or "none"
+            raise UsageError(f"`{ctx.command_path}` needs one script; its own words go behind --. Received: {said}")
+        ctx.params.update(script=checked_script(scripts[0]), words=args[end + 1 :])
+        return []
+
+
 class Program(click.Group):
     """`hfdt` or `nfdt`. Whatever goes wrong for the user is one line on stderr and an exit code."""
 

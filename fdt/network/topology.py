@@ -32,10 +32,11 @@ class Route:
 
 @dataclass
 class Topology:
-    """`channels`: each one's link; `names`: what it joins, for people."""
+    """`channels`: each one's link; `names`: what it joins, for people; `above`: a node's parent, or upper layer's."""
 
     channels: list[Link] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    above: dict[int, int] = field(default_factory=dict)
     _out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by place: (neighbour, channel)
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
@@ -103,14 +104,16 @@ def _ring(cluster: Cluster, made: Topology) -> None:
 
 def _tree(cluster: Cluster, made: Topology) -> None:
     for node in cluster.nodes[1:]:
-        _join(cluster, made, node, (node.index - 1) // cluster.arity)
+        made.above[node.index] = (node.index - 1) // cluster.arity
+        _join(cluster, made, node, made.above[node.index])
 
 
 def _layers(cluster: Cluster, made: Topology) -> None:
     terminals, edges, clouds = ([n for n in cluster.nodes if n.group.layer == layer] for layer in LAYERS)
     for below, above in ((terminals, edges), (edges, clouds)):
         for number, node in enumerate(below):
-            _join(cluster, made, node, above[number * len(above) // len(below)].index)
+            made.above[node.index] = above[number * len(above) // len(below)].index
+            _join(cluster, made, node, made.above[node.index])
     for node in clouds:
         _join(cluster, made, node, _HUB)
 

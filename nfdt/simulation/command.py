@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fdt.cli.options import REPORTS, TRAINING, Count, apply, job_options, report_options
-from fdt.cli.program import ScriptCommand, option
+from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import Request, run
 from fdt.errors import UsageError, UserError
 from nfdt.choices import algorithm_options, checked_rule
@@ -33,9 +33,9 @@ EQUAL_WORKERS = 8
 
 EXAMPLES = """\b
 Examples:
-  nfdt simulate --workers 64 train.py                         64 equal workers
-  nfdt simulate --cluster cluster.yaml train.py               nodes and links as described (docs/cluster.md)
-  nfdt simulate --compare asgd,dc_asgd,ssgd --report out train.py --epochs 2
+  nfdt simulate train.py --workers 64                 64 equal workers
+  nfdt simulate train.py --cluster cluster.yaml       nodes and links as described (docs/cluster.md)
+  nfdt simulate train.py --compare asgd,ddc_asgd,ssgd --report out -- --epochs 2
 """
 
 
@@ -84,7 +84,7 @@ def simulation_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
-@click.command("simulate", cls=ScriptCommand, epilog=EXAMPLES)
+@click.command("simulate", cls=OptionsAnywhere, epilog=EXAMPLES)
 @simulation_options
 @algorithm_options
 @report_options
@@ -195,7 +195,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
         options += [f"--{name}", str(given[name])] if given[name] is not None else []
     if not given["quiet"]:
         click.echo(f"{NAME}: {rule}", err=True)
-    argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, "--", script, *words]
+    argv = [sys.executable, "-m", "nfdt.cli", "simulate", script, *options, "--", *words]
     code = subprocess.run(argv, check=False).returncode
     if code:
         raise UserError(f"every rule's run must end well. Received: exit code {code} under {rule}")

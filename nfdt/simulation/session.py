@@ -9,7 +9,6 @@ at one version share them; a rule's backup at pull is the same reference), a gra
 slots.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ from nfdt.simulation.fleet import Fleet
 from nfdt.simulation.record import EpochRecord, FitRecord, Point, Walls, Watched
 from nfdt.step import Step, ownerships, split
 
+STANDSTILL = "No scheduled events left"  # simpy's words
 POINTS = 50  # of the curve, in an epoch
 POINTS_EVERY = 20  # pushes between two, where nobody knows how many an epoch has
 
@@ -102,8 +102,8 @@ class Session:
             command()
             try:
                 self._env.run(until=self._pause)
-            except RuntimeError:
-                if not math.isinf(self._env.peek()):
+            except RuntimeError as error:
+                if STANDSTILL not in str(error):
                     raise
                 raise UserError(
                     "somebody must be left to train: all nodes of the cluster have left, or wait for one that has. "
@@ -146,14 +146,15 @@ class Session:
             except IndexError:
                 self._desk.end_of_data(lane, sent.batches[0])
                 return None
-        nbytes = sum(nbytes_of(tensor) for tensor in self._pulled(lane, sent)[1])
+        _, tensors = placed(sent.sent, everything=self._loads[lane] != self._job.loads)
+        self._loads[lane] = self._job.loads
+        nbytes = sum(nbytes_of(tensor) for tensor in tensors)
         self._moved[1] += nbytes
         return nbytes
 
     def compute(self, lane: int, sent: Send) -> tuple[tuple[Gradient, Any], int]:
         """((gradient, its lock-step note), bytes)."""
-        pulled = self._pulled(lane, sent)
-        self._loads[lane] = self._job.loads
+        pulled = placed(sent.sent, everything=True)  # another worker has used the model since
         with self._walls.counted("gradient_s"):
             batch = self._batches.take(sent.epoch, sent.batches[0])
             samples = int(tf.nest.flatten(batch)[0].shape[0])
@@ -175,9 +176,6 @@ class Session:
         self._desk.push(lane, message, Gradient(values.values, values.samples, seconds))
         if self._done % max(1, (self.steps or POINTS * POINTS_EVERY) // POINTS) == 0:
             self._report(sent.epoch)
-
-    def _pulled(self, lane: int, sent: Send) -> tuple[list[int], list[Any]]:
-        return placed(sent.sent, everything=self._loads[lane] != self._job.loads)
 
     def _note(self) -> dict[str, Any]:
         """Lock step: the logs and metric states of a step, fields of its push."""

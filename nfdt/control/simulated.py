@@ -1,0 +1,249 @@
+"""Peers on the simulated clock, and the commands they take.
+
+The control program runs in zero simulated time; the clock moves while it waits (`ack.wait`, `peers.first`, `read`, and
+at its end). A peer carries out one command after another; a tensor that it sends travels while it goes on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import simpy
+
+from fdt.errors import UserError
+from fdt.network.cluster import Cluster, Node
+from fdt.network.pace import Pace
+from fdt.network.topology import topology_of
+from fdt.network.transfers import Transfers
+from nfdt.tree import leaves
+
+STANDSTILL = "No scheduled events left"  # simpy's words
+Tensor = Any  # an array, or a tree of arrays (nfdt/tree.py)
+Events = Generator[Any, Any, None]
+
+
+class Ack:
+    """A command's. `words`: the command, for people."""
+
+    def __init__(self, peers: "Peers", words: str) -> None:
+        self._peers, self.words = peers, words
+        self.event = peers.env.event()
+
+    @property
+    def done(self) -> bool:
+        return bool(self.event.processed)
+
+    def wait(self) -> None:
+        """Let time pass until the command is carried out."""
+        self._peers.wait(self)
+
+
+class Peer:
+    """One node. `index`, `name` and `layer` are the description's; everything else it is told."""
+
+    def __init__(self, peers: "Peers", node: Node, pace: Pace) -> None:
+        self.index, self.name, self.layer = node.index, node.name, node.group.layer
+        self._peers, self._pace = peers, pace
+        self._tensors: dict[str, Tensor] = {}
+        self._arrived: dict[str, deque[Tensor]] = {}
+        self._commands: deque[tuple[Ack, Callable[[], Events]]] = deque()
+        self._woken = peers.env.event()
+        self.doing: Ack | None = None
+        peers.env.process(self._live())
+
+    @property
+    def above(self) -> "Peer | None":
+        """The parent in a tree, the edge of a terminal, the cloud of an edge."""
+        index = self._peers.topology.above.get(self.index)
+        return None if index is None else self._peers[index]
+
+    @property
+    def below(self) -> list["Peer"]:
+        """Those whose `above` this peer is."""
+        return [peer for peer in self._peers if peer.above is self]
+
+    def __repr__(self) -> str:
+        return f"<peer {self.name}>"
+
+    def compute(
+        self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
+    ) -> Ack:
+        """`function` of the peer's tensors `names`; its result, or results, are its tensors `into`.
+
+        steps: how many training steps' time it takes on this node; 0: none. Tensors are read only: return new ones.
+        """
+
+        def run() -> Events:
+            yield self._peers.env.timeout(self._pace.seconds(self._peers.env.now, steps))
+            result = function(*(self._tensor(name) for name in names))
+            targets = [into] if isinstance(into, str) else list(into)
+            for name, value in zip(targets, [result] if isinstance(into, str) else result, strict=True):
+                self._tensors[name] = _frozen(value)
+
+        return self._command(f"compute {into}", run)
+
+    def send(self, to: "Peer | Sequence[Peer]", name: str, into: str | None = None) -> Ack:
+        """The tensor `name` sets out for `to`, to come as `into` (else as `name`); acknowledged when it is there.
+
+        Several receivers: with multicast links it crosses each link once.
+        """
+        receivers = [to] if isinstance(to, Peer) else list(to)
+        ack = Ack(self._peers, f"{self.name}: send {name} to {', '.join(peer.name for peer in receivers)}")
+
+        def run() -> Events:
+            self._peers.env.process(self._peers.transfer(self, receivers, self._tensor(name), into or name, ack))
+            yield self._peers.env.timeout(0)
+
+        self._command(f"send {name}", run)
+        return ack
+
+    def wait(self, name: str) -> Ack:
+        """Go on when a tensor `name` has come. Each wait takes one, in the order of arrival, to be the peer's own."""
+
+        def run() -> Events:
+            while not self._arrived.get(name):
+                self._woken = self._peers.env.event()
+                yield self._woken
+            self._tensors[name] = self._arrived[name].popleft()
+
+        return self._command(f"wait for {name}", run)
+
+    def read(self, name: str) -> Tensor:
+        """The peer's tensor once all it was told is done: for looking at; it takes no link and no time."""
+        self._command(f"read {name}", self._nothing).wait()
+        return self._tensor(name)
+
+    def deliver(self, name: str, tensor: Tensor) -> None:
+        """A tensor has come over a link."""
+        self._arrived.setdefault(name, deque()).append(tensor)
+        self._wake()
+
+    def _nothing(self) -> Events:
+        yield self._peers.env.timeout(0)
+
+    def _command(self, words: str, run: Callable[[], Events]) -> Ack:
+        ack = Ack(self._peers, f"{self.name}: {words}")
+        self._commands.append((ack, run))
+        self._wake()
+        return ack
+
+    def _live(self) -> Events:
+        while True:
+            while not self._commands:
+                self.doing = None
+                self._woken = self._peers.env.event()
+                yield self._woken
+            self.doing, run = self._commands.popleft()
+            yield from run()
+            self.doing.event.succeed()
+
+    def _wake(self) -> None:
+        if not self._woken.triggered:
+            self._woken.succeed()
+
+    def _tensor(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            known = ", ".join(self._tensors) or "none"
+            raise UserError(f"{self.name} must have the tensor it is to use. Received: {name}; it has {known}")
+        return self._tensors[name]
+
+
+class Peers(Sequence[Peer]):
+    """All peers of a cluster, in the order of its description. `now_s`: simulated seconds."""
+
+    def __init__(self, cluster: Cluster, seed: int = 0) -> None:
+        self.cluster, self.env = cluster, simpy.Environment()
+        self.topology = topology_of(cluster)
+        self._transfers = Transfers(self.env, self.topology)
+        self._peers = [Peer(self, node, Pace(node, cluster.step_s, (seed,))) for node in cluster.nodes]
+        self.bytes_sent = 0
+
+    @overload
+    def __getitem__(self, index: int) -> Peer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Peer]: ...
+    def __getitem__(self, index: int | slice) -> Peer | list[Peer]:
+        return self._peers[index]
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def of(self, layer: str) -> list[Peer]:
+        """Those of a layer of the description: "terminal", "edge" or "cloud"."""
+        return [peer for peer in self._peers if peer.layer == layer]
+
+    @property
+    def now_s(self) -> float:
+        return float(self.env.now)
+
+    @property
+    def links(self) -> dict[str, int]:
+        """Bytes that have set out over each direction of each link."""
+        return dict(zip(self.topology.names, map(int, self._transfers.carried), strict=True))
+
+    def wait(self, *acks: Ack) -> None:
+        """Let time pass until all of `acks` are there; none given: until every command is carried out."""
+        if acks:
+            self._run(simpy.AllOf(self.env, [ack.event for ack in acks]), acks)
+        else:
+            self.env.run()
+            self._check_idle()
+
+    def first(self, *acks: Ack) -> Ack:
+        """Let time pass until one of `acks` is there; that one, the earliest in the list where several are."""
+        self._run(simpy.AnyOf(self.env, [ack.event for ack in acks]), acks)
+        return next(ack for ack in acks if ack.event.triggered)
+
+    def transfer(self, sender: Peer, to: Sequence[Peer], tensor: Tensor, into: str, ack: Ack) -> Events:
+        """`tensor` on its way to each of `to`."""
+        nbytes, ends = nbytes_of(tensor), [peer.index for peer in to]
+        if self.cluster.multicast:
+            routes = [self.topology.multicast(sender.index, ends)]
+        else:
+            routes = [self.topology.route(sender.index, end) for end in ends]
+        self.bytes_sent += nbytes * len(routes)
+        receivers = [[peer] for peer in to] if len(routes) == len(to) else [list(to)]
+        arrivals = []
+        for route, group in zip(routes, receivers, strict=True):
+            arrivals.append(self.env.process(self._deliver(self._transfers.send(route, nbytes), group, into, tensor)))
+        yield simpy.AllOf(self.env, arrivals)
+        ack.event.succeed()
+
+    def _deliver(self, arrival: Any, group: Sequence[Peer], into: str, tensor: Tensor) -> Events:
+        yield arrival
+        for peer in group:
+            peer.deliver(into, tensor)
+
+    def _run(self, until: Any, acks: Sequence[Ack]) -> None:
+        try:
+            self.env.run(until=until)
+        except RuntimeError as error:
+            if STANDSTILL not in str(error):
+                raise
+            self._check_idle()
+            waiting = next(ack for ack in acks if not ack.done)
+            raise UserError(f"what a program waits for must come. Received: nothing for `{waiting.words}`") from None
+
+    def _check_idle(self) -> None:
+        stuck = [peer.doing.words for peer in self._peers if peer.doing is not None]
+        if stuck:
+            more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+            raise UserError(f"every command must come to its end. Received: `{stuck[0]}`{more}, for ever")
+
+
+def nbytes_of(tensor: Tensor) -> int:
+    """Bytes of all arrays in a tree."""
+    return sum(int(np.prod(array.shape)) * np.dtype(_dtype(array)).itemsize for array in leaves(tensor))
+
+
+def _dtype(array: Any) -> Any:
+    return getattr(array.dtype, "as_numpy_dtype", array.dtype)
+
+
+def _frozen(tensor: Tensor) -> Tensor:
+    """NumPy arrays marked read only, as peers share them by reference."""
+    for array in leaves(tensor):
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return tensor

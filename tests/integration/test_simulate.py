@@ -1,0 +1,32 @@
+"""`nfdt simulate` whole: an unmodified script, several processes, the same bits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "unseeded.py"
+
+
+def simulate(*options):
+    argv = [sys.executable, "-m", "nfdt.cli", "simulate", str(SCRIPT), "--workers", "6", *options]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
+
+
+@pytest.mark.timeout(400)
+def test_the_same_bits_for_a_seed_alone_and_in_a_comparison(tmp_path):
+    pytest.importorskip("matplotlib")
+    alone = simulate("--rule", "asgd", "--data", str(tmp_path / "alone"))
+    compared = simulate("--compare", "asgd,ssgd", "--report", str(tmp_path))
+    lines = [line for line in compared.stdout.splitlines() if line.startswith("weights")]
+    assert alone.stdout.strip() == lines[0] != lines[1]
+    one, other = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("alone", "asgd"))
+    assert one["fits"][0]["points"] == other["fits"][0]["points"] and one["logs"] == other["logs"]
+    said = dict(line.removeprefix("nfdt: ").split(":", 1) for line in alone.stderr.splitlines() if "nfdt: " in line)
+    assert said["pushes"].strip() == "24, 384 samples"
+    assert {"simulated", "staleness", "moved", "wall time"} <= set(said)
+    rows = json.loads((tmp_path / "compare.json").read_text())
+    assert [row["rule"] for row in rows] == ["asgd", "ssgd"] and rows[1]["staleness_max"] == 0
+    assert (tmp_path / "accuracy_by_simulated_seconds.png").stat().st_size > 10_000

@@ -1,0 +1,156 @@
+"""Programs of peers: what they compute, how long it takes, and what is said of those that cannot end."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.testing as npt
+import pytest
+from click.testing import CliRunner
+
+from fdt.errors import UserError
+from fdt.network.cluster import Cluster, Group, Link, Speed
+from nfdt import control
+from nfdt.cli import main
+from nfdt.control.simulated import Peers
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "control"
+
+
+def run(name, *words):
+    """(output, the peers) of an example on its own cluster."""
+    argv = ["control", str(EXAMPLES / f"{name}.py"), "--cluster", str(EXAMPLES / f"{name}.yaml"), "--", *words]
+    result = CliRunner().invoke(main, argv)
+    assert result.exit_code == 0, result.output
+    return result.output, control.peers
+
+
+@pytest.fixture(autouse=True)
+def one_program():
+    yield
+    control.run_with(None)
+    sys.modules.pop("softmax", None)
+
+
+@pytest.fixture
+def softmax(monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import softmax
+
+    return softmax
+
+
+def alone(softmax, steps):
+    w = softmax.start()
+    for _ in range(steps):
+        w = softmax.step(w, softmax.gradient(w, softmax.x, softmax.targets))
+    return w
+
+
+def test_ring_all_reduce_is_sgd_on_all_data(softmax):
+    output, peers = run("ring", "--steps", "5")
+    for peer in peers:
+        npt.assert_allclose(peer.read("w"), alone(softmax, 5), atol=1e-12)
+    # 650 float64 in 4 parts: 163 at most (2 parts), 162 otherwise; each round waits for the largest.
+    low, high = (5 * (0.02 + 6 * (count * 8 / 1.25e6 + 1e-3)) for count in (162, 163))
+    assert low <= peers.now_s <= high + 1e-9
+    assert peers.bytes_sent == 5 * 6 * 650 * 8
+    assert f"accuracy {softmax.accuracy(alone(softmax, 5)):.4f}" in output
+
+
+def test_tree_all_reduce_is_sgd_on_all_data(softmax):
+    _, peers = run("tree", "--steps", "3")
+    for peer in peers:
+        npt.assert_allclose(peer.read("w"), alone(softmax, 3), atol=1e-12)
+    hop = 650 * 8 / 1.25e6 + 1e-3  # two children have a link each, and one multicast serves both
+    assert peers.now_s == pytest.approx(3 * (0.02 + 4 * hop))
+
+
+def test_hierarchical_averaging_learns(softmax):
+    output, peers = run("hierarchy", "--rounds", "4")
+    found = [float(value) for value in re.findall(r"accuracy ([\d.]+)", output)]
+    assert len(found) == 4 and found[-1] > 0.85 and found[-1] > found[0]
+    carried = peers.links
+    assert carried["phone-0 up"] == 4 * 2 * 5200 and carried["edge-1 up"] == 4 * 5200
+
+
+def pair(**link):
+    return Peers(Cluster((Group("n", 2, Speed(2.0)),), step_s=1.0, link=Link(**link)))
+
+
+def test_commands_are_carried_out_in_order_and_links_take_time():
+    peers = pair(bandwidth=80.0, latency_s=0.25)
+    a, b = peers
+    a.compute("t", lambda: np.ones(10))  # 0.5 s
+    sent = a.send(b, "t", into="from a")
+    a.compute("t", lambda t: t + 1, "t", steps=4)  # 2 s, while the tensor travels
+    assert not sent.done and peers.now_s == 0
+    sent.wait()
+    assert peers.now_s == pytest.approx(0.5 + 1.0 + 2 * 0.25)  # two links
+    b.wait("from a")
+    npt.assert_array_equal(b.read("from a"), np.ones(10))
+    npt.assert_array_equal(a.read("t"), np.full(10, 2.0))
+    assert peers.now_s == pytest.approx(2.5)
+
+
+def test_the_first_of_several():
+    peers = Peers(Cluster((Group("slow", 1, Speed(0.5)), Group("fast", 1)), step_s=1.0))
+    acks = [peer.compute("t", lambda: np.zeros(1)) for peer in peers]
+    assert peers.first(*acks) is acks[1]
+    assert peers.now_s == 1.0
+
+
+def test_tensors_that_come_early_are_kept_in_order():
+    a, b = peers = pair()
+    for value in (1.0, 2.0):
+        a.compute("t", lambda value=value: np.array(value), steps=0)
+        a.send(b, "t")
+    b.wait("t")
+    b.compute("first", lambda t: t, "t", steps=0)
+    b.wait("t")
+    peers.wait()
+    assert (b.read("first"), b.read("t")) == (1.0, 2.0)
+
+
+def test_tensors_cannot_be_written():
+    a, _ = pair()
+    a.compute("t", lambda: np.zeros(2), steps=0)
+    with pytest.raises(ValueError, match="read-only"):
+        a.read("t")[0] = 1
+
+
+def test_what_cannot_end_is_said():
+    a, _ = peers = pair()
+    a.wait("nothing")
+    with pytest.raises(UserError, match="Received: `n-0: wait for nothing`, for ever"):
+        peers.wait()
+    with pytest.raises(UserError, match="it has none"):
+        pair()[0].read("w")
+
+
+def test_programs_need_peers():
+    with pytest.raises(UserError, match="nfdt control"):
+        control.peers  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["control", "SCRIPT"], "Missing option '--cluster'"),
+        (["control", "SCRIPT", "--steps", "3"], "The script's own words go behind --"),
+        (["control", "SCRIPT", "other.py", "--cluster", "YAML"], "needs one script"),
+        (["control", "SCRIPT", "--cluster", "YAML"], "peers must be there all the time. Received: n, which joins"),
+        (["simulate", "SCRIPT", "--cluster", "YAML", "--workers", "3"], "be what the cluster says: 2. Received: 3"),
+        (["simulate", "SCRIPT", "--compare", "asgd"], "two rules or more"),
+        (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--rule", "asgd"], "--compare names the rules itself"),
+    ],
+)
+def test_mistakes_on_the_command_line(tmp_path, argv, said):
+    script, cluster = tmp_path / "program.py", tmp_path / "cluster.yaml"
+    script.write_text("")
+    cluster.write_text("nodes: [{name: n, count: 2, joins: 1 s}]")
+    known = {"SCRIPT": str(script), "YAML": str(cluster)}
+    result = CliRunner().invoke(main, [known.get(word, word) for word in argv])
+    assert said in result.output and result.exit_code == 2 and "Traceback" not in result.output

@@ -39,6 +39,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 NAME = "nfdt"
 TRANSPORT = "Servers and transport"
 JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs")
+_FLAGS = {"workers": "-np", "server": "--server", "ps": "--ps"}
 REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 
 EXAMPLES = """\b
@@ -88,6 +89,24 @@ def transport_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
+def emulate_option(function: Decorated) -> Decorated:
+    """--emulate."""
+    text = "Put each worker on an emulated host, with links and speeds as described (docs/cluster.md); needs root."
+    file = click.Path(dir_okay=False, path_type=Path)
+    return option(TRANSPORT, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)(function)
+
+
+def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
+    """As `make_engine`, on emulated hosts."""
+
+    def make(logs: Path) -> "NfdtEngine":
+        from nfdt.emulation import EmulationEngine
+
+        return EmulationEngine(cluster, logs)
+
+    return make
+
+
 def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
     """NFDT's engine, once the directory of its logs is known."""
 
@@ -105,6 +124,7 @@ def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
 @algorithm_options
 @server_count_option
 @transport_options
+@emulate_option
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
@@ -121,6 +141,11 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
         return client_shim.run(script, words, client, settings, reporters)
 
+    if given["emulate"] is not None:
+        for name in ("workers", "server", "ps"):
+            if given[name]:
+                raise UsageError(f"--emulate says itself who trains. Received: {_FLAGS[name]} {given[name]} too")
+        return run(request, make_emulation(given["emulate"]), run_script)
     return run(request, make_engine(given["workers"] or DEFAULT_WORKERS, given["ps"] or 1), run_script)
 
 

@@ -18,11 +18,12 @@ parser.add_argument("--k2", type=int, default=2)
 args = parser.parse_args()
 
 terminals, edges, (cloud,) = peers.of("terminal"), peers.of("edge"), peers.of("cloud")
+shares = len(terminals)
 
 
 def local_steps(w, x, targets):
     for _ in range(args.k1):
-        w = softmax.step(w, softmax.gradient(w, x, targets) * len(terminals))  # the mean over this share
+        w = softmax.step(w, softmax.gradient(w, x, targets) * shares)  # the mean over this share
     return w
 
 
@@ -57,4 +58,4 @@ for round in range(args.rounds):
     hand_down(cloud)
     for edge in edges:
         hand_down(edge)
-    print(f"round {round + 1}: accuracy {softmax.accuracy(cloud.read('w')):.4f}, {peers.now_s:.3f} simulated seconds")
+    print(f"round {round + 1}: accuracy {softmax.accuracy(cloud.read('w')):.4f}, {peers.now_s:.3f} s")

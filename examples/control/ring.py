@@ -50,6 +50,4 @@ for _ in range(args.steps):
     for peer in peers:
         peer.compute("w", step, "w", *parts, steps=0)
 
-print(
-    f"accuracy {softmax.accuracy(peers[0].read('w')):.4f} after {args.steps} steps, {peers.now_s:.4f} simulated seconds"
-)
+print(f"accuracy {softmax.accuracy(peers[0].read('w')):.4f} after {args.steps} steps, {peers.now_s:.4f} s")

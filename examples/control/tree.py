@@ -36,4 +36,4 @@ for _ in range(args.steps):
         peer.compute("w", softmax.step, "w", "sum", steps=0)
 
 accuracy = softmax.accuracy(peers[-1].read("w"))
-print(f"accuracy {accuracy:.4f} after {args.steps} steps, {peers.now_s:.4f} simulated seconds")
+print(f"accuracy {accuracy:.4f} after {args.steps} steps, {peers.now_s:.4f} s")

@@ -99,6 +99,15 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
     return _cluster(Entry(file, "", node))
 
 
+def check_always_there(cluster: Cluster) -> None:
+    """Raises UsageError where a node joins or leaves."""
+    for group in cluster.groups:
+        if group.joins_s > 0 or not math.isinf(group.leaves_s):
+            raise UsageError(
+                f"its nodes must be there all the time here. Received: {group.name}, which joins or leaves"
+            )
+
+
 def _cluster(entry: Entry) -> Cluster:
     given = entry.mapping(_CLUSTER, required=("nodes",))
     topology = given.get("topology", STAR)

@@ -36,12 +36,16 @@ class Topology:
 
     channels: list[Link] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # of each link: what its channels 2k and 2k+1 lead between
     above: dict[int, int] = field(default_factory=dict)
     _out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by place: (neighbour, channel)
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
     def join(self, a: int, b: int, link: Link, name: str) -> None:
         """A link between `a`, which it is named after, and `b`."""
+        self.ends.append((a, b))
         for here, there, way in ((a, b, "up"), (b, a, "down")):
             self._out.setdefault(here, []).append((there, len(self.channels)))
             self.channels.append(link)

@@ -13,18 +13,20 @@ in their order. Commands and acknowledgements go on a channel of their own, whic
 links only.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdt.errors import UserError
-from nfdt.control.simulated import Ack, Peer, Peers
 
-__all__ = ["Ack", "Peer", "Peers", "peers"]
+if TYPE_CHECKING:  # NumPy and simpy: `nfdt --help` needs neither
+    from nfdt.control.simulated import Peers
 
-peers: Peers
-_running: Peers | None = None
+__all__ = ["peers"]
+
+peers: "Peers"
+_running: Any = None  # Peers, or EmulatedPeers (emulated.py)
 
 
-def run_with(made: Peers | None) -> None:
+def run_with(made: Any) -> None:
     """What `peers` is from now on."""
     global _running
     _running = made

@@ -16,10 +16,10 @@ from fdt.network.cluster import Cluster, Node
 from fdt.network.pace import Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
+from nfdt.control.store import Store, Tensor
 from nfdt.tree import leaves
 
 STANDSTILL = "No scheduled events left"  # simpy's words
-Tensor = Any  # an array, or a tree of arrays (nfdt/tree.py)
 Events = Generator[Any, Any, None]
 
 
@@ -45,8 +45,7 @@ class Peer:
     def __init__(self, peers: "Peers", node: Node, pace: Pace) -> None:
         self.index, self.name, self.layer = node.index, node.name, node.group.layer
         self._peers, self._pace = peers, pace
-        self._tensors: dict[str, Tensor] = {}
-        self._arrived: dict[str, deque[Tensor]] = {}
+        self._store = Store(self.name)
         self._commands: deque[tuple[Ack, Callable[[], Events]]] = deque()
         self._woken = peers.env.event()
         self.doing: Ack | None = None
@@ -76,10 +75,7 @@ class Peer:
 
         def run() -> Events:
             yield self._peers.env.timeout(self._pace.seconds(self._peers.env.now, steps))
-            result = function(*(self._tensor(name) for name in names))
-            targets = [into] if isinstance(into, str) else list(into)
-            for name, value in zip(targets, [result] if isinstance(into, str) else result, strict=True):
-                self._tensors[name] = _frozen(value)
+            self._store.compute(into, function, names)
 
         return self._command(f"compute {into}", run)
 
@@ -92,7 +88,7 @@ class Peer:
         ack = Ack(self._peers, f"{self.name}: send {name} to {', '.join(peer.name for peer in receivers)}")
 
         def run() -> Events:
-            self._peers.env.process(self._peers.transfer(self, receivers, self._tensor(name), into or name, ack))
+            self._peers.env.process(self._peers.transfer(self, receivers, self._store.get(name), into or name, ack))
             yield self._peers.env.timeout(0)
 
         self._command(f"send {name}", run)
@@ -102,21 +98,20 @@ class Peer:
         """Go on when a tensor `name` has come. Each wait takes one, in the order of arrival, to be the peer's own."""
 
         def run() -> Events:
-            while not self._arrived.get(name):
+            while not self._store.take(name):
                 self._woken = self._peers.env.event()
                 yield self._woken
-            self._tensors[name] = self._arrived[name].popleft()
 
         return self._command(f"wait for {name}", run)
 
     def read(self, name: str) -> Tensor:
         """The peer's tensor once all it was told is done: for looking at; it takes no link and no time."""
         self._command(f"read {name}", self._nothing).wait()
-        return self._tensor(name)
+        return self._store.get(name)
 
     def deliver(self, name: str, tensor: Tensor) -> None:
         """A tensor has come over a link."""
-        self._arrived.setdefault(name, deque()).append(tensor)
+        self._store.deliver(name, tensor)
         self._wake()
 
     def _nothing(self) -> Events:
@@ -141,12 +136,6 @@ class Peer:
     def _wake(self) -> None:
         if not self._woken.triggered:
             self._woken.succeed()
-
-    def _tensor(self, name: str) -> Tensor:
-        if name not in self._tensors:
-            known = ", ".join(self._tensors) or "none"
-            raise UserError(f"{self.name} must have the tensor it is to use. Received: {name}; it has {known}")
-        return self._tensors[name]
 
 
 class Peers(Sequence[Peer]):
@@ -239,11 +228,3 @@ def nbytes_of(tensor: Tensor) -> int:
 
 def _dtype(array: Any) -> Any:
     return getattr(array.dtype, "as_numpy_dtype", array.dtype)
-
-
-def _frozen(tensor: Tensor) -> Tensor:
-    """NumPy arrays marked read only, as peers share them by reference."""
-    for array in leaves(tensor):
-        if isinstance(array, np.ndarray):
-            array.flags.writeable = False
-    return tensor

@@ -141,7 +141,7 @@ def test_programs_need_peers():
         (["control", "SCRIPT"], "Missing option '--cluster'"),
         (["control", "SCRIPT", "--steps", "3"], "The script's own words go behind --"),
         (["control", "SCRIPT", "other.py", "--cluster", "YAML"], "needs one script"),
-        (["control", "SCRIPT", "--cluster", "YAML"], "peers must be there all the time. Received: n, which joins"),
+        (["control", "SCRIPT", "--cluster", "YAML"], "there all the time here. Received: n, which joins"),
         (["simulate", "SCRIPT", "--cluster", "YAML", "--workers", "3"], "be what the cluster says: 2. Received: 3"),
         (["simulate", "SCRIPT", "--compare", "asgd"], "two rules or more"),
         (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--rule", "asgd"], "--compare names the rules itself"),

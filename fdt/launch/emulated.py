@@ -1,0 +1,242 @@
+"""Members on hosts of their own, emulated on this machine: what travels between them crosses shaped links.
+
+A host is a network, UTS and IPC namespace with a /dev/shm of its own. A cluster's links are veth pairs between bridges,
+one bridge for each place of its topology, in a namespace that is joined to nothing else; each direction of a link is
+held to its bandwidth by a token bucket (tc-tbf). Latency is not emulated: it takes netem, which many kernels lack. The
+engine talks to its members over a Unix socket, which is on no link: commands, data and snapshots travel there.
+
+Everything ends with the processes in it: the engine's own end closes the pipe on which the network's namespace waits.
+"""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdt.errors import UsageError, UserError
+from fdt.launch import Exit, Task
+from fdt.launch.local import describe, stop_all
+from fdt.network.cluster import Link
+from fdt.network.topology import Topology
+from fdt.service.member import ENGINE_VARIABLE
+from fdt.service.transport import EMULATED_SUBNET
+
+INTERFACES = "interfaces.json"  # in the run's directory: bytes that crossed each host's interface
+BURST_S = 0.004  # of a link's bandwidth that may pass at once
+LEAST_BURST = 32_000  # bytes: a few full packets
+READY_S = 20.0
+
+# Runs in the new namespaces: keep the engine's socket reachable, hide this machine's shared memory, wait for the link.
+_HOST = """
+set -e
+hostname "$1"; mount --make-rprivate /; : > "$3"; mount --bind "$2" "$3"; mount -t tmpfs tmpfs /dev/shm
+shift 3; read _; exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """`place`: its node in the topology. `address`: its IPv4 address."""
+
+    place: int
+    name: str
+    address: str
+
+
+def address_of(number: int) -> str:
+    """The address of host `number`."""
+    return f"{EMULATED_SUBNET}{number // 250}.{number % 250 + 1}"
+
+
+def check_privilege() -> None:
+    """Raises UserError where hosts cannot be emulated."""
+    missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        raise UserError(f"--emulate needs iproute2 and util-linux. Received: no {', '.join(missing)}")
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "fdt0", "type", "veth"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode:
+        said = " ".join(tried.stderr.split())
+        raise UserError(f"--emulate needs the privilege to make namespaces and veth pairs (root). Received: {said}")
+
+
+class EmulatedNetwork:
+    """The bridges and links of `topology`."""
+
+    def __init__(self, topology: Topology) -> None:
+        if len(topology.ends) >= len(_places(topology)):
+            raise UsageError(
+                "--emulate takes topologies without a circle: star, tree, terminal-edge-cloud. Received: ring"
+            )
+        check_privilege()
+        self._switch = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self._ports = 0
+        try:
+            _await_namespace(self._switch)
+            self._bridges = self._build(topology)
+        except BaseException:
+            self.close()
+            raise
+
+    def attach(self, pid: int, host: Host) -> None:
+        """Give the namespace of process `pid` its interface, eth0."""
+        port, self._ports = f"h{self._ports}", self._ports + 1
+        _ip(
+            self._switch.pid,
+            f"link add {port} type veth peer name eth0 netns {pid}",
+            f"link set {port} master {self._bridges[host.place]} up",
+        )
+        _ip(pid, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
+
+    def close(self) -> None:
+        if self._switch.stdin is not None:
+            self._switch.stdin.close()
+        self._switch.wait()
+
+    def _build(self, topology: Topology) -> dict[int, str]:
+        bridges = {place: f"b{number}" for number, place in enumerate(_places(topology))}
+        commands = [f"{verb}" for b in bridges.values() for verb in (f"link add {b} type bridge", f"link set {b} up")]
+        for number, (a, b) in enumerate(topology.ends):
+            commands += [
+                f"link add l{number}a type veth peer name l{number}b",
+                f"link set l{number}a master {bridges[a]} up",
+                f"link set l{number}b master {bridges[b]} up",
+            ]
+        _ip(self._switch.pid, *commands)
+        for number in range(len(topology.ends)):
+            for end, link in zip("ab", topology.channels[2 * number : 2 * number + 2], strict=True):
+                self._shape(f"l{number}{end}", link)
+        return bridges
+
+    def _shape(self, interface: str, link: Link) -> None:
+        if math.isinf(link.bandwidth):
+            return
+        burst = max(LEAST_BURST, int(link.bandwidth * BURST_S))
+        rate = f"rate {int(link.bandwidth * 8)}bit burst {burst} latency 400ms"
+        _inside(self._switch.pid, ["tc", *f"qdisc add dev {interface} root tbf {rate}".split()])
+
+
+class EmulatedLauncher:
+    """Starts each rank on a host of its own, `host_of(role, rank)`."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        network: EmulatedNetwork,
+        host_of: Callable[[str, int], Host],
+        rank_env: Callable[[int], Mapping[str, str]] = lambda rank: {},
+    ) -> None:
+        self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
+
+    def start(self, task: Task) -> "EmulatedProcesses":
+        sockets = Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
+        running = EmulatedProcesses(task.role, self._run_dir, sockets)
+        try:
+            for rank in range(task.count):
+                running.add(self._spawn(task, rank, sockets), self._host_of(task.role, rank), self._network)
+        except BaseException:
+            running.stop(0.0)
+            raise
+        return running
+
+    def _spawn(self, task: Task, rank: int, sockets: Path) -> "subprocess.Popen[bytes]":
+        host, socket = self._host_of(task.role, rank), sockets / f"{task.role}-{rank}"
+        engine = task.env[ENGINE_VARIABLE].removeprefix("unix:")
+        ours = {ENGINE_VARIABLE: f"unix:{socket}", "FDT_RANK": str(rank), "FDT_LOCAL_RANK": "0"}
+        namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount"]
+        argv = [*namespaces, "sh", "-c", _HOST, "host", host.name, engine, str(socket), *task.argv]
+        with open(self._run_dir / f"{task.role}-{rank}.log", "ab") as out:
+            return subprocess.Popen(
+                argv,
+                env={**os.environ, **task.env, **ours, **self._rank_env(rank)},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+
+class EmulatedProcesses:
+    """One Popen a rank."""
+
+    def __init__(self, role: str, run_dir: Path, sockets: Path) -> None:
+        self._role, self._run_dir, self._sockets = role, run_dir, sockets
+        self._running: list[tuple[subprocess.Popen[bytes], Host]] = []
+
+    def add(self, popen: "subprocess.Popen[bytes]", host: Host, network: EmulatedNetwork) -> None:
+        """Join a rank that has just been started to the network, and let it go on."""
+        self._running.append((popen, host))
+        _await_namespace(popen)
+        network.attach(popen.pid, host)
+        assert popen.stdin is not None
+        popen.stdin.write(b"go\n")
+        popen.stdin.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return [popen.pid for popen, _ in self._running]
+
+    def exits(self) -> list[Exit]:
+        codes = [(rank, popen.poll()) for rank, (popen, _) in enumerate(self._running)]
+        return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
+
+    def stop(self, grace_s: float = 2.0) -> None:
+        if self._sockets.exists():
+            self._note_counters()
+        stop_all([popen for popen, _ in self._running], grace_s)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _note_counters(self) -> None:
+        """Add what crossed the hosts' interfaces to INTERFACES."""
+        file = self._run_dir / INTERFACES
+        known = json.loads(file.read_text()) if file.exists() else {}
+        for popen, host in self._running:
+            try:
+                known[host.name] = counters(popen.pid)
+            except UserError:  # it has ended, and its interface with it
+                continue
+        file.write_text(json.dumps(known))
+
+
+def _places(topology: Topology) -> list[int]:
+    return list(dict.fromkeys(place for ends in topology.ends for place in ends))
+
+
+def counters(pid: int) -> dict[str, int]:
+    """Bytes that left and came over eth0 of the namespace of process `pid`, as the kernel counts them."""
+    said = json.loads(_inside(pid, ["ip", "-s", "-j", "link", "show", "eth0"]))[0]["stats64"]
+    return {"sent": int(said["tx"]["bytes"]), "received": int(said["rx"]["bytes"])}
+
+
+def _await_namespace(popen: "subprocess.Popen[bytes]") -> None:
+    """Until the process has a network of its own: a command meant for it must never meet this machine's."""
+    ours, deadline = os.stat("/proc/self/ns/net").st_ino, time.monotonic() + READY_S
+    while time.monotonic() < deadline and popen.poll() is None:
+        if os.stat(f"/proc/{popen.pid}/ns/net").st_ino != ours:
+            return
+        time.sleep(0.005)
+    raise UserError(f"an emulated host must come up within {READY_S:g} s. Received: {popen.args!r}")
+
+
+def _ip(pid: int, *commands: str) -> None:
+    _inside(pid, ["ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+
+def _inside(pid: int, argv: Sequence[str], given: str = "") -> str:
+    """What `argv` prints, run in the network namespace of process `pid`. Raises UserError when it fails."""
+    done = subprocess.run(
+        ["nsenter", f"--net=/proc/{pid}/ns/net", *argv], input=given, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise UserError(f"`{' '.join(argv)}` must work on an emulated host. Received: {' '.join(done.stderr.split())}")
+    return done.stdout

@@ -1,0 +1,236 @@
+"""Peers as processes on emulated hosts: the face of simulated.py, with real time and real links.
+
+Commands and acknowledgements take a Unix socket, which is on no link; tensors go from host to host by TCP.
+"""
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any, overload
+
+import cloudpickle
+
+from fdt.errors import UserError
+from fdt.launch import Task
+from fdt.launch.emulated import EmulatedLauncher, EmulatedNetwork, Host, address_of, counters
+from fdt.network.cluster import Cluster, Node
+from fdt.network.topology import topology_of
+from fdt.service.auth import TOKEN_VARIABLE
+from fdt.service.losses import explain_loss
+from fdt.service.member import ENGINE_VARIABLE
+from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
+from nfdt.pacing import CLUSTER_VARIABLE
+
+POLL_S = 0.25
+START_S = 60.0
+STANDSTILL_S = 5.0  # how long nothing may happen while every peer only waits
+
+Tensor = Any
+
+
+class EmulatedAck:
+    """A command's. See Ack (simulated.py)."""
+
+    def __init__(self, peers: "EmulatedPeers", kind: str, words: str) -> None:
+        self._peers, self.kind, self.words = peers, kind, words
+        self.done = False
+        self.value: Any = None
+
+    def wait(self) -> None:
+        self._peers.wait(self)
+
+
+class EmulatedPeer:
+    """One node. See Peer (simulated.py)."""
+
+    def __init__(self, peers: "EmulatedPeers", node: Node) -> None:
+        self.index, self.name, self.layer = node.index, node.name, node.group.layer
+        self.address = address_of(node.index + 1)
+        self._peers = peers
+        self.connection: Connection
+
+    @property
+    def above(self) -> "EmulatedPeer | None":
+        index = self._peers.topology.above.get(self.index)
+        return None if index is None else self._peers[index]
+
+    @property
+    def below(self) -> list["EmulatedPeer"]:
+        return [peer for peer in self._peers if peer.above is self]
+
+    def __repr__(self) -> str:
+        return f"<peer {self.name}>"
+
+    def compute(
+        self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
+    ) -> EmulatedAck:
+        return self._tell("compute", f"compute {into}", into, function, names, steps)
+
+    def send(self, to: "EmulatedPeer | Sequence[EmulatedPeer]", name: str, into: str | None = None) -> EmulatedAck:
+        """Several receivers: TCP has no multicast, so it is sent to each."""
+        receivers = [to] if isinstance(to, EmulatedPeer) else list(to)
+        return self._tell("send", f"send {name}", [peer.address for peer in receivers], name, into or name)
+
+    def wait(self, name: str) -> EmulatedAck:
+        return self._tell("wait", f"wait for {name}", name)
+
+    def read(self, name: str) -> Tensor:
+        ack = self._tell("read", f"read {name}", name)
+        ack.wait()
+        return ack.value
+
+    def _tell(self, kind: str, words: str, *arguments: Any) -> EmulatedAck:
+        ack = EmulatedAck(self._peers, kind, f"{self.name}: {words}")
+        number = self._peers.expect(self, ack)
+        self.connection.send_bytes(cloudpickle.dumps((number, kind, arguments)))
+        return ack
+
+
+class EmulatedPeers(Sequence[EmulatedPeer]):
+    """All peers of the cluster that `file` describes. `now_s`: real seconds since they were all there.
+
+    modules: where the program's own modules are.
+    """
+
+    def __init__(self, cluster: Cluster, file: Path, run_dir: Path, seed: int, modules: Path) -> None:
+        self.cluster, self.topology, self._run_dir = cluster, topology_of(cluster), run_dir
+        self._peers = [EmulatedPeer(self, node) for node in cluster.nodes]
+        self._changed = threading.Condition()
+        self._missing: list[dict[int, EmulatedAck]] = [{} for _ in self._peers]  # by peer: commands not carried out
+        self._numbers = self._acks = 0
+        self._error = ""
+        self._network = EmulatedNetwork(self.topology)
+        try:
+            self._start(file, seed, modules)
+        except BaseException:
+            self.close()
+            raise
+        self._began = time.monotonic()
+
+    @overload
+    def __getitem__(self, index: int) -> EmulatedPeer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[EmulatedPeer]: ...
+    def __getitem__(self, index: int | slice) -> EmulatedPeer | list[EmulatedPeer]:
+        return self._peers[index]
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def of(self, layer: str) -> list[EmulatedPeer]:
+        return [peer for peer in self._peers if peer.layer == layer]
+
+    @property
+    def now_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def links(self) -> dict[str, int]:
+        """Bytes that crossed each host's interface, as the kernel counts them: headers and retries included."""
+        crossed = {peer.name: counters(pid) for peer, pid in zip(self._peers, self._processes.pids, strict=True)}
+        ways = (("up", "sent"), ("down", "received"))
+        return {f"{name} {way}": counts[key] for name, counts in crossed.items() for way, key in ways}
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(count for name, count in self.links.items() if name.endswith(" up"))
+
+    def wait(self, *acks: EmulatedAck) -> None:
+        """Until all of `acks` are there; none given: until every command is carried out."""
+        self._until(lambda: all(ack.done for ack in acks) if acks else not any(self._missing))
+
+    def first(self, *acks: EmulatedAck) -> EmulatedAck:
+        self._until(lambda: any(ack.done for ack in acks))
+        return next(ack for ack in acks if ack.done)
+
+    def expect(self, peer: EmulatedPeer, ack: EmulatedAck) -> int:
+        """The number of a command that is about to be given."""
+        with self._changed:
+            self._numbers += 1
+            self._missing[peer.index][self._numbers] = ack
+            return self._numbers
+
+    def close(self) -> None:
+        """End the peers."""
+        if hasattr(self, "_processes"):
+            self._processes.stop()
+        self._network.close()
+
+    def _start(self, file: Path, seed: int, modules: Path) -> None:
+        key = secrets.token_urlsafe(32)
+        path = str(self._run_dir / "control.sock")
+        env = {ENGINE_VARIABLE: f"unix:{path}", TOKEN_VARIABLE: key, SEED_VARIABLE: str(seed)}
+        env |= {CLUSTER_VARIABLE: str(file.resolve()), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
+        task = Task("peer", (sys.executable, "-m", "nfdt.control.host"), len(self._peers), env)
+        with Listener(path, "AF_UNIX", backlog=len(self._peers), authkey=key.encode()) as listener:
+            launcher = EmulatedLauncher(self._run_dir, self._network, self._host, self._environment)
+            self._processes = launcher.start(task)
+            greeting = threading.Thread(target=self._greet, args=(listener,), daemon=True)
+            greeting.start()
+            deadline = time.monotonic() + START_S
+            while greeting.is_alive():
+                greeting.join(POLL_S)
+                self._check(time.monotonic() < deadline)
+
+    def _host(self, role: str, rank: int) -> Host:
+        return Host(self._peers[rank].index, self._peers[rank].name, self._peers[rank].address)
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        return {ADDRESS_VARIABLE: self._peers[rank].address}
+
+    def _greet(self, listener: Listener) -> None:
+        for _ in self._peers:
+            connection = listener.accept()
+            peer = self._peers[int(connection.recv_bytes())]
+            peer.connection = connection
+            threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
+
+    def _listen(self, peer: EmulatedPeer) -> None:
+        try:
+            while True:
+                number, value, error, detail = cloudpickle.loads(peer.connection.recv_bytes())
+                with self._changed:
+                    ack = self._missing[peer.index].pop(number)
+                    ack.value, ack.done = value, not error
+                    self._acks += 1
+                    if error and not self._error:
+                        self._error = f"`{ack.words}` must work. Received: {error}"
+                        print(detail, file=sys.stderr)
+                    self._changed.notify_all()
+        except (EOFError, OSError):
+            return
+
+    def _until(self, true: Callable[[], bool]) -> None:
+        acks, since = -1, time.monotonic()
+        with self._changed:
+            while not true():
+                self._changed.wait(POLL_S)
+                self._check(True)
+                if acks != self._acks or not self._all_wait():
+                    acks, since = self._acks, time.monotonic()
+                elif time.monotonic() - since > STANDSTILL_S:
+                    stuck = next(ack for missing in self._missing for ack in missing.values())
+                    raise UserError(f"every command must come to its end. Received: `{stuck.words}`, for ever")
+
+    def _all_wait(self) -> bool:
+        """Whether every peer with something to do only waits for a tensor, and none is under way."""
+        firsts = [next(iter(missing.values())) for missing in self._missing if missing]
+        return all(ack.kind == "wait" for ack in firsts)
+
+    def _check(self, in_time: bool) -> None:
+        if self._error:
+            raise UserError(self._error)
+        exits = self._processes.exits()
+        if exits:
+            failed = explain_loss("peer", exits[0].rank, exits[0].cause, self._run_dir)
+            raise UserError(
+                f"{failed.message}: {failed.detail.splitlines()[-1] if failed.detail else 'it said nothing'}"
+            )
+        if not in_time:
+            raise UserError(f"peers must be there within {START_S:g} s. Received: not all")

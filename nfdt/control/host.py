@@ -1,0 +1,166 @@
+"""An emulated peer's process, `python -m nfdt.control.host`: commands by a Unix socket, tensors by TCP over the links.
+
+Both are connections of multiprocessing, which prove the run's token to each other before anything else is read.
+"""
+
+import os
+import queue
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+import cloudpickle
+
+from fdt import structure, tensors
+from fdt.service.auth import TOKEN_VARIABLE
+from fdt.service.member import ENGINE_VARIABLE
+from nfdt.control.store import Store
+from nfdt.pacing import Pacer, pacer_of
+
+ADDRESS_VARIABLE = "NFDT_PEER_ADDRESS"
+SEED_VARIABLE = "NFDT_PEER_SEED"
+PORT = 7078
+CONNECT_S = 20.0
+
+Done = Callable[[], None]
+
+
+class Outbox:
+    """One thread that sends tensors to one other peer, in order."""
+
+    def __init__(self, address: str, key: bytes) -> None:
+        self._address, self._key = address, key
+        self._waiting: queue.SimpleQueue[tuple[bytes, Done]] = queue.SimpleQueue()
+        threading.Thread(target=self._send, daemon=True).start()
+
+    def put(self, message: bytes, done: Done) -> None:
+        self._waiting.put((message, done))
+
+    def _send(self) -> None:
+        connection = self._connect()
+        while True:
+            message, done = self._waiting.get()
+            connection.send_bytes(message)
+            connection.recv_bytes()  # it is there
+            done()
+
+    def _connect(self) -> Connection:
+        deadline = time.monotonic() + CONNECT_S
+        while True:
+            try:
+                return _prompt(Client((self._address, PORT), "AF_INET", authkey=self._key))
+            except OSError:  # the other is not up yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+
+class PeerHost:
+    """Carries out one command after another."""
+
+    def __init__(self, control: Connection, key: bytes, pacer: Pacer | None) -> None:
+        self._control, self._key, self._pacer = control, key, pacer
+        self._store = Store()
+        self._came = threading.Condition()
+        self._replying = threading.Lock()
+        self._outboxes: dict[str, Outbox] = {}
+
+    def run(self) -> None:
+        """Until the control program ends. Commands are taken in while one is carried out: else it might wait for us."""
+        commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._hear, args=(commands,), daemon=True).start()
+        for command in iter(commands.get, None):
+            number, kind, arguments = cloudpickle.loads(command)
+            try:
+                getattr(self, kind)(number, *arguments)
+            except Exception as error:
+                self._reply(number, None, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+    def _hear(self, commands: "queue.SimpleQueue[bytes | None]") -> None:
+        try:
+            while True:
+                commands.put(self._control.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)  # the program has ended, and whoever waits here waits in vain
+
+    def listen(self, address: str) -> None:
+        """Take tensors in, from as many peers as connect."""
+        listener = Listener((address, PORT), "AF_INET", backlog=128, authkey=self._key)
+        while True:
+            threading.Thread(target=self._take_in, args=(_prompt(listener.accept()),), daemon=True).start()
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    def compute(
+        self, number: int, into: str | Sequence[str], function: Callable[..., Any], names: Sequence[str], steps: float
+    ) -> None:
+        start = time.monotonic()
+        self._store.compute(into, function, names)
+        if self._pacer is not None:
+            self._pacer.hold(start, steps)
+        self._reply(number)
+
+    def send(self, number: int, addresses: Sequence[str], name: str, into: str) -> None:
+        skeleton, leaves = structure.flatten(self._store.get(name))
+        message = f"{into}\n{skeleton}\n".encode() + bytes(tensors.pack(leaves))
+        missing = deque(addresses)
+
+        def done() -> None:
+            missing.popleft()
+            if not missing:
+                self._reply(number)
+
+        for address in addresses:
+            if address not in self._outboxes:
+                self._outboxes[address] = Outbox(address, self._key)
+            self._outboxes[address].put(message, done)
+
+    def wait(self, number: int, name: str) -> None:
+        with self._came:
+            self._came.wait_for(lambda: self._store.take(name))
+        self._reply(number)
+
+    def read(self, number: int, name: str) -> None:
+        self._reply(number, self._store.get(name))
+
+    def _take_in(self, connection: Connection) -> None:
+        try:
+            while True:
+                into, skeleton, packed = connection.recv_bytes().split(b"\n", 2)
+                value = structure.unflatten(skeleton.decode(), tensors.unpack(memoryview(packed)))
+                with self._came:
+                    self._store.deliver(into.decode(), value)
+                    self._came.notify_all()
+                connection.send_bytes(b"came")
+        except (EOFError, OSError):
+            return
+
+    def _reply(self, number: int, value: Any = None, error: str = "", detail: str = "") -> None:
+        with self._replying:
+            self._control.send_bytes(cloudpickle.dumps((number, value, error, detail)))
+
+
+def _prompt(connection: Connection) -> Connection:
+    """Small messages leave at once: an answer is waited for."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def main() -> None:
+    key = os.environ.pop(TOKEN_VARIABLE).encode()
+    rank = int(os.environ["FDT_RANK"])
+    control = Client(os.environ[ENGINE_VARIABLE].removeprefix("unix:"), "AF_UNIX", authkey=key)
+    control.send_bytes(str(rank).encode())
+    host = PeerHost(control, key, pacer_of(rank, int(os.environ[SEED_VARIABLE]), every_node=True))
+    threading.Thread(target=host.listen, args=(os.environ[ADDRESS_VARIABLE],), daemon=True).start()
+    host.run()
+
+
+if __name__ == "__main__":
+    main()

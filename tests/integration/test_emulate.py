@@ -1,0 +1,79 @@
+"""Emulated hosts: the bytes cross the interfaces, and a step takes as long as on the simulated clock."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fdt.errors import UserError
+from fdt.launch.emulated import INTERFACES, check_privilege
+from nfdt.cli import main
+
+CONTROL = Path(__file__).parents[2] / "examples" / "control"
+SCRIPT = Path(__file__).parent / "scripts" / "wide.py"
+CLUSTER = """
+step: 100 ms
+link: {bandwidth: 8 Mbit/s}
+server: {bandwidth: unlimited}  # two workers in step would share it exactly in the model, and never quite so here
+nodes: [{name: node, count: 2}]
+"""
+
+
+def nfdt(*words):
+    argv = [sys.executable, "-m", "nfdt.cli", *map(str, words)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def privilege():
+    try:
+        check_privilege()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.timeout(400)
+def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privilege):
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    nfdt("run", "--emulate", cluster, "--rule", "asgd", "--overlap", "off", "--log-dir", tmp_path / "logs", SCRIPT)
+    nfdt("simulate", SCRIPT, "--cluster", cluster, "--rule", "asgd", "--data", tmp_path / "data")
+    records = [json.loads(line) for line in (tmp_path / "logs" / "records.jsonl").read_text().splitlines()]
+    ends = [record for record in records if record["kind"] == "epoch_end"]
+    crossed = json.loads((tmp_path / "logs" / INTERFACES).read_text())
+    assert sorted(crossed) == ["node-0", "node-1", "server"]
+    for here, there in (("sent", "received"), ("received", "sent")):
+        reported = sum(end[f"bytes_{here}"] for end in ends)
+        counted = crossed["node-0"][here] + crossed["node-1"][here]
+        assert reported <= counted <= 1.2 * reported, f"{here}: {reported:,} reported, {counted:,} counted"
+        assert reported <= crossed["server"][there]
+    simulated = json.loads((tmp_path / "data" / "run.json").read_text())["fits"][0]["epochs"]
+    expected_s = simulated[1]["simulated_s"] - simulated[0]["simulated_s"]
+    assert ends[1]["seconds"] == pytest.approx(expected_s, rel=0.25), "the second epoch: nothing is compiled in it"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("name", "cluster"), [("ring", "star"), ("tree", "tree"), ("hierarchy", "hierarchy")])
+def test_programs_of_peers_compute_the_same_on_emulated_hosts(name, cluster, privilege):
+    pytest.importorskip("sklearn")
+    words = ("control", CONTROL / f"{name}.py", "--cluster", CONTROL / f"{cluster}.yaml")
+    short = ("--", "--rounds", "2") if name == "hierarchy" else ("--", "--steps", "3")
+    simulated, emulated = nfdt(*words, *short), nfdt(*words, "--emulate", *short)
+    assert re.findall(r"accuracy [\d.]+", simulated) == re.findall(r"accuracy [\d.]+", emulated) != []
+
+
+def test_what_cannot_be_emulated(tmp_path):
+    script, cluster = tmp_path / "train.py", tmp_path / "cluster.yaml"
+    script.write_text("")
+    cluster.write_text("topology: ring\nnodes: [{count: 3}]")
+    for words in (["run", "--emulate", str(cluster)], ["control", "--emulate", "--cluster", str(cluster)]):
+        result = CliRunner().invoke(main, [*words, str(script)])
+        assert "--emulate takes topologies without a circle" in result.output and result.exit_code == 2
+    result = CliRunner().invoke(main, ["run", "--emulate", str(cluster), "-np", "3", str(script)])
+    assert "--emulate says itself who trains. Received: -np 3 too" in result.output

@@ -38,7 +38,7 @@ def algorithm_options(function: Decorated) -> Decorated:
             "--rule",
             metavar="NAME|NAME(PARAMETER=VALUE)",
             help=f"What the server does with a gradient that comes late: {rule_names()}, or a file of your own."
-            "  [default: dc_asgd for SGD, asgd for other optimizers]",
+            "  [default: ddc_asgd]",
         ),
         option(
             ALGORITHM,

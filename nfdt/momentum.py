@@ -7,7 +7,8 @@ The rule's direction is a sum, u = mu v + g: mu is SGD's momentum or Adam's beta
     Lamb                            was (1 - beta_1) v; the second moment takes the squares of g
     without momentum (mu = 0)       its own update, of u
 
-Whatever else the optimizer does (bias correction, weight decay, averages, loss scaling) stays its own.
+Whatever else the optimizer does (bias correction, weight decay, averages, loss scaling) stays its own. What it clips is
+the gradient, before the rule sees it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ import tensorflow as tf
 from fdt.errors import UserError
 
 Tensor = Any
+CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 FIRST_MOMENTS = {
     "Adam": "_momentums",
     "AdamW": "_momentums",
@@ -36,7 +38,7 @@ def momentum_of(optimizer: Any) -> float:
 
 def can_be_off(optimizer: Any) -> bool:
     """Whether a rule's momentum can take the place of the optimizer's."""
-    return not _reason(_inner(optimizer))
+    return not _reason(optimizer)
 
 
 def is_sgd(optimizer: Any) -> bool:
@@ -52,20 +54,29 @@ def off(
     Raises UserError where the rule's momentum would have no meaning.
     """
     inner = _inner(optimizer)
-    if reason := _reason(inner):
+    if reason := _reason(optimizer):
         raise UserError(f"a rule with momentum of its own needs an optimizer whose momentum can be off: {reason}")
     kind = _kind(inner)
-    if momentum_of(inner) and kind in FIRST_MOMENTS:
+    adaptive = momentum_of(inner) > 0 and kind in FIRST_MOMENTS
+    if adaptive:
         _set_first_moments(inner, getattr(inner, FIRST_MOMENTS[kind]), variables, direction, fresh)
-        yield list(fresh)
-    elif momentum_of(inner):
-        momentum, inner.momentum = inner.momentum, 0.0
-        try:
-            yield list(direction)
-        finally:
-            inner.momentum = momentum
-    else:
-        yield list(direction)
+    switched = [name for name in (*CLIPS, *(() if adaptive else ("momentum",))) if getattr(inner, name, None)]
+    before = {name: getattr(inner, name) for name in switched}
+    for name in switched:
+        setattr(inner, name, 0.0 if name == "momentum" else None)
+    try:
+        yield list(fresh if adaptive else direction)
+    finally:
+        for name, value in before.items():
+            setattr(inner, name, value)
+
+
+def clipped(optimizer: Any, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """`gradients` as the optimizer clips them, if it does."""
+    inner = _inner(optimizer)
+    return list(
+        inner._clip_gradients(list(gradients)) if any(getattr(inner, name, None) for name in CLIPS) else gradients
+    )
 
 
 def _set_first_moments(
@@ -80,13 +91,14 @@ def _set_first_moments(
         slots[index].assign((1.0 - beta) / beta * (u - g))
 
 
-def _reason(inner: Any) -> str:
+def _reason(optimizer: Any) -> str:
     """Why its momentum cannot be off; "" when it can."""
+    inner = _inner(optimizer)
     kind = _kind(inner)
+    if inner is not optimizer:
+        return f"what overflows would stay in the rule's momentum. Received: {type(optimizer).__name__}"
     if getattr(inner, "gradient_accumulation_steps", None):
         return f"with gradient accumulation a push is not an update. Received: {kind}"
-    if any(getattr(inner, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm")):
-        return f"clipped gradients are the optimizer's, and not in the rule's momentum. Received: {kind}"
     if momentum_of(inner) and kind != "SGD" and kind not in FIRST_MOMENTS:
         return f"it must be SGD, {', '.join(sorted(FIRST_MOMENTS))} or one without momentum. Received: {kind}"
     return ""

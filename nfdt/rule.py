@@ -41,6 +41,7 @@ class Push:
     tau: updates applied since this worker's pull, 0-d.
     samples: in the batch, 0-d.  seconds: that the worker took for the step, 0-d.
     eta, mu: the captured optimizer's learning rate and momentum now, 0-d.
+    before: the weights before the latest update; equal to the weights when somebody else has written them since.
     """
 
     worker: int
@@ -50,6 +51,7 @@ class Push:
     seconds: Array
     eta: Array
     mu: Array
+    before: list[Array]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,19 @@
 """NFDT's rules by name: the files of nfdt/rules. How a rule is spelled: fdt/rulebook.py."""
 
+from typing import Any
+
 from fdt.rulebook import Rulebook
 from nfdt import rules
 from nfdt.rule import Rule
 
-DEFAULT = "dc_asgd"  # for SGD; `default_for` says what others get
+DEFAULT = "ddc_asgd"
 
 _book = Rulebook(rules, Rule, "nfdt/rule.py")
 names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make
 
 
-def default_for(optimizer: str) -> str:
-    """The rule for an optimizer's class name when none is asked for.
+def default_for(optimizer: Any) -> str:
+    """The rule for an optimizer when none is asked for."""
+    from nfdt.momentum import can_be_off  # TensorFlow: not for those who only ask for names
 
-    dc_asgd is derived for SGD. An adaptive optimizer divides by the size of what it is given, and the term g*g*(w-w_m)
-    moves that size, so others get plain asgd.
-    """
-    return DEFAULT if optimizer.lower() == "sgd" else "asgd"
+    return DEFAULT if can_be_off(optimizer) else f"{DEFAULT}(momentum='captured')"

@@ -1,69 +1,90 @@
-"""DDC-ASGD: momentum and delay compensation, both weighed on every push by that push's own delay.
+"""DDC-ASGD: the gradient and the momentum of a push, weighed by how far its own delay leaves them reliable.
 
-The idea is the DDC-ASGD thesis's; its formulas are ours (docs/algorithms.md says how they were chosen). For worker m:
+The idea is the DDC-ASGD thesis's, its formulas are ours: docs/algorithms.md says how they were found and what each term
+earns. For worker m, weight by weight:
 
-    d_m    = w - w_m                                   the drift since its pull; w_m is what it was sent
-    g'     = g + lam |g| / |g*g*d_m|  g*g*d_m          the delay term of DC-ASGD, in proportion to the gradient
-    g''    = g' / (1 + |d_m| / (K r))                  the penalty: r is the running size of one update
-    v_m    <- mu v_m + g'';   w <- w - eta v_m         a momentum per worker
-    send w - eta mu sum_j v_j                          where the weights will be when it pushes
+    d    = w - w_m                           what happened since it was sent w_m
+    g'   = g / (1 + |d| / (k r))             where d went the way of -g: others have taken part of this step already
+           g                                 elsewhere
+    v_m  <- mu v_m + g'                      a momentum per worker; the captured optimizer applies it for its own
+    w_m  = w - mu p sum_j v_j                sent: where the momenta of all will have taken the weights by then
 
-Zheng et al. 2017 (arXiv:1609.08326) for the delay term, Hakimi et al. 2019 (arXiv:1907.11612) for momentum per worker
-and look-ahead, Barkai et al. 2020 (arXiv:1909.10802) for the penalty. Norms are per variable.
+r is the running size of one update, p that of an update by unit of direction; both are measured on the weights, so that
+the rule knows nothing of the optimizer that made them. A single worker is the captured optimizer alone: no delay.
+
+Hakimi et al. 2019 (arXiv:1907.11612) for momentum per worker and look-ahead, Barkai et al. 2020 (arXiv:1909.10802)
+for a penalty by drift. An optimizer whose momentum cannot be off (momentum.py) keeps it: `momentum` "captured", which
+leaves the penalty alone.
 """
 
 from typing import NamedTuple
 
-from nfdt.rule import Hyper, Push, Rule, Update
-from nfdt.tree import Array, Tree, total, zip_map
+from nfdt.rule import Hyper, Push, Rule, State, Update
+from nfdt.tree import Array, Tree, maximum, zip_map
 
-EPS = 1e-12
-KEEP = 0.99  # of the running size of an update
+KEEP = 0.99  # of running squares
+TINY = 1e-30
 
 
 class Shared(NamedTuple):
     total: list[Array]  # sum_j v_j
-    square: list[Array]  # running |eta v|^2
+    direction: list[Array]  # running square of the v applied
+    step: list[Array]  # running square of what that did to the weights
 
 
 class Mine(NamedTuple):
     v: list[Array]
-    seen: list[Array]
+    sent: list[Array]
 
 
-def rule(lam: float = 0.2, k: float = 4.0) -> Rule:
-    """`lam` weighs the delay term; `k` is how many updates' worth of drift halves a gradient."""
-    if lam < 0:
-        raise ValueError(f"ddc_asgd: lam must be >= 0. Received: lam={lam}")
+def rule(k: float = 4.0, momentum: str = "rule") -> Rule:
+    """`k`: after how many updates that all went a gradient's way it counts half."""
     if k <= 0:
         raise ValueError(f"ddc_asgd: k must be > 0. Received: k={k}")
+    if momentum not in ("rule", "captured"):
+        raise ValueError(f"ddc_asgd: momentum must be rule or captured. Received: momentum={momentum}")
 
-    def weigh(g: Array, w: Array, w_m: Array, square: Array) -> Array:
-        d = w - w_m
-        delay = g * g * d
-        compensated = g + lam * _norm(g) / (_norm(delay) + EPS) * delay
-        return compensated / (1.0 + _norm(d) / (k * square**0.5 + EPS))
+    def weigh(g: Array, w: Array, w_m: Array, step: Array) -> Array:
+        taken = maximum(0.0, g * (w_m - w)) / (abs(g) + TINY)  # |d| where it went the way of -g, else 0
+        return g / (1.0 + taken / (k * step**0.5 + TINY))
 
-    def init(params: Tree, workers: int) -> tuple[Shared, Mine]:
+    def look_ahead(w: Array, total: Array, step: Array, direction: Array, mu: Array) -> Array:
+        return w - mu * (step / (direction + TINY)) ** 0.5 * total
+
+    def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
+        if workers == 1:
+            return None, None
         zero = zip_map(lambda w: w * 0.0, params)
-        return Shared(zero, zip_map(total, zero)), Mine(zero, params)
+        return Shared(zero, zero, zero), Mine(zero, params)
 
-    def pull(shared: Shared, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, Mine]:
-        ahead = zip_map(lambda w, total: w - hyper.eta * hyper.mu * total, params, shared.total)
-        return ahead, shared, Mine(mine.v, ahead)
+    def pull(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
+        if shared is None:
+            return params, shared, mine
+        if momentum == "captured":
+            return params, shared, Mine(mine.v, params)
+        measured = zip(params, shared.total, shared.step, shared.direction, strict=True)
+        sent = [look_ahead(*arrays, hyper.mu) for arrays in measured]
+        return sent, shared, Mine(mine.v, sent)
 
-    def push(shared: Shared, mine: Mine, params: Tree, push: Push) -> tuple[Update | None, Shared, Mine]:
-        fresh = zip_map(weigh, push.gradient, params, mine.seen, shared.square)
+    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
+        if shared is None:
+            return Update(push.gradient), shared, mine
+        step = zip_map(lambda s, w, before: _running(s, w - before), shared.step, params, push.before)
+        fresh = zip_map(weigh, push.gradient, params, mine.sent, step)
+        if momentum == "captured":
+            return Update(fresh), shared._replace(step=step), mine
         v = zip_map(lambda v, g: push.mu * v + g, mine.v, fresh)
-        all_v = zip_map(lambda total, new, old: total + (new - old), shared.total, v, mine.v)
-        square = zip_map(lambda s, v: KEEP * s + (1 - KEEP) * total(v * v) * push.eta**2.0, shared.square, v)
-        return Update(v, momentum="rule", fresh=fresh), Shared(all_v, square), Mine(v, mine.seen)
+        total = zip_map(lambda total, new, old: total + (new - old), shared.total, v, mine.v)
+        direction = zip_map(_running, shared.direction, v)
+        return Update(v, momentum="rule", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
 
-    def leave(shared: Shared, mine: Mine, worker: int) -> Shared:
+    def leave(shared: State, mine: State, worker: int) -> State:
+        if shared is None:
+            return shared
         return shared._replace(total=zip_map(lambda total, v: total - v, shared.total, mine.v))
 
-    return Rule(init, pull, push, leave, needs_sgd=True)
+    return Rule(init, pull, push, leave)
 
 
-def _norm(x: Array) -> Array:
-    return total(x * x) ** 0.5
+def _running(square: Array, x: Array) -> Array:
+    return KEEP * square + (1.0 - KEEP) * x * x

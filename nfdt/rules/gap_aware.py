@@ -17,7 +17,6 @@ EPS = 1e-8  # of a weight that has not moved yet
 
 
 class Shared(NamedTuple):
-    last: list[Array]  # the weights before the latest update
     square_step: list[Array]
 
 
@@ -32,15 +31,15 @@ def rule(keep: float = 0.9, strength: float = 1.0) -> Rule:
         return g / (1.0 + strength * abs(w - w_m) / (square_step**0.5 + EPS))
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
-        return Shared(params, zip_map(lambda w: w * 0.0, params)), params
+        return Shared(zip_map(lambda w: w * 0.0, params)), params
 
     def pull(shared: Shared, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
         return params, shared, params
 
     def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
         step = zip_map(
-            lambda s, w, before: keep * s + (1.0 - keep) * (w - before) ** 2.0, shared.square_step, params, shared.last
+            lambda s, w, before: keep * s + (1.0 - keep) * (w - before) ** 2.0, shared.square_step, params, push.before
         )
-        return Update(zip_map(penalize, push.gradient, params, seen, step)), Shared(params, step), seen
+        return Update(zip_map(penalize, push.gradient, params, seen, step)), Shared(step), seen
 
     return Rule(init, pull, push)

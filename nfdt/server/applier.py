@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from nfdt.momentum import momentum_of
+from nfdt.momentum import clipped, momentum_of
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.server.core import Gradient
 from nfdt.server.record import Tape, evaluate, lower
@@ -22,16 +22,31 @@ from nfdt.variables import Part, current_rate, tensor_variable
 
 Tensor = Any
 
+
+def _alike(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """`function`; a number or a float32 scalar (tau, mu, ...) is taken for one of the other operand's type."""
+
+    def call(a: Tensor, b: Tensor) -> Tensor:
+        if not (tf.is_tensor(a) and tf.is_tensor(b)):
+            kind = (a if tf.is_tensor(a) else b).dtype
+            a, b = tf.convert_to_tensor(a, kind), tf.convert_to_tensor(b, kind)
+        elif a.dtype != b.dtype:
+            a, b = (tf.cast(a, b.dtype), b) if a.shape.rank == 0 else (a, tf.cast(b, a.dtype))
+        return function(a, b)
+
+    return call
+
+
 CALLS: dict[str, Callable[..., Tensor]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "pow": lambda a, b: a**b,
+    "add": _alike(lambda a, b: a + b),
+    "sub": _alike(lambda a, b: a - b),
+    "mul": _alike(lambda a, b: a * b),
+    "div": _alike(lambda a, b: a / b),
+    "pow": _alike(lambda a, b: a**b),
     "abs": tf.abs,
     "total": tf.reduce_sum,
-    "minimum": tf.minimum,
-    "maximum": tf.maximum,
+    "minimum": _alike(tf.minimum),
+    "maximum": _alike(tf.maximum),
 }
 SCALARS = ("tau", "samples", "seconds", "eta", "mu")  # nodes 0 to 4 of every push
 
@@ -109,6 +124,7 @@ class ModelApplier:
     def refresh(self) -> None:
         """Read the variables anew: someone else has written them."""
         self._keep(*self._read())
+        self._before = self.params
 
     def init(self, rule: Rule, workers: int) -> tuple[State, State]:
         tape = Tape()
@@ -131,9 +147,10 @@ class ModelApplier:
         tape = Tape()
         counts = tf.constant([tau, gradient.samples, gradient.seconds], tf.float32)
         scalars = tape.lift([counts] * len(SCALARS))
-        shared, mine, params = tape.lift([shared, mine, list(self.params)])
+        shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
         grad = tape.lift(self._whole(arrived))
-        update, *kept = rule.push(shared, mine, params, Push(worker, grad, *scalars))
+        push = Push(worker, grad, before=before, **dict(zip(SCALARS, scalars, strict=True)))
+        update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1)
         program = replace(self._program(tape, update, kept, arrived), first=len(SCALARS), volatile=volatile)
         shared, mine = lower(kept, self._run(program, arrived.changes))
@@ -168,6 +185,7 @@ class ModelApplier:
             values = dict(zip(computed, results, strict=True))
             if read:
                 self._changed = tuple(sorted({*self._changed, *program.changed}))
+                self._before = self.params if program.update is not None else self._before
                 self._keep(*read)
         return [values[n] if n in values else inputs[n] for n in program.outputs]
 
@@ -196,6 +214,9 @@ class ModelApplier:
             for n, tensor in zip(used, inputs, strict=True):
                 given[n] = tensor
             given[:first] = self._scalars(given[0], first) if first else []
+            if program.fresh is not None:  # a rule's momentum is of what the optimizer would have clipped
+                span = slice(program.volatile.start, program.volatile.stop)
+                given[span] = clipped(self.part.optimizer, given[span])
             nodes = evaluate(operations, given, CALLS)
             outputs = [tf.raw_ops.DeepCopy(x=nodes[n]) if n in program.volatile else nodes[n] for n in computed]
             for position, change in zip(program.changed, changes, strict=True):

@@ -21,7 +21,7 @@ from nfdt.variables import tensor_variable
 def rule_of(options: Options, optimizer: Any) -> Rule:
     """The rule asked for, or the optimizer's default. Raises UserError where it has no meaning for the optimizer."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    name = options.rule or rulebook.default_for(type(inner).__name__)
+    name = options.rule or rulebook.default_for(optimizer)
     rule = rulebook.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(f"rule {name} needs SGD: it foresees the optimizer's steps. Received: {type(inner).__name__}")

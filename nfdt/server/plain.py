@@ -13,7 +13,7 @@ class PlainApplier:
     """SGD as Keras has it: m <- mu m - eta * lr_scale * update; w <- w + m. Weights are never written in place."""
 
     def __init__(self, params: list[Array], eta: float = 0.1, mu: float = 0.0) -> None:
-        self.params = [np.asarray(p) for p in params]
+        self.params = self._before = [np.asarray(p) for p in params]
         self.eta, self.mu = np.asarray(eta), np.asarray(mu)
         self._momentum = [np.zeros_like(p) for p in self.params]
 
@@ -27,7 +27,7 @@ class PlainApplier:
         self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
     ) -> tuple[bool, State, State]:
         samples, seconds = np.asarray(float(gradient.samples)), np.asarray(gradient.seconds)
-        push = Push(worker, gradient.values, np.asarray(float(tau)), samples, seconds, self.eta, self.mu)
+        push = Push(worker, gradient.values, np.asarray(float(tau)), samples, seconds, self.eta, self.mu, self._before)
         update, shared, mine = rule.push(shared, mine, self.params, push)
         return self._apply(update), shared, mine
 
@@ -40,5 +40,6 @@ class PlainApplier:
             step = self.eta * update.lr_scale
             mu = self.mu if update.momentum == "captured" else 0.0
             self._momentum = zip_map(lambda m, u: mu * m - step * u, self._momentum, update.gradient)
+            self._before = self.params
             self.params = zip_map(lambda w, m: w + m, self.params, self._momentum)
         return update is not None

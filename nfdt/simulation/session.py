@@ -113,9 +113,7 @@ class Session:
             self._end_epoch(self._over)
 
     def _rule_name(self) -> str:
-        optimizer = self._trainable.model.optimizer
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        return self._job.options.rule or rulebook.default_for(type(inner).__name__)
+        return self._job.options.rule or rulebook.default_for(self._trainable.model.optimizer)
 
     def _enroll(self) -> None:
         for lane, inbox in enumerate(self._fleet.inboxes):

@@ -67,6 +67,20 @@ def test_tensorflow_and_numpy_agree(name, lib):
     assert rule.waits or int(applier.part.optimizer.iterations) == len(schedule) // 2
 
 
+@pytest.mark.parametrize("name", rulebook.names())
+def test_weights_of_double_precision(name):
+    weights = keras.Variable(START, dtype="float64")
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
+    optimizer.build([weights])
+    core = Core(rulebook.make(name), applier := ModelApplier(Part(optimizer, [weights])), 2)
+    sent = [core.pull(worker).trainable[0] for worker in (0, 1)]
+    for worker in (0, 1):
+        core.push(worker, 1, Gradient(Arrived([tf.constant(gradient(sent[worker].numpy()))]), 1))
+    core.pull(0)
+    wanted = schedules.train(rulebook.make(name), "abABa", mu=0.5)
+    npt.assert_allclose(applier.params[0].numpy(), wanted, rtol=1e-6)
+
+
 def momentum_rule(scale=1.0):
     """asgd whose momentum is its own: what the captured optimizer does alone, if it is off."""
 
@@ -85,6 +99,8 @@ OPTIMIZERS = {
     "plain": lambda o: o.SGD(0.1),
     "adam": lambda o: o.Adam(0.1, amsgrad=True),
     "adamw": lambda o: o.AdamW(0.1, weight_decay=0.01, beta_1=0.8, use_ema=True),
+    "clipped adam": lambda o: o.Adam(0.1, clipnorm=3.0),
+    "clipped sgd": lambda o: o.SGD(0.1, momentum=0.9, global_clipnorm=3.0),
     "adamax": lambda o: o.Adamax(0.1),
     "nadam": lambda o: o.Nadam(0.1),
     "schedule": lambda o: o.Adam(o.schedules.ExponentialDecay(0.1, 2, 0.5)),
@@ -125,10 +141,22 @@ def test_a_scaled_rate_is_a_smaller_rate(name, lib):
     npt.assert_allclose(optimizer.learning_rate, 0.1)
 
 
-def test_a_loss_scale_does_not_scale_the_rules_momentum():
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), initial_scale=1024.0)
-    got, _ = train(momentum_rule(), "aAaAaA", scaled)
-    npt.assert_allclose(got, alone(keras.optimizers.Adam(0.1), 3), rtol=1e-5)
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@BOTH_KERAS
+def test_ddc_asgd_with_one_worker_is_the_optimizer_alone(make, lib):
+    got, _ = train(rulebook.make("ddc_asgd"), "aAaAaAaA", make(lib.optimizers))
+    npt.assert_allclose(got, alone(make(lib.optimizers), 4), rtol=1e-6)
+
+
+def test_weights_that_somebody_else_writes_are_no_step():
+    core = Core(rulebook.make("ddc_asgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2)
+    core.pull(0)
+    push(core, 0, 1, [np.ones(2)])
+    applier.part.trainable[0].assign([100.0, 100.0])
+    applier.refresh()
+    core.pull(0)
+    push(core, 0, 2, [np.ones(2)])
+    npt.assert_array_equal(core.shared.step[0], np.zeros(2))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +165,7 @@ def test_a_loss_scale_does_not_scale_the_rules_momentum():
         (keras.optimizers.Lion(0.1), "must be SGD, Adam,.* Received: Lion"),
         (keras.optimizers.RMSprop(0.1, momentum=0.9), "Received: RMSprop"),
         (keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), "gradient accumulation"),
-        (tf_keras.optimizers.Adam(0.1, clipnorm=1.0), "clipped"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "overflows"),
     ],
 )
 def test_a_rules_momentum_is_refused_where_it_means_nothing(optimizer, said):

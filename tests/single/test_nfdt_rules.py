@@ -41,6 +41,8 @@ REDUCTIONS = [  # (rule at neutral options, its parent)
     ("dc_asgd_k(mu=0.0)", "dc_asgd_k"),
     ("gap_aware(strength=0)", "asgd"),
     ("dana_dc(lam=0)", "asgd"),
+    ("ddc_asgd(k=1e18)", "asgd"),
+    ("ddc_asgd(momentum='captured')", "ddc_asgd"),
     ("ssp(bound=99)", "asgd"),
     ("k_sync(k=3)", "ssgd"),
     ("k_sync(k=99)", "ssgd"),
@@ -213,11 +215,47 @@ def test_dana_dc_keeps_a_momentum_per_worker_and_looks_ahead():
     npt.assert_allclose(train(rule, "abABaA", mu=0.5), [3.52, -1.805] - 0.1 * v)
 
 
-def test_ddc_asgd_weighs_the_delay_term_and_the_drift():
-    # Delay term: g*g*drift = [-6.4, .1], brought to .2*|g| = .2*4.1231 in norm: [-.82452, .01288]. Penalty: the drift
-    # of .41231 against 4 updates of sqrt(.01)*.41231: 1 + 2.5 (the running size starts at 0).
-    compensated = (np.array([4.0, -1.0]) + [-0.82452, 0.012883]) / 3.5
-    npt.assert_allclose(train(ddc_asgd.rule(lam=0.2, k=4.0), "abAB"), [3.6, -1.9] - 0.1 * compensated, rtol=1e-5)
+def test_ddc_asgd_counts_a_step_less_that_others_have_taken():
+    # The running size of an update is sqrt(.01) of [.4, .1], a's; the drift is 10 of them, the way b's gradient wants.
+    late = np.array([4.0, -1.0]) / (1 + 10 / 4)
+    npt.assert_allclose(train(ddc_asgd.rule(k=4.0), "abAB"), [3.6, -1.9] - 0.1 * late)
+
+
+def test_ddc_asgd_sends_where_all_momenta_will_have_taken_the_weights():
+    # Momentum .5: v_a = [4, -1], v_b = [4, -1]/3.5; a is sent w - .5 p (v_a + v_b). p: [.4, .1] for [4, -1].
+    core = Core(ddc_asgd.rule(), applier := PlainApplier([START], mu=0.5), 2)
+    sent = [core.pull(worker)[0] for worker in (0, 1)]
+    for worker in (0, 1):
+        core.push(worker, 1, Gradient([gradient(sent[worker])], 1))
+    p = np.sqrt(0.01 * 0.16 / (0.99 * 0.01 * 16 + 0.01 * (4 / 3.5) ** 2))
+    npt.assert_allclose(core.pull(0)[0], applier.params[0] - 0.5 * p * np.array([4.0, -1.0]) * (1 + 1 / 3.5))
+    core.leave(1)
+    npt.assert_allclose(core.pull(0)[0], applier.params[0] - 0.5 * p * np.array([4.0, -1.0]))
+
+
+def test_ddc_asgd_counts_a_step_in_full_that_nobody_has_taken():
+    # b's gradient wants the other way than a's push went.
+    core = Core(ddc_asgd.rule(), applier := PlainApplier([START]), 2)
+    for worker in (0, 1):
+        core.pull(worker)
+    core.push(0, 1, Gradient([np.ones(2)], 1))
+    core.push(1, 1, Gradient([-np.ones(2)], 1))
+    npt.assert_allclose(applier.params[0], START)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule"),
+    [
+        (keras.optimizers.SGD(0.1, momentum=0.9), "ddc_asgd"),
+        (keras.optimizers.Adam(clipnorm=1.0), "ddc_asgd"),
+        (keras.optimizers.RMSprop(), "ddc_asgd"),
+        (keras.optimizers.Lion(), "ddc_asgd(momentum='captured')"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "ddc_asgd(momentum='captured')"),
+    ],
+)
+def test_the_default_is_ddc_asgd_with_every_optimizer(optimizer, rule):
+    assert rulebook.default_for(optimizer) == rule
+    rule_of(Options(), optimizer)
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if rulebook.make(name).needs_sgd])

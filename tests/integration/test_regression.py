@@ -13,9 +13,7 @@ RUNS = {
     "fashion_mnist": ("fashion_mnist_cnn.py", ["--epochs", "2", "--no-shuffle"]),
     "cifar10": ("cifar10_lenet5.py", ["--epochs", "4", "--train-samples", "30000", "--no-shuffle"]),
 }
-# Points that NFDT may be behind. 3 are wanted and are not reached yet: at a staleness of 1 dc_asgd was 2.6 and
-# 4.1 behind on Fashion-MNIST, asgd 2.5 and 4.4 on CIFAR-10, in two runs each. This bound catches what does not train.
-BEHIND = 10
+BEHIND = 3  # points that NFDT may be; asgd and dc_asgd were 2.5 to 4.4, ddc_asgd, the default, about 1 ahead
 HFDT = [sys.executable, "-m", "hfdt.cli", "run", "-np", "2"]
 NFDT = [sys.executable, "-m", "nfdt.cli", "run", "-np", "2", "--async"]
 
@@ -39,4 +37,4 @@ def test_accuracy_is_that_of_one_machine(name, dataset):
     nfdt = accuracy(NFDT, script, arguments)
     print(f"{name}: alone {alone:.2f}, hfdt {hfdt:.2f}, nfdt {nfdt:.2f}")
     assert hfdt == pytest.approx(alone, abs=1)
-    assert nfdt == pytest.approx(alone, abs=BEHIND)
+    assert nfdt > alone - BEHIND

@@ -6,6 +6,7 @@ optimizer's calls: events, links, policy, records. Run at two lengths: per push 
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -43,7 +44,8 @@ def simulate(args: argparse.Namespace, pushes: int) -> dict[str, float]:
         rows = pushes // EPOCHS * args.batch
         words = [f"--rows={rows}", f"--batch={args.batch}", f"--epochs={EPOCHS}", "--rate=0.0005", "--momentum=0"]
         argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, str(harness.SCRIPTS / "keras_fit.py")]
-        done = subprocess.run([*argv, "--", *words], capture_output=True, text=True, check=False)
+        env = {**os.environ, **harness.QUIET}
+        done = subprocess.run([*argv, "--", *words], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise harness.Failed(done.stderr[-3000:])
         (fit,) = json.loads((Path(scratch) / "run.json").read_text())["fits"]

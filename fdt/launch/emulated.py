@@ -105,7 +105,7 @@ class EmulatedNetwork:
 
     def _build(self, topology: Topology) -> dict[int, str]:
         bridges = {place: f"b{number}" for number, place in enumerate(_places(topology))}
-        commands = [f"{verb}" for b in bridges.values() for verb in (f"link add {b} type bridge", f"link set {b} up")]
+        commands = [f"link {verb}" for b in bridges.values() for verb in (f"add {b} type bridge", f"set {b} up")]
         for number, (a, b) in enumerate(topology.ends):
             commands += [
                 f"link add l{number}a type veth peer name l{number}b",

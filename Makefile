@@ -1,5 +1,6 @@
 # make demo    train examples/digits.py three ways           make test    the whole test suite
 # make check   style, types, imports, generated code         make setup   what they all need; nothing the second time
+# make compat  every style of script under both engines
 #
 # PYTHON=python3.12 chooses the interpreter of .venv. What is missing is set up by whichever is called first.
 
@@ -14,7 +15,7 @@ PROTOC := .cache/protoc/$(PROTOC_VERSION)
 GENERATE = $(PROTOC)/bin/python -W ignore -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check protos check-protos
+.PHONY: help setup demo test compat check protos check-protos
 .DELETE_ON_ERROR:
 
 help:
@@ -57,6 +58,10 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest -n 2 tests/single $(ARGS)
 	@$(BIN)/python -m pytest tests/parallel tests/integration $(ARGS)
+
+# Every style of script, alone and under both engines, on two workers: some 15 minutes. The last lines are a table.
+compat: setup
+	@$(BIN)/python -m tests.integration.compat $(ARGS)
 
 check: setup check-protos
 	$(BIN)/ruff check .

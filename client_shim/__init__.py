@@ -1,11 +1,12 @@
 """Runs an unmodified script and has its training done elsewhere."""
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from client_shim.fit import Run, fit_remotely
-from client_shim.imports import intercepted
+from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from fdt.report import Reporter, Reporters
@@ -26,7 +27,8 @@ def run(
     """
     together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
     state = Run(client, settings or Settings(), together)
-    with intercepted(lambda original, model, args, kwargs: fit_remotely(state, original, model, args, kwargs)):
+    fit = functools.partial(fit_remotely, state)
+    with intercepted(fit), own_loops_refused(lambda: state.busy or state.settings.own_loops):
         code = run_script(script, argv)
     if code == 0 and not state.fits:
         print(f"{client.hello.engine}: the script called no fit(), so nothing was trained on workers", file=sys.stderr)

@@ -115,4 +115,6 @@ def _array(leaf: Any) -> Any:
     """A leaf as an array; an empty Optional, which is how Keras has generators yield None, as None."""
     if isinstance(leaf, tf.experimental.Optional):
         return leaf.get_value().numpy() if bool(leaf.has_value()) else None
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):  # fdt/data/feed.py puts the parts together again
+        return tuple(part.numpy() for part in tf.nest.flatten(leaf, expand_composites=True))
     return None if leaf is None else leaf.numpy()

@@ -183,8 +183,10 @@ def start_feeder(captured: Captured, talk: Talk, blobs: Blobs, job: str) -> Any:
 
 
 def without_nothing(spec: Any) -> Any:
-    """(x, y, None) as training steps get it: (x, y)."""
-    parts = list(spec) if isinstance(spec, tuple) else [spec]
+    """A batch as training steps get it: (x, y, None) is (x, y); x that came alone, neither tuple nor list, stays so."""
+    if not isinstance(spec, (tuple, list)):
+        return spec
+    parts = list(spec)
     while len(parts) > 1 and parts[-1] is None:
         parts.pop()
     return tuple(parts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import wrapt
 
+from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 
 Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]  # (original, model, args, kwargs)
@@ -15,6 +16,11 @@ Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any] 
 _TRAINERS = {
     "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
     "tf_keras.src.engine.training": "Model",
+}
+_OPTIMIZERS = {
+    "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
+    "tf_keras.src.optimizers.optimizer": ("Optimizer", "apply_gradients"),
+    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2", "apply_gradients"),
 }
 _REFUSED = {
     "keras.src.backend.jax.trainer": ("JAXTrainer", "jax"),
@@ -33,6 +39,38 @@ def intercepted(fit: Fit) -> Iterator[None]:
         for module, (cls, backend) in _REFUSED.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, functools.partial(_refuse, backend)))
         yield
+
+
+@contextlib.contextmanager
+def own_loops_refused(allowed: Callable[[], bool]) -> Iterator[None]:
+    """Within, gradients applied outside `fit` are an error while `allowed` is false, not a silent single run."""
+    with contextlib.ExitStack() as stack:
+        active = [True]
+        stack.callback(active.clear)
+        for module, (cls, name) in _OPTIMIZERS.items():
+            _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, cls, name))
+        yield
+
+
+def _refuse_unless(
+    stack: contextlib.ExitStack, active: list[bool], allowed: Callable[[], bool], cls: str, name: str, module: Any
+) -> None:
+    if not active:
+        return
+    owner = getattr(module, cls)
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not allowed():
+            raise CaptureError(
+                "a training loop of the script's own needs every rank to run the script. "
+                f"Received: {name} outside fit, at {where()}; use --capture replica (extract: it trains here, alone)"
+            )
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, patched)
+    stack.callback(setattr, owner, name, original)
 
 
 def _when_imported(module: str, then: Callable[[Any], None]) -> None:

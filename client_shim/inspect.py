@@ -14,6 +14,7 @@ from typing import Any
 from client_shim.capture.data import Captured
 from client_shim.fit import Call, Run, fit_remotely
 from client_shim.imports import intercepted
+from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from client_shim.summary import summarize
@@ -43,17 +44,28 @@ class _Seen(BaseException):
 def inspect(script: str, words: Sequence[str], engine: str, workers: int, settings: Settings) -> int:
     """Run `script` up to its first `fit` and print what would be sent. Returns the exit code: 0, or the script's own.
 
-    Raises UserError where `fit` cannot be captured.
+    A script with training loops of its own is not run: there is nothing to send. Which capture each training call gets,
+    and why, is printed for both. Raises UserError where `fit` cannot be captured.
     """
+    refuse_sessions(script)
+    refuse_own_updates(script)
+    captures = look(script)
+    if any(finding.capture == "replica" for finding in captures):
+        print(
+            "\n".join(
+                [*map(str, captures), f"capture:    replica: {workers} ranks run the script, this one among them"]
+            )
+        )
+        return 0
     blobs = LocalBlobs.create()
     found: list[Findings] = []
 
-    def look(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
+    def examined(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
         found.append(examine(run, call, captured, trainable, job))
         raise _Seen
 
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
-    run = Run(client, settings, Reporters([]), instead=look)
+    run = Run(client, settings, Reporters([]), instead=examined)
     try:
         with intercepted(lambda *args: _stopping(run, found, *args)):
             code = run_script(script, words)
@@ -64,7 +76,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     if not found:
         print(f"{engine}: {script} calls no `fit`: nothing would be sent")
         return 0
-    print("\n".join(report(found[0])))
+    print("\n".join([*map(str, captures), *report(found[0])]))
     return 0
 
 

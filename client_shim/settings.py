@@ -9,3 +9,4 @@ class Settings:
 
     options: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
+    own_loops: bool = False  # the user wants training outside `fit` to run here, alone

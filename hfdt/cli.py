@@ -11,6 +11,7 @@ from fdt.cli.options import (
     TRAINING,
     Count,
     apply,
+    capture_options,
     job_options,
     listen_options,
     report_options,
@@ -37,6 +38,7 @@ NAME = "hfdt"
 RANKS, NUMBERS, ALGORITHM = "Ranks", "What is computed", "The algorithm"
 JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
+REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
 REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 PER_WORKER_RULES = ("allreduce", "local_sgd")  # the others cut the script's own batches
@@ -193,6 +195,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @option(TRAINING, "--sync", is_flag=True, help="What HFDT does anyway. Also taken after the script.")
 @option(TRAINING, "--async", "asynchronous", is_flag=True, hidden=True)
 @seed_option
+@capture_options
 @rule_options
 @number_options
 @rank_options
@@ -200,18 +203,23 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    from client_shim.replica import command as replicas
     from hfdt import rulebook
+    from hfdt.replica.make import make_rank
 
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
     request = Request(NAME, **{name: given[name] for name in REQUEST})
+    if replicas.wanted(script, given):
+        options = job_options(given, REPLICA_OPTIONS)
+        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank)
     engine = make_engine(given)
 
     def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
         import client_shim
         from client_shim.settings import Settings
 
-        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
+        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
         return client_shim.run(script, words, client, settings, reporters)
 
     return run(request, engine, run_script)

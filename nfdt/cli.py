@@ -11,6 +11,7 @@ from fdt.cli.options import (
     REPORTS,
     Count,
     apply,
+    capture_options,
     job_options,
     listen_options,
     report_options,
@@ -121,6 +122,7 @@ def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
 @main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
 @workers_option
 @seed_option
+@capture_options
 @algorithm_options
 @server_count_option
 @transport_options
@@ -129,16 +131,23 @@ def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    from client_shim.replica import command as replicas
+    from nfdt.replica.make import make_rank
+
     given["rule"] = checked_rule(given)
     if given["server"] and given["ps"]:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     request = Request(NAME, **{name: given[name] for name in REQUEST})
 
+    if replicas.wanted(script, given):
+        options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
+        return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
+
     def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
         import client_shim
         from client_shim.settings import Settings
 
-        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
+        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
         return client_shim.run(script, words, client, settings, reporters)
 
     if given["emulate"] is not None:

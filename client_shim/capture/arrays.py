@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fdt.errors import CaptureError
 from fdt.tensors import Array
 
 
@@ -30,9 +29,8 @@ def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
 def element(flavor: str, x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
     """The packed structure of arrays, first dimension rows, that Keras slices its batches from.
 
-    Raises Keras's own errors, and CaptureError for sparse and ragged tensors.
+    Raises Keras's own errors.
     """
-    _refuse_sparse((x, y, sample_weight))
     take = _keras if flavor == "keras" else _tf_keras
     return _map(_plain, take(x, y, sample_weight, class_weight))
 
@@ -72,13 +70,41 @@ def _tf_keras(x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float]
     return adapters._make_class_weight_map_fn(class_weight)(*packed)
 
 
-def _refuse_sparse(value: Any) -> None:
-    for leaf in _leaves(value):
-        if hasattr(leaf, "dense_shape") or hasattr(leaf, "row_splits") or hasattr(leaf, "tocoo"):
-            raise CaptureError(
-                "data must be dense arrays: sparse and ragged tensors are not carried to workers yet. "
-                f"Received: {type(leaf).__name__}; densify it (tf.sparse.to_dense, .to_tensor()) before fit"
-            )
+def are_sparse(value: Any) -> bool:
+    """Is a sparse or ragged tensor or matrix among them?"""
+    return any(_is_sparse(leaf) for leaf in _leaves(value))
+
+
+def as_dataset(x: Any, y: Any, sample_weight: Any, batch: int, *, shuffle: bool) -> Any:
+    """Sparse and ragged rows in batches: what holds no rows in one piece of memory travels as a pipeline."""
+    import tensorflow as tf
+
+    given = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+    rows = tf.data.Dataset.from_tensor_slices(_map(_tensor, given) if len(given) > 1 else _map(_tensor, x))
+    if shuffle:
+        rows = rows.shuffle(max(int(rows.cardinality()), 1))
+    return rows.batch(batch)
+
+
+def _is_sparse(leaf: Any) -> bool:
+    return any(hasattr(leaf, name) for name in ("dense_shape", "row_splits", "tocoo"))
+
+
+def _tensor(leaf: Any) -> Any:
+    """A leaf as TensorFlow slices it: SciPy's matrices as sparse tensors, floats as Keras has them."""
+    if not hasattr(leaf, "tocoo"):
+        return leaf if _is_sparse(leaf) else _floats(np.asarray(leaf))
+    import tensorflow as tf
+
+    found = leaf.tocoo()
+    indices = np.stack([found.row, found.col], axis=1).astype(np.int64)
+    return tf.sparse.reorder(tf.SparseTensor(indices, _floats(found.data), found.shape))
+
+
+def _floats(array: Array) -> Array:
+    import tensorflow as tf
+
+    return array.astype(tf.keras.backend.floatx()) if array.dtype.kind == "f" else array
 
 
 def _plain(value: Any) -> Array:

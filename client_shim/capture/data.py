@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what needs TensorFlow is imported where it is used: the scr
     from client_shim.capture.feeds import FeedPlan
     from client_shim.feed import Feeder, Talk
 
+DEFAULT_BATCH = 32  # Keras's own
 FEED = "training"  # the one feed of a job
 
 
@@ -106,6 +107,10 @@ def capture_data(
     """
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = arrays.split(flavor, (x, y, sample_weight), validation_split)
+    if arrays.are_sparse((x, y, sample_weight)):
+        size = batch_size or DEFAULT_BATCH
+        x, y = arrays.as_dataset(x, y, sample_weight, size, shuffle=bool(loop.get("shuffle", True))), None
+        sample_weight = None
     side = _Side(x, y, sample_weight, batch_size, steps_per_epoch, dict(class_weight) if class_weight else None)
     taken = _take(flavor, blobs, side)
     feed = None
@@ -114,7 +119,11 @@ def capture_data(
         taken = _fed(feed, blobs, note=taken)
     checked = None
     if validation_data is not None and validate_remotely:
-        side = _Side(*_unpack(validation_data), validation_batch_size or batch_size, validation_steps)
+        given = _unpack(validation_data)
+        if arrays.are_sparse(given):
+            size = validation_batch_size or batch_size or DEFAULT_BATCH
+            given = arrays.as_dataset(*given, size, shuffle=False), None, None
+        side = _Side(*given, validation_batch_size or batch_size, validation_steps)
         checked = _take(flavor, blobs, side)
     validation = checked if isinstance(checked, _Taken) else None
     refs = _refs(taken.data) + (_refs(validation.data) if validation else [])
@@ -179,7 +188,7 @@ def _take_arrays(flavor: str, blobs: Blobs, side: _Side) -> _Taken:
     element = arrays.element(flavor, side.x, side.y, side.sample_weight, side.class_weight)
     structure, leaves = flatten(element)
     rows = len(leaves[0])
-    batch = side.batch_size or (-(-rows // side.steps) if side.steps else 32)
+    batch = side.batch_size or (-(-rows // side.steps) if side.steps else DEFAULT_BATCH)
     facts = Facts("arrays", rows, batch, side.steps or -(-rows // batch), tensors.packed_size(leaves))
     data = ArrayData(blobs.put_arrays(leaves), structure, rows)
     return _Taken(data, unflatten(structure, _specs(leaves)), facts)

@@ -26,7 +26,7 @@ def weighted(flavor: str, dataset: Any, class_weight: dict[int, float] | None) -
 def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:
     """`seed` 0: the job's own. Raises fdt.data.pipeline.Refused when the pipeline must stay in the client."""
     spec = dataset.element_spec
-    _refuse_composites(spec)
+    _refuse_others(spec)
     parts = pipeline.take_apart(dataset)
     return GraphData(
         graph=blobs.put(parts.graph),
@@ -43,9 +43,10 @@ def static_batch(dataset: Any) -> int | None:
     return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
 
 
-def _refuse_composites(spec: Any) -> None:
+def _refuse_others(spec: Any) -> None:
     for leaf in tf.nest.flatten(spec):
-        if not isinstance(leaf, tf.TensorSpec) and type(leaf).__name__ != "NoneTensorSpec":
+        known = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
+        if not known and type(leaf).__name__ != "NoneTensorSpec":
             raise Refused(f"its elements hold a {type(leaf).__name__}")
         if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank == 0:
             raise Refused("its elements are single values, not batches")

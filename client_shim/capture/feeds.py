@@ -42,14 +42,13 @@ class FeedArguments:
 
 
 def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
-    """Raises Keras's own errors for what it does not take, and CaptureError for ragged and sparse batches."""
+    """Raises Keras's own errors for what it does not take, and CaptureError where batches hold no tensors."""
     made = _keras(arguments) if flavor == "keras" else _tf_keras(arguments)
     spec = trimmed(tf.nest.map_structure(lambda s: None if type(s).__name__ in _NOTHING else s, made.spec))
     for leaf in tf.nest.flatten(spec):
-        if not isinstance(leaf, tf.TensorSpec):
+        if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             raise CaptureError(
-                "batches must be dense: sparse and ragged tensors, and None amid others, are not carried yet. "
-                f"Received: {type(leaf).__name__}; densify them (tf.sparse.to_dense, .to_tensor())"
+                f"batches must hold tensors; None amid others is not carried yet. Received: {type(leaf).__name__}"
             )
     return FeedPlan(made.epochs, spec, made.steps)
 

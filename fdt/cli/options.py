@@ -59,6 +59,26 @@ def seed_option(function: Decorated) -> Decorated:
     return option(TRAINING, "--seed", type=Count("a seed", 0), help=text)(function)
 
 
+def capture_options(function: Decorated) -> Decorated:
+    """--capture, --allow-replicated."""
+    options = [
+        option(
+            TRAINING,
+            "--capture",
+            type=click.Choice(["auto", "extract", "replica"]),
+            help="Send what `fit` is given to workers (extract), or have every worker run the script, for loops of its "
+            "own (replica).  [default: auto, by a look at the script]",
+        ),
+        option(
+            TRAINING,
+            "--allow-replicated",
+            is_flag=True,
+            help="With replica: train also where a batch cannot be divided; every worker then does all of the work.",
+        ),
+    ]
+    return apply(options, function)
+
+
 def report_options(function: Decorated) -> Decorated:
     """--log-dir, --tensorboard, --verbose, --quiet."""
     directory = click.Path(file_okay=False, path_type=Path)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
 
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["TrainingClient", "Reporters"], int]  # the script's exit code
+RunReplicas = Callable[[Path, "Reporters"], int]  # given the directory of the ranks' logs
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,15 @@ def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int
             return _run_script(request, client, run_script, logs)
 
 
+def run_replicas(request: Request, workers: int, run_script: RunReplicas) -> int:
+    """As `run`, of a script that every rank runs: there is no engine."""
+    from fdt.quiet import quiet_import
+
+    with ended_by_signals(), log_directory(request.engine, request.log_dir) as logs, quiet_import():
+        where = "not kept (--log-dir DIR keeps them)" if request.log_dir is None else str(logs.directory)
+        return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters))
+
+
 def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
     from fdt.cli import connect
 
@@ -58,19 +68,21 @@ def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> Abstrac
 
 
 def _run_script(request: Request, client: "TrainingClient", run_script: RunScript, logs: Logs) -> int:
+    where = _where_logs_are(request, client, logs)
+    return _reported(request, client.hello.workers, where, logs, lambda reporters: run_script(client, reporters))
+
+
+def _reported(request: Request, workers: int, where: str, logs: Logs, body: Callable[["Reporters"], int]) -> int:
     from fdt.report import Reporters
     from fdt.report.summary import Summary
 
-    workers = client.hello.workers
-    summary = Summary(
-        request.engine, workers, _where_logs_are(request, client, logs), quiet=request.quiet or request.own_summary
-    )
+    summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
     reporters = Reporters([*_reporters(request, workers, logs), summary])
     try:
         if request.verbose and request.server is None:
             logs.keep = True
             reporters.note(f"{workers} workers; their logs are in {logs.directory}")
-        code = run_script(client, reporters)
+        code = body(reporters)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         return code

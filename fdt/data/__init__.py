@@ -56,7 +56,7 @@ def open_source(
 def first_batch_checksum(source: Source) -> str:
     """Equal on ranks that read the same data in the same order. 16 hexadecimal digits."""
     digest = hashlib.sha256()
-    for leaf in tf.nest.flatten(source.first_batch()):
+    for leaf in tf.nest.flatten(source.first_batch(), expand_composites=True):
         if leaf is not None:
             array = np.asarray(leaf.numpy())
             digest.update(f"{array.dtype}{array.shape}".encode())

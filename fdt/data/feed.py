@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.data import epochs
+from fdt.data import epochs, slicing
 from fdt.data.source import Batch, Dataset, Reader
 from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData
@@ -107,13 +107,18 @@ class FeedSource:
 
     def first_batch(self) -> Batch:
         self._feed.begin(self._first)
-        return _tensors(self._feed.look(self._first, 0))
+        return _tensors(self._feed.look(self._first, 0), self.element_spec)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         def draw() -> Iterator[tuple[Any, Any]]:
             self._feed.begin(epoch)
             for batch in _until_end(lambda index: self._feed.take(epoch, index)):
-                yield _cut(batch, rank, size)
+                if composite:
+                    yield slicing.cut_batch(_tensors(batch, self.element_spec), rank, size)
+                else:
+                    yield _cut(batch, rank, size)
+
+        composite = any(not isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.element_spec) if s is not None)
 
         share = tf.TensorSpec([2], tf.int64)
         whole = tf.data.Dataset.from_generator(draw, output_signature=(_open(self.element_spec), share))
@@ -121,15 +126,15 @@ class FeedSource:
 
     def reader(self, epoch: int) -> Reader:
         self._feed.begin(epoch)
-        return _FeedReader(self._feed, epoch)
+        return _FeedReader(self._feed, epoch, self.element_spec)
 
 
 class _FeedReader:
-    def __init__(self, feed: Feed, epoch: int) -> None:
-        self._feed, self._epoch = feed, epoch
+    def __init__(self, feed: Feed, epoch: int, spec: Any) -> None:
+        self._feed, self._epoch, self._spec = feed, epoch, spec
 
     def read(self, index: int) -> Batch:
-        return _tensors(self._feed.take(self._epoch, index))
+        return _tensors(self._feed.take(self._epoch, index), self._spec)
 
 
 def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:
@@ -153,12 +158,27 @@ def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
 
 def _open(spec: Any) -> Any:
     """The spec of a slice: its first dimension is open, whatever the batch's was."""
-    return tf.nest.map_structure(
-        lambda s: tf.TensorSpec([None, *s.shape[1:]], s.dtype) if isinstance(s, tf.TensorSpec) and s.shape.rank else s,
-        spec,
-    )
+    return tf.nest.map_structure(_open_leaf, spec)
 
 
-def _tensors(batch: Any) -> Batch:
+def _open_leaf(spec: Any) -> Any:
+    if spec is None or not spec.shape.rank:
+        return spec
+    shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return type(spec)(shape, spec.dtype)  # TensorSpec, SparseTensorSpec
+
+
+def _tensors(batch: Any, spec: Any) -> Batch:
+    """`batch` as tensors; of a ragged or sparse one it holds the parts (client_shim/feed.py)."""
+
+    def whole(spec: Any, leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        if spec is None or isinstance(spec, tf.TensorSpec):
+            return tf.constant(leaf)
+        return tf.nest.pack_sequence_as(spec, [tf.constant(part) for part in leaf], expand_composites=True)
+
     with tf.device("CPU:0"):
-        return tf.nest.map_structure(lambda leaf: None if leaf is None else tf.constant(leaf), batch)
+        return tf.__internal__.nest.map_structure_up_to(spec, whole, spec, batch)

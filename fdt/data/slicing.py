@@ -31,10 +31,26 @@ def cut_batch(batch: Batch, rank: int, size: int) -> tuple[Batch, Any]:
 
 def rows(batch: Batch) -> Any:
     """Samples of a batch: the rows of its first tensor."""
-    return tf.shape(next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None))[0]
+    first = next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None)
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows(tf.int32)
+    if isinstance(first, tf.SparseTensor):
+        return tf.cast(first.dense_shape[0], tf.int32)
+    return tf.shape(first)[0]
 
 
 def _cut_leaf(leaf: Any, low: Any, high: Any, size: int) -> Any:
     if leaf is None or leaf.shape.rank == 0 or size == 1:
         return leaf
+    if isinstance(leaf, tf.SparseTensor):
+        return _cut_sparse(leaf, low, high)
     return leaf[low:high]
+
+
+def _cut_sparse(leaf: Any, low: Any, high: Any) -> Any:
+    rest = leaf.dense_shape[1:]
+    part = tf.sparse.slice(
+        leaf, tf.concat([[low], tf.zeros_like(rest)], axis=0), tf.concat([[high - low], rest], axis=0)
+    )
+    part.set_shape([None, *leaf.shape[1:]])
+    return part

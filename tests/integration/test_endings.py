@@ -126,3 +126,30 @@ def test_no_such_script_is_one_line(engine):
     result = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+STRAYS = """
+import os
+import keras, numpy as np, tensorflow as tf
+x = np.ones((64, 2), "float32")
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.1)
+for number, batch in enumerate(tf.data.Dataset.from_tensor_slices(x).batch(8)):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(batch) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    if number == 2 and os.getpid() == os.getpgrp():  # only ranks other than 0 lead a process group
+        break
+"""
+
+
+def test_a_rank_that_leaves_the_loop_is_named_with_where_the_others_are(tmp_path):
+    script = tmp_path / "strays.py"
+    script.write_text(STRAYS)
+    argv = [sys.executable, "-m", "hfdt.cli", "run", "-np", "2", str(script)]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert "all ranks must do the same" in last
+    assert "rank 1: its script has ended" in last
+    assert f"rank 0 is at {script}:1" in last  # in the step's lines

@@ -14,7 +14,6 @@ from tf_keras.src.engine.data_adapter import DataHandler
 from client_shim.capture.data import capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source
-from fdt.errors import CaptureError
 from fdt.job import FitArguments
 
 RANDOM = np.random.default_rng(0)
@@ -206,9 +205,12 @@ def test_validation_is_never_shuffled_and_takes_its_own_batch_and_steps(blobs):
         npt.assert_array_equal(np.concatenate([x for x, _ in batches(source, epoch)]), X[:300])
 
 
-def test_sparse_is_refused_in_one_line(blobs):
-    with pytest.raises(CaptureError, match="dense arrays.*Received: csr_matrix"):
-        capture_data("keras", blobs, scipy.sparse.csr_matrix(np.eye(4)))
+def test_sparse_rows_travel_as_a_pipeline(blobs):
+    given = scipy.sparse.csr_matrix(np.eye(5)[:, :3])
+    data = capture_data("keras", blobs, given, np.arange(5.0), batch_size=3, shuffle=False)
+    assert type(data.train).__name__ != "ArrayData"
+    (leaf, labels) = data.spec
+    assert (leaf.shape.as_list(), leaf.dtype, labels.dtype) == ([None, 3], tf.float32, tf.float32)
 
 
 def test_what_keras_refuses_it_refuses_itself(blobs):

@@ -12,7 +12,7 @@ import tf_keras
 from client_shim.capture.data import FEED, capture_data
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, first_batch_checksum, open_source
-from fdt.errors import CaptureError, WorkerError
+from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData, FitArguments
 
 X = np.arange(30, dtype="float32").reshape(10, 3)
@@ -198,10 +198,24 @@ def test_none_for_weights_is_as_if_there_were_none(blobs):
     line.feeder.stop()
 
 
-def test_ragged_batches_are_refused_in_one_line(blobs):
-    ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 3]])).batch(2)
-    with pytest.raises(CaptureError, match="must be dense.*RaggedTensorSpec"):
-        capture_data("keras", blobs, ragged)
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_ragged_and_sparse_batches_are_drawn_and_cut(blobs, kind):
+    rows = [[1], [2, 3], [], [4, 5, 6], [7]]
+    ragged = tf.ragged.constant(rows, dtype=tf.int64)
+    batch = ragged if kind == "ragged" else ragged.to_sparse()
+    spec = tf.data.Dataset.from_tensor_slices(batch).batch(5).element_spec
+    dataset = tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=spec)
+    captured = capture_data("keras", blobs, dataset, steps_per_epoch=1)
+    assert isinstance(captured.train, FeedData)
+    line = Line(blobs, captured, ranks=2)
+    whole = line.sources[0].first_batch()
+    dense = whole.to_tensor() if kind == "ragged" else tf.sparse.to_dense(whole)
+    npt.assert_array_equal(dense, ragged.to_tensor())
+    parts = [next(iter(source.slices(0, rank, 2))) for rank, source in enumerate(line.sources)]
+    assert [share.numpy().tolist() for _, share in parts] == [[2, 5], [3, 5]]
+    cut = [part.to_tensor(shape=[None, 3]) if kind == "ragged" else tf.sparse.to_dense(part) for part, _ in parts]
+    npt.assert_array_equal(np.concatenate(cut), ragged.to_tensor())
+    line.feeder.stop()
 
 
 def test_validation_that_only_the_client_can_draw_stays_there(blobs):

@@ -70,6 +70,15 @@ def test_a_script_that_fails_before_its_fit_ends_as_it_ends(script, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_loop_of_the_scripts_own_is_named_with_its_capture_and_not_run(script, capsys):
+    path = script("print('ran')\nfor x, y in batches:\n    model.train_on_batch(x, y)\nmodel.fit(x, y, epochs=2)\n")
+    assert inspect(path, [], "hfdt", 3, Settings()) == 0
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{path}:3: replica: train_on_batch: every rank runs the script")
+    assert second.startswith(f"{path}:4: extract: fit")
+    assert last == "capture:    replica: 3 ranks run the script, this one among them"
+
+
 @pytest.mark.parametrize(("workers", "sent"), [(1, 0), (2, 4000), (4, 6000)])
 def test_a_ring_sends_2_times_n_minus_1_over_n_of_the_gradient(workers, sent):
     assert step_bytes(JobSummary("j", engine="hfdt", workers=workers, gradient_bytes=4000)) == sent

@@ -1,0 +1,45 @@
+"""`run` for a replica script, as both commands have it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from client_shim.replica import run as running
+from client_shim.replica.look import capture_of, refuse_own_updates, refuse_sessions
+from fdt.cli.options import DEFAULT_WORKERS
+from fdt.cli.run import Request, run_replicas
+from fdt.errors import UsageError
+from fdt.report import Reporters
+
+
+def wanted(script: str, given: Mapping[str, Any]) -> bool:
+    """Is the script to be run by every rank? Raises UserError for training that neither capture can divide."""
+    chosen = given["capture"]
+    if chosen in (None, "auto"):
+        refuse_sessions(script)
+        refuse_own_updates(script)
+    return capture_of(script, chosen) == "replica"
+
+
+def run(
+    request: Request,
+    script: str,
+    words: Sequence[str],
+    seed: int | None,
+    options: Mapping[str, str],
+    follower: str,
+    make: running.MakeRank,
+) -> int:
+    """Run the script on all ranks; its exit code. `follower`: the module that the other ranks run."""
+    if request.server:
+        raise UsageError(
+            "a script with training loops of its own starts its own ranks. Received: --server; leave it out"
+        )
+    running.settle_hashing()
+    size = request.workers or DEFAULT_WORKERS
+
+    def as_rank_0(run_dir: Path, reporters: Reporters) -> int:
+        with running.host(follower, script, words, size, run_dir, seed, options) as (meeting, chosen):
+            return running.run(script, words, meeting, chosen, make, options, reporters)
+
+    return run_replicas(request, size, as_rank_0)

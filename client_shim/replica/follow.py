@@ -1,0 +1,53 @@
+"""A rank other than 0: the same script in a process of its own, whose side effects go nowhere."""
+
+import os
+import select
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+from client_shim.replica.agreement import agreed
+from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task
+from client_shim.replica.scratch import diverted
+from client_shim.script import run_script
+from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
+from fdt.quiet import quiet_import
+from fdt.service.meeting import LEFT_ALONE, Guest
+
+
+def follow(make: MakeRank) -> None:
+    """Run the script of this process's Task to its end."""
+    task = Task.take()
+    threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]  # `-m` put it there
+    os.makedirs(task.scratch)
+    meeting, part = Guest(Path(task.directory), task.rank, task.size), Part()
+    try:
+        with (
+            quiet_import(),
+            diverted(Path(task.scratch)),
+            agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
+        ):
+            with part.installed(make, meeting, task.options):
+                code = run_script(task.script, task.words)
+                if part.rank is not None and not code:
+                    part.rank.end()
+        how = f"exit code {code}"
+    except UserError as error:
+        how = str(error)
+    meeting.end({"how": how, **part.counts()})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    threading.Event().wait()  # rank 0 ends us, once it has heard of it
+
+
+def _end_with_parent(task: Task) -> None:
+    """Nobody is left to work for when the command was killed."""
+    parent = os.pidfd_open(os.getppid())
+    select.select([parent], [], [])
+    shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
+    LocalBlobs.open(task.directory).close_if_left(1.0)
+    os._exit(LEFT_ALONE)

@@ -1,0 +1,148 @@
+"""Which capture a script gets, by a look at its source before it runs.
+
+Extract: its training is `fit`, and custom steps are the model's methods that `fit` calls. Replica: it applies
+gradients, or trains batch by batch, in code of its own.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from client_shim.replica.steps import BATCHWISE, applies
+from fdt.errors import UserError
+
+_OF_KERAS = ("Model", "Layer", "Callback", "Optimizer", "Sequential", "SGD", "Adam")  # whose methods `fit` calls
+_SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession")
+_DEPTH = 5  # of imports beside the script
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One place where a script trains."""
+
+    path: str
+    line: int
+    capture: str  # "extract" | "replica"
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.capture}: {self.why}"
+
+
+def capture_of(script: str, chosen: str | None = None) -> str:
+    """`chosen`, or what the script's source asks for. Raises UserError for TensorFlow 1 sessions."""
+    if chosen in ("extract", "replica"):
+        return chosen
+    return "replica" if any(f.capture == "replica" for f in look(script)) else "extract"
+
+
+def look(script: str) -> list[Finding]:
+    """Every training call of the script and of the modules beside it, in order."""
+    found: list[Finding] = []
+    for path, tree in _sources(Path(script)):
+        found += _of_module(path, tree)
+    return found
+
+
+def refuse_sessions(script: str) -> None:
+    """Raises UserError where the script trains by sessions, which no rank can divide yet."""
+    for path, tree in _sources(Path(script)):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _name(node.func) in _SESSIONS and isinstance(node.func, ast.Attribute):
+                raise UserError(
+                    "TensorFlow 1 sessions are not divided yet. "
+                    f"Received: {_name(node.func)} at {path}:{node.lineno}; --capture extract runs it alone"
+                )
+
+
+def refuse_own_updates(script: str) -> None:
+    """Raises UserError where the script moves its weights by hand: no rank would hear of the others' gradients."""
+    taken, moved, applied = False, "", False
+    for path, tree in _sources(Path(script)):
+        for call, _, bases in _calls(tree, "", ()):
+            name = _name(call.func)
+            taken |= name == "GradientTape" and not any(base.endswith(_OF_KERAS) for base in bases)
+            applied |= applies(call) or name in ("fit", BATCHWISE)
+            if name == "assign_sub" and not moved:
+                moved = f"{path}:{call.lineno}"
+    if taken and moved and not applied:
+        raise UserError(
+            "weights must be moved by an optimizer: ranks exchange gradients where it applies them. "
+            f"Received: assign_sub at {moved}; use keras.optimizers.SGD, or train alone with --capture extract"
+        )
+
+
+def _of_module(path: Path, tree: ast.Module) -> Iterator[Finding]:
+    for call, function, bases in _calls(tree, "", ()):
+        name = _name(call.func)
+        if name == "fit" and isinstance(call.func, ast.Attribute) and _may_be_keras(call):
+            yield Finding(str(path), call.lineno, "extract", "fit: the model and the data are sent to workers")
+        elif name == BATCHWISE:
+            yield Finding(
+                str(path), call.lineno, "replica", f"{name}: every rank runs the script on its part of each batch"
+            )
+        elif applies(call):
+            owned = any(base.endswith(_OF_KERAS) for base in bases)
+            yield _applying(str(path), call.lineno, name, function, owned)
+
+
+def _applying(path: str, line: int, name: str, function: str, owned: bool) -> Finding:
+    at = f" in {function}" if function else ""
+    if owned:
+        return Finding(path, line, "extract", f"{name}{at}, a method that fit calls: it goes with the model")
+    return Finding(
+        path, line, "replica", f"{name}{at}, outside fit: every rank runs the script on its part of each batch"
+    )
+
+
+def _calls(node: ast.AST, function: str, bases: tuple[str, ...]) -> Iterator[tuple[ast.Call, str, tuple[str, ...]]]:
+    """Every call, the function it stands in, and the bases of the class around."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield child, function, bases
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _calls(child, child.name, bases)
+        elif isinstance(child, ast.ClassDef):
+            yield from _calls(child, function, tuple(map(ast.unparse, child.bases)))
+        else:
+            yield from _calls(child, function, bases)
+
+
+def _may_be_keras(call: ast.Call) -> bool:
+    """Others have a `fit` too (scikit-learn); those with arguments of Keras's loop are Keras's."""
+    return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
+
+
+def _name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """The script and, as deep as that goes, the modules beside it that it imports."""
+    waiting, seen = [(script, 0)], {script.resolve()}
+    while waiting:
+        path, depth = waiting.pop(0)
+        try:
+            tree = ast.parse(path.read_text(errors="replace"))
+        except (SyntaxError, ValueError, OSError):
+            continue  # running it says what is wrong
+        yield path, tree
+        for found in _beside(tree, script.parent):
+            if depth < _DEPTH and found.resolve() not in seen:
+                seen.add(found.resolve())
+                waiting.append((found, depth + 1))
+
+
+def _beside(tree: ast.Module, folder: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+        else:
+            continue
+        for name in filter(None, names):
+            place = folder.joinpath(*name.split("."))
+            yield from (p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file())

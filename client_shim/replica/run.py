@@ -1,0 +1,238 @@
+"""A replica script's run: this process is rank 0 and has the script's side effects; the other ranks follow it."""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import wrapt
+
+from client_shim.replica.agreement import agreed
+from client_shim.script import run_script
+from fdt.blobs import LocalBlobs
+from fdt.environment import thread_variables
+from fdt.errors import WorkerError
+from fdt.launch.local import describe, spawn, stop_all
+from fdt.report import Reporters
+from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
+from fdt.service.losses import tail
+from fdt.service.meeting import Host, Meeting
+
+VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
+HASH_SEED = "PYTHONHASHSEED"
+END_S = 60.0  # how long the others may take to come to the script's end after rank 0
+
+
+class Rank(Protocol):
+    """What an engine replaces while the script runs; made once TensorFlow is there."""
+
+    def in_tensorflow(self) -> contextlib.AbstractContextManager[None]: ...
+
+    def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]: ...
+
+    def counts(self) -> Mapping[str, int]:
+        """steps, samples, replicated, sent_bytes: of this rank so far."""
+        ...
+
+    def end(self) -> None:
+        """The script has ended."""
+        ...
+
+
+MakeRank = Callable[[Meeting, Mapping[str, str]], Rank]
+
+
+# Asynchronous ranks are at different steps: what they read of the clock, too, is their own.
+ASYNCHRONOUS = "asynchronous"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a follower has to know."""
+
+    directory: str  # of the meeting
+    scratch: str
+    rank: int
+    size: int
+    seed: int
+    options: Mapping[str, str]
+    script: str
+    words: Sequence[str]
+
+    @classmethod
+    def take(cls) -> "Task":
+        return cls(**json.loads(os.environ.pop(VARIABLE)))
+
+
+class Part:
+    """The rank that this process is, once the script has imported TensorFlow."""
+
+    def __init__(self) -> None:
+        self.rank: Rank | None = None
+
+    @contextlib.contextmanager
+    def installed(self, make: MakeRank, meeting: Meeting, options: Mapping[str, str]) -> Iterator[None]:
+        """Replace what is to be replaced as soon as the script imports it."""
+        with contextlib.ExitStack() as stack:
+            active = [True]
+            stack.callback(active.clear)
+
+            def tensorflow(_: Any) -> None:
+                if active and self.rank is None:
+                    self.rank = make(meeting, options)
+                    stack.enter_context(self.rank.in_tensorflow())
+
+            def keras(flavor: str) -> Callable[[Any], None]:
+                def imported(_: Any) -> None:
+                    tensorflow(None)
+                    if active and self.rank is not None:
+                        stack.enter_context(self.rank.in_keras(flavor))
+
+                return imported
+
+            wrapt.register_post_import_hook(tensorflow, "tensorflow")
+            wrapt.register_post_import_hook(keras("keras"), "keras")
+            wrapt.register_post_import_hook(keras("tf_keras"), "tf_keras")
+            yield
+
+    def counts(self) -> Mapping[str, int]:
+        return self.rank.counts() if self.rank is not None else {}
+
+
+class Followers:
+    """The other ranks' processes. Logs are worker-N.log of `run_dir`."""
+
+    def __init__(self, module: str, tasks: Sequence[Task], run_dir: Path) -> None:
+        self._logs = [run_dir / f"worker-{task.rank}.log" for task in tasks]
+        self._popens = [
+            spawn((sys.executable, "-m", module), self._env(task), log)
+            for task, log in zip(tasks, self._logs, strict=True)
+        ]
+
+    def check(self) -> None:
+        """Raises WorkerError when one has ended."""
+        for number, popen in enumerate(self._popens):
+            code = popen.poll()
+            if code is not None:
+                log = self._logs[number]
+                print("".join(f"  | {line}\n" for line in tail(log).splitlines()), file=sys.stderr, end="")
+                raise WorkerError(f"rank {number + 1} was lost. Received: {describe(code)}; its log is {log}")
+
+    def stop(self) -> None:
+        stop_all(self._popens, 2.0)
+
+    @staticmethod
+    def _env(task: Task) -> dict[str, str]:
+        return {**os.environ, VARIABLE: json.dumps(asdict(task)), "MPLBACKEND": "Agg"}
+
+
+@contextlib.contextmanager
+def host(
+    module: str,
+    script: str,
+    words: Sequence[str],
+    size: int,
+    run_dir: Path,
+    seed: int | None,
+    options: Mapping[str, str],
+) -> Iterator[tuple[Host, int]]:
+    """Rank 0's meeting, and the run's seed; the others run `module` and are gone, with what they wrote, at the end."""
+    os.environ.update(thread_variables(size))
+    seed = secrets.randbits(31) if seed is None else seed
+    scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
+    store = LocalBlobs.create()
+    tasks = [
+        Task(
+            str(store.directory),
+            str(scratch / str(rank)),
+            rank,
+            size,
+            seed,
+            options,
+            os.path.abspath(script),
+            list(words),
+        )
+        for rank in range(1, size)
+    ]
+    followers: list[Followers] = []
+    meeting = Host(store.directory, size, lambda: followers[0].check())
+    try:
+        followers.append(Followers(module, tasks, run_dir))
+        yield meeting, seed
+    finally:
+        meeting.close()
+        for each in followers:
+            each.stop()
+        store.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def run(
+    script: str,
+    words: Sequence[str],
+    meeting: Host,
+    seed: int,
+    make: MakeRank,
+    options: Mapping[str, str],
+    tell: Reporters,
+) -> int:
+    """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
+    part, started = Part(), time.monotonic()
+    with agreed(meeting, seed, clocks=ASYNCHRONOUS not in options), part.installed(make, meeting, options):
+        code = run_script(script, words)
+        if code:
+            return code
+        if part.rank is not None:
+            part.rank.end()
+    said = [dict(part.counts()), *meeting.end(_patience())]
+    _report(said, time.monotonic() - started, tell, asynchronous=ASYNCHRONOUS in options)
+    return code
+
+
+def _patience() -> Callable[[], None]:
+    deadline = time.monotonic() + END_S
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"all ranks must come to the script's end. Received: one that has not {END_S:.0f} s later"
+            )
+
+    return check
+
+
+def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, *, asynchronous: bool) -> None:
+    """What each rank trained on, as one epoch of all of them."""
+    counts = [{"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0, **each} for each in said]
+    steps = [c["steps"] for c in counts]
+    end = EpochEnd(
+        steps=sum(steps) if asynchronous else max(steps), samples=sum(c["samples"] for c in counts), seconds=seconds
+    )
+    for rank, count in enumerate(counts):
+        share = WorkerShare(rank=rank, steps=count["steps"], samples=count["samples"], seconds=seconds)
+        share.bytes_sent = share.bytes_received = count["sent_bytes"]
+        end.workers.append(share)
+        end.bytes_sent += count["sent_bytes"]
+        end.bytes_received += count["sent_bytes"]
+    end.extra.update(counts[0].get("extra", {}))
+    if end.steps:
+        tell.event(Event(epoch_end=end))
+    if counts[0]["replicated"]:
+        tell.note(f"{counts[0]['replicated']} steps were not divided: every rank did the same work")
+
+
+def settle_hashing() -> None:
+    """Start this command anew with one hash seed for all ranks: a set of strings must list alike everywhere."""
+    if os.environ.get(HASH_SEED, "random") == "random":
+        os.environ[HASH_SEED] = "0"
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

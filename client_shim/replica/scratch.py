@@ -1,0 +1,183 @@
+"""What ranks other than 0 write goes to a scratch folder that goes with them; what they wrote they read there.
+
+Paths are mapped where Python and TensorFlow take them: a path to write to becomes one below the scratch folder, at the
+same place as below the root, and a path to read from does when it has been written. The script sees its own names.
+"""
+
+import builtins
+import contextlib
+import functools
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from stat import S_ISDIR
+from typing import Any
+
+import wrapt
+
+_WRITING = frozenset("wax+")
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+# name in os: positions of the paths that it writes; `_READS`: of one that it reads.
+_WRITES = {"mkdir": (0,), "remove": (0,), "unlink": (0,), "rmdir": (0,), "rename": (0, 1), "replace": (0, 1)}
+_READS = ("stat", "lstat", "listdir", "scandir", "access")
+# TensorFlow's own ways to files: (module, owner, function, position of the path, does it write?)
+_FILE_IO, _CHECKPOINT = "tensorflow.python.lib.io.file_io", "tensorflow.python.checkpoint.checkpoint"
+_LIBRARIES = (
+    (_FILE_IO, "", "recursive_create_dir_v2", 0, True),
+    (_FILE_IO, "", "create_dir_v2", 0, True),
+    (_FILE_IO, "", "delete_recursively_v2", 0, True),
+    (_FILE_IO, "", "delete_file_v2", 0, True),
+    (_FILE_IO, "", "rename_v2", 0, True),
+    (_FILE_IO, "", "rename_v2", 1, True),
+    (_FILE_IO, "", "file_exists_v2", 0, False),
+    (_FILE_IO, "", "is_directory_v2", 0, False),
+    (_FILE_IO, "", "list_directory_v2", 0, False),
+    (_FILE_IO, "", "get_matching_files_v2", 0, False),
+    (_CHECKPOINT, "TrackableSaver", "save", 1, True),
+    (_CHECKPOINT, "TrackableSaver", "restore", 1, False),
+    ("tensorflow.python.ops.summary_ops_v2", "", "create_file_writer_v2", 0, True),
+    ("tensorflow.python.saved_model.save", "", "save_and_return_nodes", 1, True),
+    ("tensorflow.python.saved_model.load", "", "load_partial", 0, False),
+)
+_OPENING = {_FILE_IO: "FileIO", "h5py": "File"}  # classes made of (name, mode)
+_NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", "name", "filename"))  # as keywords
+
+
+class Scratch:
+    """`folder`: below it the rank's own world."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = os.path.realpath(folder)  # before anything is replaced
+
+    def written(self, path: Any) -> Any:
+        """Where `path` is to be written; its folder is there wherever the real one is."""
+        if not _is_path(path):
+            return path
+        real = os.path.abspath(os.fsdecode(path))
+        if real.startswith((self._folder + os.sep, *_SYSTEM)) or real == self._folder:
+            return path
+        mine = self._folder + real
+        if _isdir(os.path.dirname(real)):
+            _makedirs(os.path.dirname(mine))
+        return mine
+
+    def read(self, path: Any) -> Any:
+        """Where `path` is to be read: what this rank wrote, else the real one."""
+        if not _is_path(path):
+            return path
+        mine = self._folder + os.path.abspath(os.fsdecode(path))
+        return mine if _exists(mine) or _exists(f"{mine}.index") else path  # a checkpoint's name is that of no file
+
+
+_lstat, _stat, _mkdir = os.lstat, os.stat, os.mkdir  # as they are before they are replaced
+
+
+def _exists(path: str) -> bool:
+    try:
+        _lstat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _isdir(path: str) -> bool:
+    try:
+        return S_ISDIR(_stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _makedirs(path: str) -> None:
+    if not _exists(path):
+        _makedirs(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            _mkdir(path)
+
+
+def _is_path(path: Any) -> bool:
+    return isinstance(path, (str, bytes, os.PathLike))
+
+
+@contextlib.contextmanager
+def diverted(folder: Path) -> Iterator[None]:
+    """Within, this process writes below `folder`."""
+    scratch = Scratch(folder)
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
+        tempfile.tempdir = os.path.join(folder, "tmp")  # AutoGraph's files are there, which Python itself opens
+        os.makedirs(tempfile.tempdir, exist_ok=True)
+        opens = functools.partial(_open, scratch, builtins.open)
+        for owner in (builtins, io):
+            _replace(stack, owner, "open", opens)
+        _replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
+        for name, places in _WRITES.items():
+            _replace(stack, os, name, _mapped(getattr(os, name), scratch.written, places))
+        for name in _READS:
+            _replace(stack, os, name, _mapped(getattr(os, name), scratch.read, (0,)))
+        for module, kind, function, place, writes in _LIBRARIES:
+            mapping = scratch.written if writes else scratch.read
+            wrapt.register_post_import_hook(functools.partial(_patch, stack, kind, function, place, mapping), module)
+        for module, kind in _OPENING.items():
+            wrapt.register_post_import_hook(functools.partial(_patch_opening, stack, scratch, kind), module)
+        yield
+
+
+def _replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Callable[..., Any]) -> None:
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    if not _WRITING.intersection(mode):
+        return original(scratch.read(file), mode, *args, **kwargs)
+    mine = scratch.written(file)
+    if mine is not file and ("a" in mode or "+" in mode) and "w" not in mode:
+        _copy(original, file, mine)
+    return original(mine, mode, *args, **kwargs)
+
+
+def _os_open(scratch: Scratch, original: Any, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    descriptor: int = original(scratch.written(path) if writes else scratch.read(path), flags, *args, **kwargs)
+    return descriptor
+
+
+def _copy(opening: Any, real: Any, mine: Any) -> None:
+    """What is added to goes on from the real file."""
+    if not _exists(mine):
+        with contextlib.suppress(OSError), opening(real, "rb") as source, opening(mine, "wb") as target:
+            target.write(source.read())
+
+
+def _mapped(original: Any, mapping: Callable[[Any], Any], places: tuple[int, ...]) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(key.endswith("dir_fd") for key in kwargs):
+            return original(*args, **kwargs)
+        args = tuple(mapping(a) if i in places else a for i, a in enumerate(args))
+        kwargs = {key: mapping(value) if key in _NAMES else value for key, value in kwargs.items()}
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _patch(
+    stack: contextlib.ExitStack, owner: str, name: str, place: int, mapping: Callable[[Any], Any], module: Any
+) -> None:
+    holder = getattr(module, owner) if owner else module
+    if hasattr(holder, name):  # not in every version of TensorFlow
+        _replace(stack, holder, name, _mapped(getattr(holder, name), mapping, (place,)))
+
+
+def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, module: Any) -> None:
+    cls = getattr(module, kind)
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
+        writes = _WRITING.intersection(mode or "r")
+        original(self, scratch.written(name) if writes else scratch.read(name), mode, *args, **kwargs)
+
+    _replace(stack, cls, "__init__", init)

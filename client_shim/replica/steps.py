@@ -1,0 +1,275 @@
+"""Which loop, or which function, of a script trains: found in its source, with the names it has at run time.
+
+A *training step* takes gradients (a tape, or an optimizer's minimize) and applies them. A loop over batches is divided
+where its own body takes such a step; where the step is a `tf.function`, which gets the batch as arguments, that
+function is divided instead, and the loop around it sees whole batches.
+"""
+
+import ast
+import builtins
+import functools
+import linecache
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+APPLIES = ("apply_gradients", "minimize")
+BATCHWISE = "train_on_batch"
+TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
+
+_OURS = tuple(str(Path(__file__).resolve().parents[2] / name) + "/" for name in ("client_shim", "fdt", "hfdt", "nfdt"))
+_PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
+_LIBRARIES = tuple(f"{path}/" for path in _PATHS)
+_KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_keras"))
+_Loop = ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a piece of code does when it runs."""
+
+    takes: bool = False  # gradients
+    applies: bool = False
+
+    def __or__(self, other: "Found") -> "Found":
+        return Found(self.takes or other.takes, self.applies or other.applies)
+
+    @property
+    def trains(self) -> bool:
+        return self.takes and self.applies
+
+
+@dataclass(frozen=True)
+class Site:
+    """A loop of the script: lines `first` to `last` of `code`."""
+
+    code: CodeType
+    first: int
+    last: int
+    trains: bool  # its own body applies gradients
+    leads: bool = False  # it does, or a step function that it calls
+
+    def running(self) -> bool:
+        """Is the loop on this thread's stack?"""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is self.code and self.first <= frame.f_lineno <= self.last:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def of_script(path: str) -> bool:
+    """Does this file belong to the script: neither ours, nor a library's, nor generated?"""
+    return not path.startswith(("<", *_OURS, *_LIBRARIES)) and "__autograph_generated" not in path
+
+
+def script_frames() -> Iterator[FrameType]:
+    """This thread's frames that run the script's own code, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if of_script(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def where() -> str:
+    """The script's file and line at work."""
+    frame = next(script_frames(), None)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "no line of the script"
+
+
+_sites: dict[tuple[CodeType, int], Site | None] = {}
+
+
+def loop_at_work() -> Site | None:
+    """The innermost loop of the script that is running: whoever asks for a batch asks for its sake.
+
+    None where Keras asks: its `evaluate` or `predict` has a loop of its own.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(_KERAS):
+            return None
+        if of_script(path):
+            key = frame.f_code, frame.f_lineno
+            if key not in _sites:
+                _sites[key] = _find(frame)
+            if _sites[key] is not None:
+                return _sites[key]
+        frame = frame.f_back
+    return None
+
+
+def function_trains(function: Any) -> bool:
+    """Does calling `function` (plain, a method, a tf.function) take and apply gradients?"""
+    return _of_callable(function, set(), through=True).trains
+
+
+def _find(frame: FrameType) -> Site | None:
+    code, line = frame.f_code, frame.f_lineno
+    tree = parsed(code.co_filename)
+    scope = _scope(tree, code)
+    if scope is None:
+        return None
+    around = [n for n in _own_nodes(scope) if isinstance(n, _LOOPS) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    if not around:
+        return None
+    loop = max(around, key=lambda n: (n.lineno, n.col_offset))
+    names = {**vars(builtins), **frame.f_globals, **frame.f_locals}
+    body = _body(loop, line)
+    own, all_ = (_of_nodes(body, names, set(), through=through) for through in (False, True))
+    return Site(code, loop.lineno, loop.end_lineno or loop.lineno, own.applies, all_.applies)
+
+
+def _body(loop: _Loop, line: int) -> list[ast.AST]:
+    """What a batch that is asked for on `line` is for.
+
+    For `for batch in dataset` that is all of the loop's body. For `next(batches)` it is what stands beside it: loops
+    within have batches of their own.
+    """
+    if not isinstance(loop, (ast.For, ast.While)):
+        return [loop]
+    if isinstance(loop, ast.For) and line <= (loop.iter.end_lineno or loop.lineno):
+        return list(loop.body)
+    return [statement for statement in loop.body if not isinstance(statement, (ast.For, ast.While))]
+
+
+@functools.cache
+def parsed(path: str) -> ast.Module:
+    """The file's syntax tree; an empty one where there is no source."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def _scope(tree: ast.Module, code: CodeType) -> Any:
+    """The part of `tree` that `code` was made of."""
+    if code.co_name == "<module>":
+        return tree
+    comprehension = code.co_name in ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
+    for node in ast.walk(tree):
+        if comprehension and isinstance(node, _LOOPS[2:]) and node.lineno == code.co_firstlineno:
+            return ast.Expression(node)
+        if isinstance(node, _FUNCTIONS) and _first_line(node) == code.co_firstlineno:
+            return node
+    return None
+
+
+def _first_line(node: Any) -> int:
+    return int(min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]))
+
+
+def _own_nodes(scope: Any) -> Iterator[ast.AST]:
+    """The nodes of `scope`, those of functions and classes within left out."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+            yield from _own_nodes(child)
+
+
+def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:
+    found = Found()
+    for top in nodes:
+        for node in (top, *_own_nodes(top)):
+            if isinstance(node, ast.Call):
+                found |= _of_call(node, names, seen, through=through)
+    return found
+
+
+def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:
+    name = _last_name(call.func)
+    if name == BATCHWISE and isinstance(call.func, ast.Attribute):
+        return Found(through, through)  # a step function of Keras's
+    named = Found(name in TAKES, applies(call))
+    return named | _of_callable(_resolved(call.func, names), seen, through=through)
+
+
+def applies(call: ast.Call) -> bool:
+    """Is it by its name an optimizer's update of variables?"""
+    function = call.func
+    if not isinstance(function, ast.Attribute):
+        return False
+    owner = ast.unparse(function.value).lower()
+    if function.attr == "minimize":
+        return "scipy" not in owner and "optimize" not in owner.split(".")
+    return function.attr in APPLIES or (function.attr == "apply" and "opt" in owner)
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _resolved(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """What the name or the attribute stands for now; None where that would take more than looking it up."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _resolved(node.value, names)
+        try:
+            return None if owner is None else getattr(owner, node.attr, None)
+        except Exception:  # a property of the script's own
+            return None
+    return None
+
+
+def _of_callable(function: Any, seen: set[Any], *, through: bool) -> Found:
+    """`through`: also look into tf.functions that are steps of their own."""
+    if isinstance(function, functools.partial):
+        return _of_callable(function.func, seen, through=through)
+    inner = getattr(function, "_python_function", None)  # a tf.function
+    if inner is not None:
+        found = _of_callable(inner, seen, through=True)
+        return found if through or not found.trains else Found()
+    function = _unwrapped(function)
+    if isinstance(function, MethodType):
+        owner = getattr(function.__self__, "target", function.__self__)  # of a tf.function's method: held weakly
+        return _of_function(_unwrapped(function.__func__), seen, owner, through=through)
+    if isinstance(function, FunctionType):
+        return _of_function(function, seen, None, through=through)
+    call = vars(type(function)).get("__call__")
+    if isinstance(call, FunctionType) and not isinstance(function, type):
+        return _of_function(call, seen, function, through=through)
+    return Found()
+
+
+def _unwrapped(function: Any) -> Any:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "python_function", function)
+
+
+def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) -> Found:
+    code = getattr(function, "__code__", None)
+    if code is None or code in seen or not of_script(code.co_filename):
+        return Found()
+    seen.add(code)
+    scope = _scope(parsed(code.co_filename), code)
+    if scope is None:
+        return Found()
+    cells = dict(zip(code.co_freevars, _contents(function), strict=True))
+    names = {**vars(builtins), **function.__globals__, **cells}
+    if owner is not None and code.co_argcount:
+        names[code.co_varnames[0]] = owner
+    body = scope.body if isinstance(scope.body, list) else [scope.body]
+    inner = [n for n in ast.walk(scope) if isinstance(n, _FUNCTIONS) and n is not scope]  # helpers defined within
+    return _of_nodes([*body, *inner], names, seen, through=through)
+
+
+def _contents(function: Any) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            found.append(None)
+    return found

@@ -1,0 +1,238 @@
+"""Where the ranks of a replica script meet: a Unix socket of rank 0's for words, mapped files for large vectors.
+
+Rank 0 is the process that the user started; it hears every other rank, checks that all are at the same exchange, and
+answers. So a rank that asks for something else, or leaves, is named at once instead of hanging the rest. A meeting is
+on one host, in a directory that is private to the user.
+"""
+
+import os
+import select
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fdt.errors import WorkerError
+from fdt.service.lines import POLL_S, Gone, Line, Slot, Vector
+
+Where = Callable[[], str]  # the script's file and line, for errors
+
+ADDRESS = "meeting.sock"
+INLINE_BYTES = 32 * 1024  # what is larger lies in a mapped file
+ENDED_WELL = "exit code 0"
+LEFT_ALONE = 70  # exit code; nobody is left to read it
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What an asynchronous rank gives when it pleases."""
+
+    rank: int
+    header: dict[str, Any]
+    vector: Vector
+
+
+Serve = Callable[[Pushed], None]
+
+
+class Host:
+    """Rank 0's side. `check` is called while it waits and raises WorkerError when a rank's process has ended."""
+
+    rank = 0
+    serve: Serve | None = None  # given the pushes that come while rank 0 waits for something else
+
+    def __init__(self, directory: Path, size: int, check: Callable[[], None]) -> None:
+        self.size = size
+        self.left: dict[int, Any] = {}  # asynchronous ranks may end before rank 0: what they said
+        self._kept: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self.directory = directory
+        self._check = check
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(directory / ADDRESS))
+        self._listening.listen(size)
+        self._lines: dict[int, Line] = {}
+        self._slots = [Slot(directory / f"slot-{rank}") for rank in range(size)]
+
+    def add(self, what: str, vector: Vector, where: Where) -> Vector:
+        """The sum of all ranks' vectors, the same to the bit on every rank: rank by rank, in order."""
+        total: Vector = vector.copy()
+        for rank, data in self._round(what, vector, where):
+            total += self._given(rank, vector, data)
+        self._answer(total)
+        return total
+
+    def same(self, what: str, value: Any, where: Where) -> Any:
+        """Rank 0's `value` (JSON), on every rank."""
+        self._round(what, np.empty(0, np.uint8), where)
+        for line in self._everybody().values():
+            line.say({"value": value})
+        return value
+
+    def end(self, timeout: Callable[[], None]) -> list[Any]:
+        """What each of the others says at its script's end. Raises WorkerError when one is somewhere else."""
+        said = list(self.left.values())
+        for rank, line in self._everybody().items():
+            header, _ = self._hear(rank, line, timeout)
+            if header["what"] != "end":
+                raise self._failed(_elsewhere(rank, header, "rank 0 is at the end of the script"))
+            said.append(header["value"])
+        return said
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.socket.close()
+        self._listening.close()
+
+    def _round(self, what: str, vector: Vector, where: Where) -> list[tuple[int, bytes]]:
+        """Everybody's contribution to the exchange `what`."""
+        wanted = [what, len(vector), vector.dtype.str]
+        heard = []
+        for rank, line in self._everybody().items():
+            header, data = self._hear(rank, line, self._check)
+            if header["what"] == "end" and self.serve is not None and header["value"]["how"] == ENDED_WELL:
+                self.left[rank] = header["value"]
+            elif header["what"] != wanted:
+                raise self._failed(_elsewhere(rank, header, f"rank 0 is at {where()} for {_named(wanted)}"))
+            else:
+                heard.append((rank, data))
+        return heard
+
+    def arrived(self) -> list[Pushed]:
+        """The pushes that have come, without waiting; what else has come is kept for the round that asks for it."""
+        pushes = []
+        for rank, line in self._everybody().items():
+            if rank not in self._kept and (line.buffer or select.select([line.socket], [], [], 0)[0]):
+                header, data = self._heard(rank, line, self._check)
+                if header["what"] == "push":
+                    pushes.append(Pushed(rank, header, self._vector(rank, header, data)))
+                else:
+                    self._kept[rank] = header, data
+        return pushes
+
+    def answer(self, rank: int, header: dict[str, Any], vector: Vector) -> None:
+        """What a push gets: a vector as long as its own, or longer."""
+        inline = vector.nbytes <= INLINE_BYTES
+        if not inline:
+            self._slots[rank].write(vector)
+        header = {**header, "count": len(vector), "dtype": vector.dtype.str}
+        self._lines[rank].say(header, vector.tobytes() if inline else b"")
+
+    def _vector(self, rank: int, header: dict[str, Any], data: bytes) -> Vector:
+        return _unpacked(header, data, self._slots[rank])
+
+    def _hear(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
+        """The rank's next word; pushes are served meanwhile."""
+        if rank in self._kept:
+            return self._kept.pop(rank)
+        while True:
+            header, data = self._heard(rank, line, idle)
+            if header["what"] != "push" or self.serve is None:
+                return header, data
+            self.serve(Pushed(rank, header, self._vector(rank, header, data)))
+
+    def _heard(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
+        try:
+            return line.hear(idle)
+        except Gone:
+            self._check()
+            raise WorkerError(f"rank {rank} was lost. Received: the end of its connection") from None
+
+    def _given(self, rank: int, vector: Vector, data: bytes) -> Vector:
+        return np.frombuffer(data, vector.dtype) if vector.nbytes <= INLINE_BYTES else self._slots[rank].read(vector)
+
+    def _answer(self, total: Vector) -> None:
+        inline = total.nbytes <= INLINE_BYTES
+        if not inline:
+            self._slots[0].write(total)
+        for line in self._everybody().values():
+            line.say({}, total.tobytes() if inline else b"")
+
+    def _everybody(self) -> dict[int, Line]:
+        """The others, once they have come: their TensorFlow takes as long to import as ours."""
+        while len(self._lines) < self.size - 1:
+            while not select.select([self._listening], [], [], POLL_S)[0]:
+                self._check()
+            line = Line(self._listening.accept()[0])
+            header, _ = line.hear()
+            self._lines[header["rank"]] = line
+        return {rank: line for rank, line in sorted(self._lines.items()) if rank not in self.left}
+
+    def _failed(self, message: str) -> WorkerError:
+        for line in self._lines.values():
+            line.socket.close()
+        return WorkerError(message)
+
+
+class Guest:
+    """Any other rank's side. Rank 0 gone means that nobody is left to work for: the process ends."""
+
+    def __init__(self, directory: Path, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(directory / ADDRESS))
+        self._line = Line(connection)
+        self._line.say({"rank": rank})
+        self._slots = [Slot(directory / f"slot-{number}") for number in (0, rank)]
+
+    def add(self, what: str, vector: Vector, where: Where) -> Vector:
+        inline = vector.nbytes <= INLINE_BYTES
+        if not inline:
+            self._slots[1].write(vector)
+        _, data = self._ask(what, vector, vector.tobytes() if inline else b"", where)
+        total: Vector = np.array(np.frombuffer(data, vector.dtype) if inline else self._slots[0].read(vector))
+        return total
+
+    def push(self, header: dict[str, Any], vector: Vector) -> tuple[dict[str, Any], Vector]:
+        """Give rank 0 a vector and wait for what it answers."""
+        inline = vector.nbytes <= INLINE_BYTES
+        if not inline:
+            self._slots[1].write(vector)
+        header = {"what": "push", "count": len(vector), "dtype": vector.dtype.str, **header}
+        answer, data = self._said(header, vector.tobytes() if inline else b"")
+        return answer, _unpacked(answer, data, self._slots[1])
+
+    def same(self, what: str, value: Any, where: Where) -> Any:
+        header, _ = self._ask(what, np.empty(0, np.uint8), b"", where)
+        return header["value"]
+
+    def end(self, said: Any) -> None:
+        """Tell what this rank did; it leaves."""
+        self._line.say({"what": "end", "value": said, "where": "its end"})
+
+    def close(self) -> None:
+        self._line.socket.close()
+
+    def _ask(self, what: str, vector: Vector, data: bytes, where: Where) -> tuple[dict[str, Any], bytes]:
+        return self._said({"what": [what, len(vector), vector.dtype.str], "where": where()}, data)
+
+    def _said(self, header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+        try:
+            self._line.say(header, data)
+            return self._line.hear()
+        except Gone:
+            os._exit(LEFT_ALONE)
+
+
+Meeting = Host | Guest
+
+
+def _unpacked(header: dict[str, Any], data: bytes, slot: Slot) -> Vector:
+    """The vector that a push or its answer carries; a copy."""
+    dtype = np.dtype(header["dtype"])
+    if header["count"] * dtype.itemsize <= INLINE_BYTES:
+        return np.frombuffer(data, dtype)
+    return np.array(slot.read(np.empty(header["count"], dtype)))
+
+
+def _elsewhere(rank: int, header: dict[str, Any], mine: str) -> str:
+    ended = f"its script has ended ({header['value']['how']})" if header["what"] == "end" else ""
+    theirs = ended or f"at {header['where']} for {_named(header['what'])}"
+    return f"all ranks must do the same in the same order. Received: rank {rank}: {theirs}; {mine}"
+
+
+def _named(wanted: Sequence[Any]) -> str:
+    name, count, _ = wanted
+    return f"{name} ({count:,} numbers)" if count else str(name)

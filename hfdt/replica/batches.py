@@ -1,0 +1,58 @@
+"""Where batches enter a script, and are divided: a loop's iterator, a step function's arguments, train_on_batch, fit.
+
+The rank's part is the same contiguous slice as in a worker's `fit` (fdt/data/slicing.py).
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.data import epochs, slicing
+
+Share = tuple[int, int]  # samples of mine, samples of the batch
+
+
+def rows_of(values: Any) -> int | None:
+    """Samples of the batch among a function's arguments: the rows of the first array that has any."""
+    for leaf in tf.nest.flatten(values):
+        if is_array(leaf) and len(leaf.shape) and leaf.shape[0] is not None:
+            return int(leaf.shape[0])
+    return None
+
+
+def cut(values: Any, rows: int, rank: int, size: int) -> tuple[Any, Share]:
+    """The rank's part of every array of `rows` rows; everything else as it is."""
+    part = epochs.cut(np.array([0]), np.array([rows]), rank, size)
+    low, high = int(part.low[0]), int(part.high[0])
+    mine, total = (int(n) for n in part.share[0])
+
+    return tf.nest.map_structure(lambda v: v[low:high] if has_rows(v, rows) else v, values), (mine, total)
+
+
+def cut_element(element: Any, rank: int, size: int) -> tuple[Any, Any]:
+    """As `cut`, for an element of a dataset, eagerly and in a graph: (part, share tensor)."""
+    return slicing.cut_batch(element, rank, size)
+
+
+def has_rows(leaf: Any, rows: int) -> bool:
+    """Is it an array of so many rows?"""
+    return is_array(leaf) and bool(len(leaf.shape)) and leaf.shape[0] == rows
+
+
+def is_scalar(leaf: Any) -> bool:
+    """A floating-point tensor of rank 0."""
+    return tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable) and leaf.shape.rank == 0 and leaf.dtype.is_floating
+
+
+def is_array(leaf: Any) -> bool:
+    """A tensor or NumPy array of known rank; not a variable, which is a model's."""
+    if isinstance(leaf, np.ndarray):
+        return True
+    return tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable) and leaf.shape.rank is not None
+
+
+def has_batches(element: Any) -> bool:
+    """Does a dataset yield batches, not single values?"""
+    leaves = [leaf for leaf in tf.nest.flatten(element) if tf.is_tensor(leaf)]
+    return bool(leaves) and leaves[0].shape.rank != 0

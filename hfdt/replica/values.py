@@ -1,0 +1,147 @@
+"""What a script reads of its training: the same on every rank, and what the whole batch gives.
+
+- A scalar that a step function returns is averaged over ranks by share; rows of a batch are put end to end.
+- The loss of an eager step is made global when its gradient is taken, in the tensor that the script holds.
+- A number that the script reads out of a tensor (print, float, if) is agreed on: where all ranks have the same it
+  stays, else it is averaged; a truth is rank 0's.
+"""
+
+import contextlib
+import ctypes
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from client_shim.replica.steps import of_script
+from hfdt import step as steps
+from hfdt.replica.batches import is_scalar
+from hfdt.replica.places import Places, ReplicaStep
+from hfdt.replica.probe import Found
+from hfdt.step import Reading, Tensor
+
+Number = Any
+
+
+def whole_output(output: Any, step: ReplicaStep, mine: int, total: int, found: Found) -> Any:
+    """What a step function returned from its part, as the whole batch would have it; `found`: of its scalars."""
+    leaves = tf.nest.flatten(output)
+    scalars = [i for i, leaf in enumerate(leaves) if is_scalar(leaf)]
+    rows = [i for i, leaf in enumerate(leaves) if _has_rows(leaf, max(mine, 1))]
+    if not scalars and not rows:
+        return output
+    readings = [*found.outputs, *[Reading.MEAN] * len(scalars)]
+    sums = [reading is Reading.STEP_SUM for reading in readings]
+    sent = [
+        step.weigh(leaves[i], tf.cast(step.mine > 0, leaves[i].dtype) if is_sum else step.share(leaves[i].dtype))
+        for i, is_sum in zip(scalars, sums, strict=False)
+    ]
+    sent += [_placed(leaves[i], step, mine, total) for i in rows]
+    for i, value in zip([*scalars, *rows], step.sum(sent, "returned"), strict=True):
+        leaves[i] = value
+    for place, i in enumerate(scalars):
+        if readings[place] is None:  # not known yet: what the trial of the whole batch gave
+            leaves[i] = tf.constant(found.values[place], leaves[i].dtype)
+    return tf.nest.pack_sequence_as(output, leaves)
+
+
+def take_gradient(original: Any, tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of GradientTape.gradient: notes how the target is read, and makes a scalar loss global."""
+    gradient = original(tape, target, *args, **kwargs)
+    step = steps.current()
+    if not isinstance(step, ReplicaStep) or not tf.is_tensor(target):
+        return gradient
+    step.reading = Reading.STEP_SUM if target.shape.rank else step.default
+    if tf.executing_eagerly() and is_scalar(target):
+        with steps.entered(None):
+            (whole,) = step.sum([step.weigh(target, step.weight(target.dtype))], "loss")
+        _overwrite(target, whole)
+    return gradient
+
+
+def average_loss(original: Any, per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
+    """A sum over samples divided by a number for the whole batch: this rank's addend."""
+    loss = original(per_example_loss, sample_weight, global_batch_size)
+    step = steps.current()
+    return loss if step is None or global_batch_size is None else step.over_share(loss)
+
+
+class Reads:
+    """Replaces what turns a tensor into a Python number."""
+
+    METHODS = ("numpy", "__float__", "__int__", "__bool__", "__format__", "__str__", "__array__")
+
+    def __init__(self, places: Places, comm: Any) -> None:
+        self._places, self._comm = places, comm
+        self._busy = False
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for name in self.METHODS:
+                original = getattr(ops._EagerTensorBase, name)
+                stack.callback(setattr, ops._EagerTensorBase, name, original)
+                setattr(ops._EagerTensorBase, name, self._reading(original))
+            yield
+
+    def _reading(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._busy or not of_script(sys._getframe(1).f_code.co_filename) or not _is_number(tensor):
+                return original(tensor, *args, **kwargs)
+            self._busy = True
+            try:
+                divided = self._places.divided()
+                with steps.entered(None):
+                    agreed = self._agreed(tensor, divided)
+            finally:
+                self._busy = False
+            return original(agreed, *args, **kwargs)
+
+        return read
+
+    def _agreed(self, tensor: Any, divided: bool) -> Any:
+        place = tf.one_hot(self._comm.rank, self._comm.size, dtype=tf.float64)
+        share = self._places.share_now() if divided else (1, self._comm.size)
+        mine = tf.stack([tf.cast(tensor, tf.float64), tf.constant(share[0] / share[1], tf.float64)])
+        values, shares = self._comm.sum([mine[:, None] * place[None, :]], "hfdt.read")[0].numpy()
+        if np.all(values == values[0]) or np.all(np.isnan(values)):
+            return tensor
+        return tf.cast(tf.constant(agree(values, shares, tensor.dtype, divided=divided), tf.float64), tensor.dtype)
+
+
+def agree(values: Any, shares: Any, dtype: Any, *, divided: bool) -> Number:
+    """One number of the ranks' `values`, which differ, each of its share of the batch."""
+    if dtype.is_bool:
+        return values[0]
+    if dtype.is_integer:
+        return values.sum() if divided else values[0]  # a count of a part
+    return float(np.sum(values * shares))
+
+
+def _is_number(tensor: Any) -> bool:
+    kinds = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+    return bool(kinds and tensor.shape.rank == 0)
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    dense = isinstance(leaf, tf.Tensor) and not isinstance(leaf, tf.Variable)
+    return dense and bool(leaf.shape.rank) and leaf.shape[0] == rows and leaf.dtype.is_floating
+
+
+def _placed(leaf: Tensor, step: ReplicaStep, mine: int, total: int) -> Tensor:
+    """A rank's rows at their place among zeros."""
+    rank, size = step.comm.rank, step.comm.size
+    low, high = total * rank // size, total * (rank + 1) // size
+    return tf.pad(leaf[:mine], [[low, total - high], *[[0, 0]] * (leaf.shape.rank - 1)])
+
+
+def _overwrite(tensor: Any, value: Any) -> None:
+    """Put `value` into the memory of an eager scalar: the script may have added it up already, or will."""
+    source = np.ascontiguousarray(value.numpy())
+    held = np.frombuffer(memoryview(tensor), source.dtype)
+    ctypes.memmove(held.__array_interface__["data"][0], source.ctypes.data, source.nbytes)

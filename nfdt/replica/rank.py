@@ -1,0 +1,285 @@
+"""One worker of a replica script: what is replaced in TensorFlow and Keras while the script runs.
+
+A worker takes every n-th batch of a training loop's dataset; of a loop that calls its step without one, every n-th
+call. Within such a loop no worker waits for the others; where the loop's data end they meet and hold the same weights.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
+
+from client_shim.replica.metric_state import Metrics
+from client_shim.replica.replacing import Replacement, replaced
+from client_shim.replica.steps import Site, function_trains, loop_at_work, where
+from fdt.errors import CaptureError
+from fdt.service.meeting import Guest, Host, Pushed
+from nfdt import rulebook
+from nfdt.replica.classes import patches_of_keras3, patches_of_tf_keras
+from nfdt.replica.exchange import Exchange
+from nfdt.variables import tensor_variable
+
+UNDIVIDED = (
+    "a training step must be a tf.function's or train_on_batch, or in a loop over a tf.data dataset, for workers to "
+    "take turns. Received: a step at {where}; hfdt run divides more; --allow-replicated has every worker do all work"
+)
+FIT = (
+    "fit beside training loops of the script's own is not divided by nfdt. Received: fit at {where}; use hfdt run, or "
+    "--allow-replicated, which has every worker do all of it"
+)
+
+
+class Rank:
+    """`options`: the command line's (rule, allow_replicated)."""
+
+    def __init__(self, meeting: Host | Guest, options: Mapping[str, str]) -> None:
+        self._meeting, self._options = meeting, options
+        self._rank, self._size = meeting.rank, meeting.size
+        self._allow_replicated = options.get("allow_replicated") == "1"
+        self._exchanges: dict[int, Exchange] = {}  # by the optimizer's id
+        self._applies: dict[int, Any] = {}  # its own apply, by the exchange's number
+        self._arrived: list[Pushed] = []
+        self._site: Site | None = None
+        self._turn = ""  # "mine", "others": of a step that is called in turn
+        self._calls: dict[int, int] = {}
+        self._outputs: dict[int, Any] = {}
+        self._applying = self._fitting = self._met = False
+        self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
+        self.metrics = Metrics(self._add, self._in_turn, self._training)
+        if isinstance(meeting, Host):
+            meeting.serve = self._serve
+
+    def counts(self) -> Mapping[str, Any]:
+        taus = [tau for exchange in self._exchanges.values() for tau in exchange.taus]
+        return {**self._counts, "extra": _staleness(taus)} if taus else self._counts
+
+    def end(self) -> None:
+        """The script has ended; rank 0 still serves those who have not."""
+        self._meet()
+
+    # -- TensorFlow ------------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def in_tensorflow(self) -> Iterator[None]:
+        with replaced(
+            [
+                Replacement(iterator_ops.OwnedIterator, "_next_internal", self._next),
+                Replacement(polymorphic_function.Function, "__call__", self._call),
+                Replacement(function_context, "make_function_context", self._context),
+            ]
+        ):
+            yield
+
+    def _next(self, original: Any, iterator: Any) -> Any:
+        """This worker's next batch; those between are the others'."""
+        site = loop_at_work() if tf.executing_eagerly() and not self._turn else None
+        if site is None or not site.leads:
+            return original(iterator)
+        skip = self._size - 1 if "_fdt_begun" in vars(iterator) else self._rank
+        iterator._fdt_begun = True
+        try:
+            for _ in range(skip):
+                original(iterator)
+            element = original(iterator)
+        except tf.errors.OutOfRangeError:
+            self._site = None
+            self._meet()
+            raise
+        self._site, self._met = site, False
+        self._count(element)
+        return element
+
+    def _call(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A tf.function: a training step outside a loop over batches is called in turn."""
+        if not tf.executing_eagerly() or not _trains(function):
+            return original(function, *args, **kwargs)
+        if function._jit_compile:
+            function._jit_compile = False  # XLA holds no exchange
+        if self._turn or self._in_turn():
+            return original(function, *args, **kwargs)
+        return self._by_turns(id(function), (args, kwargs), lambda: original(function, *args, **kwargs))
+
+    def _by_turns(self, key: int, given: Any, run: Any) -> Any:
+        """Call `run` when it is this worker's turn; else what it gave last, which the script may read."""
+        number = self._calls[key] = self._calls.get(key, -1) + 1
+        mine, rows = number % self._size == self._rank, _rows(given)
+        if not mine and key in self._outputs:
+            return _as_of(rows, *self._outputs[key])
+        self._turn = "mine" if mine else "others"
+        if mine:
+            self._count(given)
+            self._met = False
+        try:
+            self._outputs[key] = rows, run()
+        finally:
+            self._turn = ""
+        return self._outputs[key][1]
+
+    def _context(self, original: Any, scope_type: Any = None) -> Any:
+        """Part of a trace's key: some traces push, others do not."""
+        made = original(scope_type)
+        kind = self._turn or ("mine" if self._in_turn() else "")
+        return function_context.function_cache.FunctionContext(made.context, (made.scope_type, kind))
+
+    def _in_turn(self) -> bool:
+        """Is a batch that is this worker's at hand?"""
+        return self._turn == "mine" or (self._site is not None and self._training())
+
+    def _training(self) -> bool:
+        """Is a training loop on the stack?"""
+        return bool(self._turn) or (self._site is not None and self._site.running())
+
+    def _count(self, given: Any) -> None:
+        samples = _rows(given)
+        self._counts["steps"] += 1
+        self._counts["samples"] += samples
+        for exchange in self._exchanges.values():
+            exchange.samples = samples
+
+    # -- Keras -----------------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def in_keras(self, flavor: str) -> Iterator[None]:
+        with replaced(patches_of_keras3(self) if flavor == "keras" else patches_of_tf_keras(self)):
+            yield
+
+    def apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        """In place of Keras 3's Optimizer.apply."""
+        if self._applying or self._fitting:
+            return original(optimizer, grads, trainable_variables)
+        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        return self._exchanged(optimizer, lambda g, v: original(optimizer, g, v), list(grads), list(known))
+
+    def apply_gradients(self, original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of tf_keras's Optimizer.apply_gradients."""
+        if self._applying or self._fitting:
+            return original(optimizer, pairs, *args, **kwargs)
+        pairs = list(pairs)
+
+        def now(gradients: list[Any], variables: list[Any]) -> Any:
+            return original(optimizer, list(zip(gradients, variables, strict=True)), *args, **kwargs)
+
+        return self._exchanged(optimizer, now, [g for g, _ in pairs], [v for _, v in pairs])
+
+    def _exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
+        if self._turn == "others":
+            return None
+        if not self._in_turn():
+            return self._undivided(apply, gradients, variables)
+        exchange = self._exchanges.get(id(optimizer))
+        if exchange is None:
+            exchange = self._made(optimizer, variables)
+        self._applies[exchange.number] = exchange, apply
+        self._applying = True
+        try:
+            return exchange.step(apply, gradients, variables)
+        finally:
+            self._applying = False
+
+    def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
+        default = "dc_asgd" if type(optimizer).__name__ == "SGD" else "asgd"
+        rule = rulebook.make(self._options.get("rule") or default)
+        number = len(self._exchanges)
+        made = Exchange(number, optimizer, variables, rule, self._meeting, self._poll)
+        self._exchanges[id(optimizer)] = made
+        return made
+
+    def _undivided(self, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
+        if not self._allow_replicated:
+            raise CaptureError(UNDIVIDED.format(where=where()))
+        self._counts["replicated"] += 1
+        return apply(gradients, variables)
+
+    def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._turn or self._in_turn():
+            return original(model, *args, **kwargs)
+        return self._by_turns(id(model), (args, kwargs), lambda: original(model, *args, **kwargs))
+
+    def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._allow_replicated:
+            raise CaptureError(FIT.format(where=where()))
+        self._fitting = True
+        try:
+            return original(model, *args, **kwargs)
+        finally:
+            self._fitting = False
+
+    # -- rank 0 serves; all meet -----------------------------------------------------------------------------------
+    def _poll(self, number: int) -> list[Pushed]:
+        """The pushes that have come for one optimizer; others wait for theirs."""
+        assert isinstance(self._meeting, Host)
+        self._arrived += self._meeting.arrived()
+        mine = [push for push in self._arrived if push.header["optimizer"] == number]
+        self._arrived = [push for push in self._arrived if push.header["optimizer"] != number]
+        return mine
+
+    def _serve(self, push: Pushed) -> None:
+        """A push that comes while rank 0 waits, its own part of the loop done."""
+        exchange, apply = self._applies[push.header["optimizer"]]
+        before, self._applying = self._applying, True
+        try:
+            exchange.serve(apply, push)
+        finally:
+            self._applying = before
+
+    def _meet(self) -> None:
+        """All come here when the data of a loop have ended; they leave with rank 0's weights."""
+        if self._met:
+            return
+        self._met = True
+        arrived, self._arrived = self._arrived, []
+        for push in arrived:
+            self._serve(push)
+        for exchange in sorted(self._exchanges.values(), key=lambda e: e.number):
+            raw = [tensor_variable(v) for v in exchange.variables]
+            self._met_values(raw, f"weights of optimizer {exchange.number}")
+
+    def _met_values(self, variables: list[Any], name: str) -> None:
+        keep = [v.read_value() if self._rank == 0 else tf.zeros_like(v) for v in variables]
+        for variable, value in zip(variables, self._sum(keep, name), strict=True):
+            if self._rank:  # rank 0 has served others since it gave its own
+                variable.assign(value)
+
+    def _add(self, tensors: Any, name: str) -> list[Any]:
+        self._meet()
+        return self._sum(list(tensors), name)
+
+    def _sum(self, tensors: list[Any], name: str) -> list[Any]:
+        added = []
+        for i, tensor in enumerate(tensors):
+            vector = self._meeting.add(f"{name} {i}", tensor.numpy().ravel().astype("float64"), where)
+            added.append(tf.cast(tf.reshape(tf.constant(vector), tensor.shape), tensor.dtype))
+        return added
+
+
+def _rows(given: Any) -> int:
+    """Samples of a batch: the rows of its first array."""
+    shapes: list[Any] = [getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(given)]
+    return next((int(s[0]) for s in shapes if len(s) and s[0] is not None), 0)
+
+
+def _as_of(rows: int, before: int, output: Any) -> Any:
+    """What a step gave for a batch of `before` rows, as long as one of `rows` rows would make it."""
+
+    def one(leaf: Any) -> Any:
+        fits = tf.is_tensor(leaf) and bool(leaf.shape.rank) and leaf.shape[0] == before and rows != before
+        return tf.gather(leaf, tf.range(rows) % before) if fits else leaf
+
+    return tf.nest.map_structure(one, output)
+
+
+def _trains(function: Any) -> bool:
+    known = function.__dict__.get("_fdt_trains")
+    if known is None:
+        known = function.__dict__["_fdt_trains"] = function_trains(function)
+    return bool(known)
+
+
+def _staleness(taus: list[int]) -> dict[str, float]:
+    return {
+        "staleness_mean": statistics.fmean(taus),
+        "staleness_median": float(statistics.median(taus)),
+        "staleness_max": float(max(taus)),
+    }

@@ -1,0 +1,54 @@
+"""The scripts of the compatibility suite: their style is the first line of their docstring."""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+# What does not print the same numbers under HFDT, and why.
+OTHER_NUMBERS = {
+    "fit_augment": "random augmentation draws differently on each rank",
+    "tape_until": "it sets no seed",
+}
+# What an engine refuses, and the words it does so with.
+REFUSED = {
+    ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",
+    ("tape_by_hand", "nfdt"): "weights must be moved by an optimizer",
+    ("tape_eager_arrays", "hfdt"): "--allow-replicated",
+    ("tape_eager_arrays", "nfdt"): "--allow-replicated",
+    ("tape_graph_loop", "nfdt"): "for workers to take turns",
+    ("tape_mixed", "nfdt"): "LossScaleOptimizer",
+    ("tape_after_fit", "nfdt"): "fit beside training loops",
+    ("fit_gan", "nfdt"): "one optimizer",
+}
+# A third of them, in the tests: one start for all of a group (bundle.py).
+QUICK = {
+    "extract": ["fit_ragged", "fit_sparse_tensor", "fit_strings", "fit_infinite", "fit_finetune"],
+    "replica": [
+        "tape_eager",
+        "tape_function",
+        "tape_arrays",
+        "on_batch",
+        "tape_module",
+        "tape_files",
+        "tape_next",
+        "tape_sum",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Script:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def style(self) -> str:
+        return (ast.get_docstring(ast.parse(self.path.read_text())) or "").split("\n")[0].rstrip(".")
+
+
+def all_scripts() -> list[Script]:
+    return [Script(path) for path in sorted(SCRIPTS.glob("*.py")) if not path.stem.startswith("beside_")]

@@ -1,0 +1,35 @@
+"""What a script printed alone and under an engine: the same words, and the same numbers where that is promised."""
+
+import math
+import re
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|(?<!\w)-?(?:nan|inf)(?!\w)")
+NOT_OURS = re.compile(r"Downloading|\d+/\d+ .*step|UserWarning|warn\(|self\.\w+ = |self\._\w+\(\)")  # Keras's bars
+RELATIVE, ABSOLUTE = 1e-4, 2e-6
+
+
+def difference(alone: str, other: str, *, exactly: bool) -> str:
+    """ "" when they agree. `exactly`: the numbers, too; else there must be as many, and finite where alone they are."""
+    mine, theirs = lines(alone), lines(other)
+    if len(mine) != len(theirs):
+        return f"{len(theirs)} lines instead of {len(mine)}: {theirs[-1:] or 'none'}"
+    for one, two in zip(mine, theirs, strict=True):
+        if words(one) != words(two) or not _same_numbers(one, two, exactly):
+            return f"{two!r} instead of {one!r}"
+    return ""
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not NOT_OURS.search(line)]
+
+
+def words(line: str) -> str:
+    """A line without its numbers and spaces (NumPy pads by the numbers' widths)."""
+    return re.sub(r"\s+", "", NUMBER.sub("#", line))
+
+
+def _same_numbers(one: str, two: str, exactly: bool) -> bool:
+    pairs = zip(map(float, NUMBER.findall(one)), map(float, NUMBER.findall(two)), strict=True)
+    if exactly:
+        return all(math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or a is b for a, b in pairs)
+    return all(math.isfinite(a) == math.isfinite(b) for a, b in pairs)

@@ -1,0 +1,48 @@
+"""Ranks other than 0 write into a folder of their own, and read there what they wrote."""
+
+import os
+
+import pytest
+
+from client_shim.replica.scratch import diverted
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    real = tmp_path / "real"
+    (real / "logs").mkdir(parents=True)
+    (real / "data.txt").write_text("given\n")
+    monkeypatch.chdir(real)
+    yield real
+    assert sorted(str(p.relative_to(real)) for p in real.rglob("*")) == ["data.txt", "logs"]
+    assert (real / "data.txt").read_text() == "given\n"
+
+
+def test_what_is_written_is_read_again_and_stays_out_of_the_real_folder(world, tmp_path):
+    with diverted(tmp_path / "scratch"):
+        for path in ("new.txt", "logs/new.txt", str(world / "absolute.txt")):
+            with open(path, "w") as file:
+                file.write(path)
+            assert read(path) == path
+            assert os.path.exists(path)
+        os.makedirs("a/b")
+        assert os.path.isdir("a/b")
+        os.rename("new.txt", "a/moved.txt")
+        assert os.listdir("a") in (["b", "moved.txt"], ["moved.txt", "b"])
+        os.remove("a/moved.txt")
+        assert not os.path.exists("a/moved.txt")
+    assert not os.path.exists("new.txt")
+
+
+def test_an_existing_file_is_read_where_it_is_and_changed_in_a_copy(world, tmp_path):
+    with diverted(tmp_path / "scratch"):
+        assert read("data.txt") == "given\n"
+        with open("data.txt", "a") as file:
+            file.write("more\n")
+        assert read("data.txt") == "given\nmore\n"
+    assert read("data.txt") == "given\n"

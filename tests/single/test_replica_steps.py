@@ -1,0 +1,153 @@
+"""Which capture a script gets, and which of its loops and functions train."""
+
+import sys
+
+import pytest
+import tensorflow as tf
+
+from client_shim.replica import steps
+from client_shim.replica.look import capture_of, look, refuse_own_updates, refuse_sessions
+from fdt.errors import UserError
+
+TAPE = """
+def train(x):
+    with tf.GradientTape() as tape:
+        loss = f(x)
+    optimizer.apply_gradients(zip(tape.gradient(loss, v), v))
+"""
+FIT = "model.fit(x, y, epochs=2)\n"
+MODEL = """
+class GAN(keras.Model):
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self(data)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, v), v))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text, name="script.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "capture"),
+    [
+        (FIT, "extract"),
+        (MODEL + FIT, "extract"),
+        (TAPE, "replica"),
+        (TAPE + FIT, "replica"),
+        ("loss = model.train_on_batch(x, y)", "replica"),
+        ("optimizer.minimize(loss, variables)", "replica"),
+        ("self.opt.apply(gradients, variables)", "replica"),
+        ("scipy.optimize.minimize(f, x0)", "extract"),
+        ("dataset.apply(f); classifier.fit(x, y)", "extract"),
+        ("print(1)", "extract"),
+    ],
+)
+def test_the_source_says_which_capture(script, text, capture):
+    assert capture_of(script(text)) == capture
+
+
+def test_what_is_asked_for_wins(script):
+    assert capture_of(script(TAPE), "extract") == "extract"
+
+
+def test_modules_beside_the_script_are_looked_into(script):
+    script(TAPE, "helper.py")
+    found = look(script("import helper\nhelper.train(1)"))
+    (finding,) = found
+    assert finding.path.endswith("helper.py")
+    assert "apply_gradients in train, outside fit" in finding.why
+
+
+def test_weights_moved_by_hand_are_refused_with_the_line(script):
+    path = script("with tf.GradientTape() as tape:\n    loss = f()\nw.assign_sub(0.1 * tape.gradient(loss, w))")
+    with pytest.raises(UserError, match=r"assign_sub at .*script.py:3"):
+        refuse_own_updates(path)
+    refuse_own_updates(script(TAPE + "average.assign_sub(1)"))
+
+
+def test_sessions_are_refused(script):
+    with pytest.raises(UserError, match="sessions are not divided yet"):
+        refuse_sessions(script("with tf.compat.v1.Session() as session: pass"))
+
+
+LOOPS = """
+import tensorflow as tf
+seen = []
+
+def note():
+    seen.append(steps.loop_at_work())
+
+class Batches:
+    def __init__(self): self.left = 1
+    def __iter__(self): return self
+    def __next__(self):
+        note()
+        if not self.left: raise StopIteration
+        self.left -= 1
+
+def eager(x):
+    with tf.GradientTape() as tape: pass
+    optimizer.apply_gradients([])
+
+@tf.function
+def compiled(x):
+    with tf.GradientTape() as tape: pass
+    optimizer.apply_gradients([])
+
+class Trainer:
+    @tf.function
+    def step(self, x):
+        with tf.GradientTape() as tape: pass
+        self.opt.apply_gradients([])
+
+for epoch in range(1):
+    for _ in Batches():
+        if False: eager(1)
+    for _ in Batches():
+        if False: compiled(1)
+    for _ in Batches():
+        if False: print(1)
+    next(Batches())
+for _ in range(1):
+    next(Batches())
+    if False: eager(1)
+trainer = Trainer()
+"""
+
+
+@pytest.fixture
+def module(script, tmp_path, monkeypatch):
+    path = script(LOOPS, "loops_of_a_script.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = {"__name__": "loops", "steps": steps, "optimizer": None}
+    exec(compile(LOOPS, path, "exec"), names)
+    return names
+
+
+def test_a_loop_is_divided_when_its_own_body_applies_gradients(module):
+    by_line = {site.first: site.trains for site in module["seen"]}
+    assert list(by_line.values()) == [True, False, False, False, True]  # compiled steps divide their arguments
+    assert not any(site.running() for site in module["seen"])
+
+
+def test_step_functions_are_known(module):
+    assert steps.function_trains(module["compiled"])
+    assert steps.function_trains(module["eager"])
+    assert steps.function_trains(module["trainer"].step)
+    assert not steps.function_trains(module["note"])
+    assert not steps.function_trains(tf.function(lambda x: x))
+
+
+def test_a_loop_runs_while_it_is_on_the_stack():
+    code = sys._getframe().f_code
+    site = steps.Site(code, code.co_firstlineno, code.co_firstlineno + 10, True)
+    assert site.running()
+    assert not steps.Site(code, 1, 1, True).running()

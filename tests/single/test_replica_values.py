@@ -1,0 +1,61 @@
+"""How a replica's rank cuts batches, reads losses, and agrees on what the script reads."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hfdt.replica.batches import cut, rows_of
+from hfdt.replica.probe import Trials, read
+from hfdt.replica.values import agree
+from hfdt.step import Reading
+
+
+def test_arrays_of_a_batch_are_cut_and_other_arguments_are_not():
+    given = (np.arange(9), {"y": tf.range(9), "rate": 0.1, "table": np.zeros(4)})
+    assert rows_of(given) == 9
+    parts = [cut(given, 9, rank, 2) for rank in range(2)]
+    assert [share for _, share in parts] == [(4, 9), (5, 9)]
+    np.testing.assert_array_equal(np.concatenate([part[0] for part, _ in parts]), np.arange(9))
+    np.testing.assert_array_equal(np.concatenate([part[1]["y"] for part, _ in parts]), np.arange(9))
+    assert parts[0][0][1]["rate"] == 0.1
+    assert len(parts[0][0][1]["table"]) == 4
+
+
+def test_a_rank_without_rows_works_on_one_that_does_not_count():
+    (part,), share = cut((np.arange(2),), 2, 0, 3)
+    assert len(part) == 1
+    assert share == (0, 2)
+
+
+def test_the_nearer_of_mean_and_sum_is_it():
+    first, second = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    assert read((first + second) / 2 + 0.1, first, second) is Reading.MEAN
+    assert read(first + second - 0.1, first, second) is Reading.STEP_SUM
+
+
+@pytest.mark.parametrize(("reduce", "reading"), [(tf.reduce_mean, Reading.MEAN), (tf.reduce_sum, Reading.STEP_SUM)])
+def test_a_step_function_is_tried_and_its_variables_stay(reduce, reading):
+    trials = Trials()
+    weight, calls = tf.Variable([1.0, 2.0]), tf.Variable(0)
+
+    @tf.function
+    def step(x, y):
+        calls.assign_add(1)
+        with tf.GradientTape() as tape:
+            loss = reduce((tf.linalg.matvec(x, weight) - y) ** 2)
+        trials.recorded.append([tape.gradient(loss, weight)])  # what a rank does in place of the optimizer's apply
+        return loss, weight[0]
+
+    x = np.random.default_rng(0).normal(size=(7, 2)).astype("float32")
+    found = trials.probe(step, (x, x[:, 0]), {}, 7)
+    assert found.gradients == (reading,)
+    assert found.outputs == (reading, Reading.MEAN)
+    assert int(calls) == 0
+
+
+def test_what_differs_is_averaged_by_share_and_counts_are_added():
+    shares = np.array([0.25, 0.75])
+    assert agree(np.array([1.0, 3.0]), shares, tf.float32, divided=True) == 2.5
+    assert agree(np.array([1.0, 3.0]), shares, tf.int32, divided=True) == 4
+    assert agree(np.array([1.0, 3.0]), shares, tf.int32, divided=False) == 1
+    assert agree(np.array([1.0, 0.0]), shares, tf.bool, divided=True) == 1

@@ -118,6 +118,18 @@ def test_callbacks_of_epochs(keras: Any, client: FakeClient, tmp_path: Path) -> 
     assert (True in {optimizer for _, optimizer in client.changed}) and client.changed[0] == (False, True)
 
 
+def test_the_scripts_own_tensorboard_is_written_to(keras: Any, client: FakeClient, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    model, x, y = made(keras, model_zoo.dense)
+    with remotely(client):
+        history = model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(str(tmp_path))], **ARGUMENTS).history
+    records = tf.data.TFRecordDataset([str(path) for path in (tmp_path / "train").glob("events.*")])
+    events = [tf.compat.v1.Event.FromString(record.numpy()) for record in records]
+    losses = [tf.make_ndarray(v.tensor) for event in events for v in event.summary.value if v.tag == "epoch_loss"]
+    assert losses == pytest.approx(history["loss"])
+
+
 class Meddler:
     """Mixed into a flavor's Callback: reads logs, shrinks the weights once, stops inside an epoch."""
 

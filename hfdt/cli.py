@@ -210,7 +210,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
     request = Request(NAME, **{name: given[name] for name in REQUEST})
-    if replicas.wanted(script, given):
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS) if name not in REPLICA_OPTIONS]
+    if replicas.wanted(script, given, of_fit):
         options = job_options(given, REPLICA_OPTIONS)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank)
     engine = make_engine(given)

@@ -139,7 +139,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     request = Request(NAME, **{name: given[name] for name in REQUEST})
 
-    if replicas.wanted(script, given):
+    if replicas.wanted(script, given, ("channel", "overlap", "partition", "overlap_epochs", "ps", "emulate")):
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
 

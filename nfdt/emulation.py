@@ -37,8 +37,10 @@ class EmulationEngine(NfdtEngine):
         self._crew = Crew(self.name, run_dir, self.blobs, launches)
 
     def stop(self) -> None:
-        super().stop()
-        self._network.close()
+        try:
+            super().stop()
+        finally:
+            self._network.close()
 
     def _host(self, role: str, rank: int) -> Host:
         if role == "server":

@@ -33,7 +33,8 @@ FIRST_MOMENTS = {
 def momentum_of(optimizer: Any) -> float:
     """SGD's momentum, Adam's beta_1, else 0."""
     inner = _inner(optimizer)
-    return float(getattr(inner, "momentum", None) or getattr(inner, "beta_1", None) or 0.0)
+    with tf.init_scope():  # a legacy optimizer's are variables, which a graph that is being traced cannot read
+        return float(getattr(inner, "momentum", None) or getattr(inner, "beta_1", None) or 0.0)
 
 
 def can_be_off(optimizer: Any) -> bool:
@@ -97,6 +98,8 @@ def _reason(optimizer: Any) -> str:
     kind = _kind(inner)
     if inner is not optimizer:
         return f"what overflows would stay in the rule's momentum. Received: {type(optimizer).__name__}"
+    if not hasattr(inner, "update_step"):  # tf_keras's optimizers.legacy: its momentum is not where `off` looks
+        return f"a legacy optimizer keeps its own. Received: {kind}"
     if getattr(inner, "gradient_accumulation_steps", None):
         return f"with gradient accumulation a push is not an update. Received: {kind}"
     if momentum_of(inner) and kind != "SGD" and kind not in FIRST_MOMENTS:

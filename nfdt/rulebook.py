@@ -1,5 +1,6 @@
 """NFDT's rules by name: the files of nfdt/rules. How a rule is spelled: fdt/rulebook.py."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fdt.rulebook import Rulebook
@@ -12,8 +13,14 @@ _book = Rulebook(rules, Rule, "nfdt/rule.py")
 names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make
 
 
-def default_for(optimizer: Any) -> str:
-    """The rule for an optimizer when none is asked for."""
+def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
+    """The rule when none is asked for. `trainable`: the whole model's, so that every shard and worker chooses alike."""
     from nfdt.momentum import can_be_off  # TensorFlow: not for those who only ask for names
+    from nfdt.variables import tensor_variable
 
-    return DEFAULT if can_be_off(optimizer) else f"{DEFAULT}(momentum='captured')"
+    if any(tensor_variable(variable).dtype == "float16" for variable in trainable):
+        return "asgd"  # the default's running squares and its 1e-30 underflow in float16: 0 / 0
+    constrained = any(getattr(variable, "constraint", None) is not None for variable in trainable)
+    if can_be_off(optimizer) and not constrained:  # a look-ahead would send weights outside their constraint
+        return DEFAULT
+    return f"{DEFAULT}(momentum='captured')"

@@ -136,7 +136,7 @@ class Run:
         )
         self.steps: int | None = self._source.steps
         self.notes = self._find_notes()
-        rule = rule_of(self._options, trainable.model.optimizer)
+        rule = rule_of(self._options, trainable.model.optimizer, trainable.trainable)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         self._couriers = [self._courier(lane, servers) for lane in range(self._lanes)]
         self._tally = Tally(trainable, member.rank == 0)

@@ -32,6 +32,7 @@ def agreed(meeting: Meeting, seed: int, *, clocks: bool = True) -> Iterator[None
             _replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
         _replace(stack, builtins, "input", functools.partial(_input, meeting, builtins.input))
         _replace(stack, np.random, "default_rng", functools.partial(_generator, np.random.default_rng, _Streams(seed)))
+        wrapt.register_post_import_hook(lambda tf: tf.random.set_seed(seed % 2**31), "tensorflow")
         for module, name in _DOWNLOADS.items():
             wrapt.register_post_import_hook(functools.partial(_one_by_one, stack, meeting, name), module)
         yield

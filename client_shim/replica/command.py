@@ -12,13 +12,23 @@ from fdt.errors import UsageError
 from fdt.report import Reporters
 
 
-def wanted(script: str, given: Mapping[str, Any]) -> bool:
-    """Is the script to be run by every rank? Raises UserError for training that neither capture can divide."""
+def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool:
+    """Is the script to be run by every rank? Raises UserError for training that neither capture can divide.
+
+    `of_fit`: options that only mean something where `fit` is captured; a UsageError for those given to a replica.
+    """
     chosen = given["capture"]
     if chosen in (None, "auto"):
         refuse_sessions(script)
         refuse_own_updates(script)
-    return capture_of(script, chosen) == "replica"
+    replica = capture_of(script, chosen) == "replica"
+    for name in of_fit if replica else ():
+        if given[name]:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"{flag} is for scripts that train by fit; {script} has loops of its own. Received: {flag}"
+            )
+    return replica
 
 
 def run(

@@ -5,14 +5,27 @@ gradients, or trains batch by batch, in code of its own.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from client_shim.replica.steps import BATCHWISE, applies
 from fdt.errors import UserError
 
-_OF_KERAS = ("Model", "Layer", "Callback", "Optimizer", "Sequential", "SGD", "Adam")  # whose methods `fit` calls
+# Whose methods `fit` calls.
+_OF_KERAS = (
+    "Model",
+    "Layer",
+    "Callback",
+    "Optimizer",
+    "Sequential",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "RMSprop",
+    "Nadam",
+    "Lion",
+)
 _SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession")
 _DEPTH = 5  # of imports beside the script
 
@@ -47,9 +60,11 @@ def look(script: str) -> list[Finding]:
 
 def refuse_sessions(script: str) -> None:
     """Raises UserError where the script trains by sessions, which no rank can divide yet."""
+    if any(f.capture == "extract" for f in look(script)):
+        return  # the session is there for its settings, as memory growth was set once
     for path, tree in _sources(Path(script)):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _name(node.func) in _SESSIONS and isinstance(node.func, ast.Attribute):
+            if isinstance(node, ast.Call) and _is_session(node.func):
                 raise UserError(
                     "TensorFlow 1 sessions are not divided yet. "
                     f"Received: {_name(node.func)} at {path}:{node.lineno}; --capture extract runs it alone"
@@ -73,9 +88,18 @@ def refuse_own_updates(script: str) -> None:
         )
 
 
+def _is_session(function: ast.AST) -> bool:
+    """TensorFlow's; `requests` and others have a Session too."""
+    root = ast.unparse(function).partition(".")[0]
+    return isinstance(function, ast.Attribute) and function.attr in _SESSIONS and root.startswith(("tf", "tensorflow"))
+
+
 def _of_module(path: Path, tree: ast.Module) -> Iterator[Finding]:
+    modules = _modules(tree)
     for call, function, bases in _calls(tree, "", ()):
         name = _name(call.func)
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in modules:
+            continue  # a function of a module: scipy.optimize's minimize
         if name == "fit" and isinstance(call.func, ast.Attribute) and _may_be_keras(call):
             yield Finding(str(path), call.lineno, "extract", "fit: the model and the data are sent to workers")
         elif name == BATCHWISE:
@@ -96,17 +120,36 @@ def _applying(path: str, line: int, name: str, function: str, owned: bool) -> Fi
     )
 
 
-def _calls(node: ast.AST, function: str, bases: tuple[str, ...]) -> Iterator[tuple[ast.Call, str, tuple[str, ...]]]:
-    """Every call, the function it stands in, and the bases of the class around."""
+def _modules(tree: ast.Module) -> set[str]:
+    """The names that `import` gives to modules."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
+    return {alias.asname or alias.name for node in imports for alias in node.names}
+
+
+def _calls(
+    node: ast.AST, function: str, bases: tuple[str, ...], classes: Mapping[str, ast.ClassDef] | None = None
+) -> Iterator[tuple[ast.Call, str, tuple[str, ...]]]:
+    """Every call, the function it stands in, and the bases of the class around, theirs within the module included."""
+    if classes is None:
+        classes = {found.name: found for found in ast.walk(node) if isinstance(found, ast.ClassDef)}
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
             yield child, function, bases
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _calls(child, child.name, bases)
+            yield from _calls(child, child.name, bases, classes)
         elif isinstance(child, ast.ClassDef):
-            yield from _calls(child, function, tuple(map(ast.unparse, child.bases)))
+            yield from _calls(child, function, _bases(child, classes), classes)
         else:
-            yield from _calls(child, function, bases)
+            yield from _calls(child, function, bases, classes)
+
+
+def _bases(of: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> tuple[str, ...]:
+    found, waiting = [], [of]
+    while waiting:
+        names = [ast.unparse(base) for base in waiting.pop().bases]
+        waiting += [classes[name] for name in names if name in classes and name not in found]
+        found += names
+    return tuple(found)
 
 
 def _may_be_keras(call: ast.Call) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,10 @@ import wrapt
 _WRITING = frozenset("wax+")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 # name in os: positions of the paths that it writes; `_READS`: of one that it reads.
-_WRITES = {"mkdir": (0,), "remove": (0,), "unlink": (0,), "rmdir": (0,), "rename": (0, 1), "replace": (0, 1)}
-_READS = ("stat", "lstat", "listdir", "scandir", "access")
+_WRITES = {"mkdir": (0,), "rename": (0, 1), "replace": (0, 1), "chmod": (0,), "utime": (0,), "truncate": (0,)}
+_REMOVES = ("remove", "unlink", "rmdir")
+_READS = ("stat", "lstat", "access")
+_LISTS = ("listdir", "scandir")
 # TensorFlow's own ways to files: (module, owner, function, position of the path, does it write?)
 _FILE_IO, _CHECKPOINT = "tensorflow.python.lib.io.file_io", "tensorflow.python.checkpoint.checkpoint"
 _LIBRARIES = (
@@ -70,8 +73,21 @@ class Scratch:
         mine = self._folder + os.path.abspath(os.fsdecode(path))
         return mine if _exists(mine) or _exists(f"{mine}.index") else path  # a checkpoint's name is that of no file
 
+    def changed(self, path: Any) -> Any:
+        """Where a file is to be changed or moved: a copy of the real one, if this rank has none of its own."""
+        mine = self.written(path)
+        if mine is not path and not _exists(mine):
+            _copy(_builtin_open, path, mine)
+        return mine
 
-_lstat, _stat, _mkdir = os.lstat, os.stat, os.mkdir  # as they are before they are replaced
+    def listed(self, path: Any) -> Any:
+        """Where a folder is to be listed: the real one as long as this rank has put nothing into its own."""
+        mine = self.read(path)
+        return mine if mine is path or not _isdir(os.fsdecode(path)) or _list(mine) else path
+
+
+# as they are before they are replaced
+_lstat, _stat, _mkdir, _list, _builtin_open = os.lstat, os.stat, os.mkdir, os.listdir, builtins.open
 
 
 def _exists(path: str) -> bool:
@@ -113,9 +129,13 @@ def diverted(folder: Path) -> Iterator[None]:
             _replace(stack, owner, "open", opens)
         _replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         for name, places in _WRITES.items():
-            _replace(stack, os, name, _mapped(getattr(os, name), scratch.written, places))
+            _replace(stack, os, name, _mapped(getattr(os, name), _write_to(scratch, name), places))
         for name in _READS:
             _replace(stack, os, name, _mapped(getattr(os, name), scratch.read, (0,)))
+        for name in _LISTS:
+            _replace(stack, os, name, _mapped(getattr(os, name), scratch.listed, (0,)))
+        for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
+            _replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
         for module, kind, function, place, writes in _LIBRARIES:
             mapping = scratch.written if writes else scratch.read
             wrapt.register_post_import_hook(functools.partial(_patch, stack, kind, function, place, mapping), module)
@@ -151,10 +171,29 @@ def _copy(opening: Any, real: Any, mine: Any) -> None:
             target.write(source.read())
 
 
+def _write_to(scratch: Scratch, name: str) -> Callable[[Any], Any]:
+    return scratch.written if name == "mkdir" else scratch.changed
+
+
+def _removing(scratch: Scratch, original: Any) -> Any:
+    """What rank 0 removes is its own: here goes this rank's copy, if there is one."""
+
+    @functools.wraps(original)
+    def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("dir_fd") is not None or not _is_path(path):
+            return original(path, *args, **kwargs)
+        mine = scratch.written(path)
+        if mine is not path and not _exists(mine) and _exists(os.fsdecode(path)):
+            return None
+        return original(mine, *args, **kwargs)
+
+    return remove
+
+
 def _mapped(original: Any, mapping: Callable[[Any], Any], places: tuple[int, ...]) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if any(key.endswith("dir_fd") for key in kwargs):
+        if any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
             return original(*args, **kwargs)
         args = tuple(mapping(a) if i in places else a for i, a in enumerate(args))
         kwargs = {key: mapping(value) if key in _NAMES else value for key, value in kwargs.items()}

@@ -202,7 +202,15 @@ def applies(call: ast.Call) -> bool:
     owner = ast.unparse(function.value).lower()
     if function.attr == "minimize":
         return "scipy" not in owner and "optimize" not in owner.split(".")
-    return function.attr in APPLIES or (function.attr == "apply" and "opt" in owner)
+    return function.attr in APPLIES or (function.attr == "apply" and _is_optimizers(function.value))
+
+
+def _is_optimizers(owner: ast.AST) -> bool:
+    """By its name: `opt`, `self.d_optimizer`, `optimizers[0]`, `opt_g`; not `df["option"]`, which is no name at all."""
+    while isinstance(owner, ast.Subscript):
+        owner = owner.value
+    parts = _last_name(owner).lower().split("_")
+    return any(part.rstrip("s0123456789") in ("opt", "optim", "optimizer", "optimiser") for part in parts)
 
 
 def _last_name(node: ast.AST) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdt.environment import thread_variables
 from fdt.errors import UsageError, UserError
 from fdt.launch import Exit, Task
 from fdt.launch.local import describe, stop_all
@@ -79,7 +80,12 @@ class EmulatedNetwork:
                 "--emulate takes topologies without a circle: star, tree, terminal-edge-cloud. Received: ring"
             )
         check_privilege()
-        self._switch = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self._switch = subprocess.Popen(
+            ["unshare", "--net", "cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # the terminal's Ctrl-C must not take the network from members that still end
+        )
         self._ports = 0
         try:
             _await_namespace(self._switch)
@@ -99,6 +105,7 @@ class EmulatedNetwork:
         _ip(pid, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
 
     def close(self) -> None:
+        self._switch.kill()  # a forked child may hold the pipe open: its end alone could be waited for in vain
         if self._switch.stdin is not None:
             self._switch.stdin.close()
         self._switch.wait()
@@ -158,7 +165,7 @@ class EmulatedLauncher:
         with open(self._run_dir / f"{task.role}-{rank}.log", "ab") as out:
             return subprocess.Popen(
                 argv,
-                env={**os.environ, **task.env, **ours, **self._rank_env(rank)},
+                env={**os.environ, **thread_variables(task.count), **task.env, **ours, **self._rank_env(rank)},
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,

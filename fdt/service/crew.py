@@ -94,7 +94,15 @@ class Crew:
             self.end()
         if not self._processes:
             self.hub.forget_members()
-            self._processes = [launcher.start(self._prepared(task)) for launcher, task in self._launches]
+            self._launch()
+
+    def _launch(self) -> None:
+        try:
+            for launcher, task in self._launches:
+                self._processes.append(launcher.start(self._prepared(task)))
+        except BaseException:
+            self.end()  # half a crew must neither live on nor pass for a whole one at the next start
+            raise
 
     def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Iterator[Event]:
         """One job: what `coordinator` makes of the client's commands and the members' events, until it is done."""

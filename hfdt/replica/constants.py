@@ -29,6 +29,10 @@ class Rows:
         """A step function or a loop is given a batch of so many rows."""
         self.largest = self._of[step] = max(self._of.get(step, 0), rows)
 
+    def knows(self, step: Any) -> bool:
+        """Has it been given a batch? One row then is what a division left over, not somebody's scalar."""
+        return step in self._of
+
     def patches_of_tensorflow(self) -> list[Patch]:
         random = [Patch(tf.random, name, self.made) for name in ("normal", "uniform", "truncated_normal")]
         return [*random, Patch(tf, "ones", self.made), Patch(tf, "zeros", self.made)]

@@ -150,7 +150,7 @@ class Rank:
         if function._jit_compile:
             function._jit_compile = False  # XLA holds no exchange
         rows = batches.rows_of((args, kwargs))
-        if rows is None or rows < 2:
+        if rows is None or (rows < 2 and not self.rows.knows(id(function))):
             with self._taking_batches_itself():
                 return original(function, *args, **kwargs)
         self.rows.given(id(function), rows)
@@ -253,7 +253,7 @@ class Rank:
         if self.places.divided():
             return original(model, *args, **kwargs)
         rows = batches.rows_of((args, kwargs))
-        if rows is None or rows < 2:
+        if not rows:
             return original(model, *args, **kwargs)
         (args, kwargs), share = batches.cut((args, kwargs), rows, self.comm.rank, self.comm.size)
         return self._in_part(share, lambda: original(model, *args, **kwargs))

@@ -1,5 +1,6 @@
 """One job on one server: its built model, what this server owns of it, and its rule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +19,10 @@ from nfdt.transport.buffers import Layout, spec_of
 from nfdt.variables import tensor_variable
 
 
-def rule_of(options: Options, optimizer: Any) -> Rule:
-    """The rule asked for, or the optimizer's default. Raises UserError where it has no meaning for the optimizer."""
+def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Rule:
+    """The rule asked for, or the default for these. Raises UserError where it has no meaning for the optimizer."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    name = options.rule or rulebook.default_for(optimizer)
+    name = options.rule or rulebook.default_for(optimizer, trainable)
     rule = rulebook.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(f"rule {name} needs SGD: it foresees the optimizer's steps. Received: {type(inner).__name__}")
@@ -52,7 +53,7 @@ class ServedJob:
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
             raise CaptureError("NFDT trains models with one optimizer. Received: several; hfdt run trains them")
         self.ownership = own(self.trainable, self.shard, self.shards)
-        self.rule = rule_of(self.options, self.trainable.model.optimizer)
+        self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
         self.trainable.load(self.spec.state, self.blobs)
         self.applier = ModelApplier(self.ownership.part)

@@ -113,7 +113,8 @@ class Session:
             self._end_epoch(self._over)
 
     def _rule_name(self) -> str:
-        return self._job.options.rule or rulebook.default_for(self._trainable.model.optimizer)
+        trainable = self._trainable
+        return self._job.options.rule or rulebook.default_for(trainable.model.optimizer, trainable.trainable)
 
     def _enroll(self) -> None:
         for lane, inbox in enumerate(self._fleet.inboxes):

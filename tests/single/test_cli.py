@@ -140,3 +140,19 @@ def test_the_command_starts_fast_and_imports_no_tensorflow():
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
     assert time.perf_counter() - started < 2  # 0.15 s on an idle machine; this one may be busy
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "flag"),
+    [
+        (hfdt, "run --batch per-worker", "--batch"),
+        (nfdt, "run --ps 2", "--ps"),
+        (nfdt, "run --emulate c.yaml", "--emulate"),
+    ],
+)
+def test_options_of_fit_are_refused_for_loops_of_the_scripts_own(command, argv, flag, tmp_path):
+    script = tmp_path / "tape.py"
+    script.write_text("optimizer.apply_gradients(zip(gradients, variables))")
+    ended = call(command, *argv.split(), str(script))
+    assert ended.exit_code == 2
+    assert f"{flag} is for scripts that train by fit" in ended.output

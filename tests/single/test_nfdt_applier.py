@@ -26,7 +26,8 @@ SCHEDULE = "abcABaCbBcaACB"
 def part_of(optimizer, values=(START,), others=()):
     if not isinstance(optimizer, keras.optimizers.Optimizer):  # tf_keras
         trainable = [tf.Variable(v, dtype=tf.float32) for v in values]
-        optimizer.build(trainable)
+        if hasattr(optimizer, "build"):  # a legacy one has no build: it makes its slots as it goes
+            optimizer.build(trainable)
         return Part(optimizer, trainable, [], [])
     trainable = [keras.Variable(tf.constant(v, tf.float32)) for v in values]
     frozen = [keras.Variable(tf.constant(v, tf.float32), trainable=False) for v in others]
@@ -166,11 +167,24 @@ def test_weights_that_somebody_else_writes_are_no_step():
         (keras.optimizers.RMSprop(0.1, momentum=0.9), "Received: RMSprop"),
         (keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), "gradient accumulation"),
         (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "overflows"),
+        (tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9), "legacy optimizer"),
     ],
 )
 def test_a_rules_momentum_is_refused_where_it_means_nothing(optimizer, said):
     with pytest.raises(UserError, match=said):
         train(momentum_rule(), "aA", optimizer)
+
+
+def test_a_legacy_optimizer_keeps_its_momentum_with_the_default_rule():
+    def make():
+        return tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+
+    alone = tf.Variable(START, dtype=tf.float32)
+    optimizer = make()
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.constant(gradient(alone.numpy()), tf.float32), alone)])
+    got, _ = train(rulebook.make(rulebook.default_for(make(), [])), "aAaAaA", make())
+    npt.assert_allclose(got, alone.numpy(), rtol=1e-6)
 
 
 def test_one_function_serves_all_workers():

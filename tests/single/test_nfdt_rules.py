@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import numpy.testing as npt
 import pytest
+import tf_keras
 
 from fdt.errors import UsageError, UserError
 from nfdt import rulebook
@@ -251,18 +252,42 @@ def test_ddc_asgd_counts_a_step_in_full_that_nobody_has_taken():
         (keras.optimizers.RMSprop(), "ddc_asgd"),
         (keras.optimizers.Lion(), "ddc_asgd(momentum='captured')"),
         (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "ddc_asgd(momentum='captured')"),
+        (tf_keras.optimizers.Adam(), "ddc_asgd"),
+        (tf_keras.optimizers.legacy.Adam(), "ddc_asgd(momentum='captured')"),
+        (tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9), "ddc_asgd(momentum='captured')"),
     ],
 )
 def test_the_default_is_ddc_asgd_with_every_optimizer(optimizer, rule):
-    assert rulebook.default_for(optimizer) == rule
-    rule_of(Options(), optimizer)
+    assert rulebook.default_for(optimizer, []) == rule
+    rule_of(Options(), optimizer, [])
+
+
+@pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize(
+    ("layer", "rule"),
+    [
+        ({"dtype": "float32"}, "ddc_asgd"),
+        ({"dtype": "mixed_float16"}, "ddc_asgd"),
+        ({"dtype": "float16"}, "asgd"),
+        ({"kernel_constraint": "non_neg"}, "ddc_asgd(momentum='captured')"),
+        ({"kernel_constraint": "non_neg", "dtype": "mixed_float16"}, "ddc_asgd(momentum='captured')"),
+        ({"kernel_constraint": "non_neg", "dtype": "float16"}, "asgd"),
+    ],
+)
+def test_the_default_suits_the_weights(lib, layer, rule):
+    policy = getattr(lib, "DTypePolicy", None) or lib.mixed_precision.Policy
+    dtype = policy(layer.get("dtype", "float32"))
+    model = lib.Sequential(
+        [lib.layers.Input((2,)), lib.layers.Dense(1), lib.layers.Dense(1, **{**layer, "dtype": dtype})]
+    )
+    assert rulebook.default_for(lib.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables) == rule
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if rulebook.make(name).needs_sgd])
 def test_a_rule_that_needs_sgd_is_refused_with_another(name):
-    assert rule_of(Options(name), keras.optimizers.SGD(0.1)).needs_sgd
+    assert rule_of(Options(name), keras.optimizers.SGD(0.1), []).needs_sgd
     with pytest.raises(UserError, match="needs SGD.* Received: Adam"):
-        rule_of(Options(name), keras.optimizers.Adam())
+        rule_of(Options(name), keras.optimizers.Adam(), [])
 
 
 def test_ssp_makes_the_fast_wait_for_the_slowest():

@@ -1,6 +1,8 @@
 """Ranks other than 0 write into a folder of their own, and read there what they wrote."""
 
+import glob
 import os
+import shutil
 
 import pytest
 
@@ -46,3 +48,21 @@ def test_an_existing_file_is_read_where_it_is_and_changed_in_a_copy(world, tmp_p
             file.write("more\n")
         assert read("data.txt") == "given\nmore\n"
     assert read("data.txt") == "given\n"
+
+
+def test_what_is_removed_and_moved_stays_in_the_real_folder(world, tmp_path):
+    with diverted(tmp_path / "scratch"):
+        shutil.rmtree("logs")  # rank 0 may have written there since
+        os.makedirs("logs", exist_ok=True)
+        os.remove("data.txt")
+        os.rename("data.txt", "logs/moved.txt")
+        assert read("logs/moved.txt") == "given\n"
+        shutil.copy("data.txt", "copy.txt")
+        shutil.rmtree("logs")
+        assert not os.listdir("logs")
+
+
+def test_a_folder_that_is_there_already_lists_its_files(world, tmp_path):
+    with diverted(tmp_path / "scratch"):
+        os.makedirs(world, exist_ok=True)
+        assert sorted(glob.glob("*")) == ["data.txt", "logs"]

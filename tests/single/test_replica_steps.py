@@ -48,6 +48,10 @@ def script(tmp_path):
         ("scipy.optimize.minimize(f, x0)", "extract"),
         ("dataset.apply(f); classifier.fit(x, y)", "extract"),
         ("print(1)", "extract"),
+        ("df['option'].apply(f)", "extract"),
+        ("import scipy.optimize as opt\nopt.minimize(f, x0)", "extract"),
+        ("self.optimizers[0].apply(gradients, variables)", "replica"),
+        ("class Base(keras.Model): pass\n" + MODEL.replace("keras.Model", "Base") + FIT, "extract"),
     ],
 )
 def test_the_source_says_which_capture(script, text, capture):
@@ -151,3 +155,8 @@ def test_a_loop_runs_while_it_is_on_the_stack():
     site = steps.Site(code, code.co_firstlineno, code.co_firstlineno + 10, True)
     assert site.running()
     assert not steps.Site(code, 1, 1, True).running()
+
+
+@pytest.mark.parametrize("text", ["requests.Session()", "tf.compat.v1.InteractiveSession(config=c)\n" + FIT])
+def test_sessions_that_do_not_train_are_no_matter(script, text):
+    refuse_sessions(script(text))

@@ -11,7 +11,7 @@ OVERLAPS = ("auto", "on", "off")
 
 @dataclass(frozen=True)
 class Options:
-    """rule: "" (chosen by the optimizer), or as nfdt/rulebook.py reads it, "dc_asgd(lam=0.1)".
+    """rule: "" (chosen by optimizer and weights), or as nfdt/rulebook.py reads it, "dc_asgd(lam=0.1)".
 
     channel: how tensors travel; "auto" is shared memory where worker and server share a host.
     overlap: whether push and pull go on while the next gradient is computed, on weights one update older.

@@ -1,5 +1,6 @@
 """What a member's process sets before and after TensorFlow is imported: threads, GPUs, its log."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -22,13 +23,14 @@ def bind_to_share(local_rank: int, local_size: int) -> None:
     """Keep this process, and what it starts from now on, on its part of the host's cores.
 
     Ranks in lock step lose up to half their speed when the scheduler, misled by threads that poll for messages, puts
-    two of them on one core (measured; benchmarks/README.md). Parts are neighbours in the machine: no two ranks on
-    one physical core, as few as can be across sockets. Nothing is done where there are more ranks than cores.
+    two of them on one core (measured; benchmarks/README.md). Parts are neighbours in the machine: as few physical cores
+    and sockets as can be are shared. Nothing is done where there are more ranks than cores, or where it is forbidden.
     """
     cpus = sorted(os.sched_getaffinity(0), key=_place)
     if 1 < local_size <= len(cpus):
         first, end = (len(cpus) * n // local_size for n in (local_rank, local_rank + 1))
-        os.sched_setaffinity(0, cpus[first:end])
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus[first:end])
 
 
 def _place(cpu: int) -> tuple[int, int, int]:

@@ -67,7 +67,7 @@ class Multicast(Protocol):
     def multicast(self, packet: Any, root: int, members: tuple[int, ...]) -> Any:
         """Rank `root`'s `packet`, a NumPy vector, at every one of `members`, who all call this in one order.
 
-        What others than the root give is a vector of the same kind to receive into.
+        What others than the root give is a vector of the same kind, and stays as it is.
         """
         ...
 

@@ -260,7 +260,7 @@ class Session:
         return int(self.sharded.counted[0])
 
     def waited(self) -> float:
-        """Seconds of this epoch that this rank waited for the other ranks, the exchange included."""
+        """Seconds of this epoch that gradients spent in their exchange; those of BatchNorm and masks do not count."""
         return float(self.sharded.waited) + sum(
             each.waited_s for each in (self.rounds, self.blocks) if each is not None
         )

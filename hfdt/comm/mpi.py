@@ -28,7 +28,8 @@ class MpiComm:
             self._teams[members] = self._world.Create_group(self._world.Get_group().Incl(members))
         if root == self.rank:
             self.sent_bytes += packet.nbytes
-        buffer = np.ascontiguousarray(packet)
+        # The receiver's packet only says what kind: it may be a view of what this rank has yet to send.
+        buffer = np.ascontiguousarray(packet) if root == self.rank else np.empty_like(packet, order="C")
         self._teams[members].Bcast(buffer, root=members.index(root))
         return buffer
 

@@ -63,8 +63,10 @@ def multicasts(comm):
     teams = [team for team in [tuple(range(comm.size)), (0, comm.size - 1)] if comm.rank in team]
     for team in teams:
         for root in team:
-            got = air.multicast(np.full(5, comm.rank + 1.5, np.float32), root, team)
+            mine = np.full(5, comm.rank + 1.5, np.float32)
+            got = air.multicast(mine, root, team)
             np.testing.assert_array_equal(got, np.full(5, root + 1.5, np.float32))
+            np.testing.assert_array_equal(mine, np.full(5, comm.rank + 1.5, np.float32))
     assert air.sent_bytes == len(teams) * 5 * 4
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
 
+from fdt.compiled import call_flat
 from fdt.errors import CaptureError
 from fdt.trainable import Trainable
 from nfdt.server.shards import Ownership, carried_others, own
@@ -65,6 +66,7 @@ class Step:
         self._assigns: dict[tuple[tuple[int, int], ...], Any] = {}
         self._every_pull: list[Any] = []
         self._function = self._compile()
+        self._concrete: dict[tuple[Any, ...], Any] = {}  # by shapes and types of a batch
 
     def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
         """Compile before the first batch: a worker that traces in the midst of it is seconds stale to the others.
@@ -86,12 +88,21 @@ class Step:
         weights, others = self._sort(owned, pulled)
         if others:
             self._assign_others(owned, others)
-        gradients, changes, logs = self._function(batch, weights)
+        gradients, changes, logs = self._call(batch, weights)
         assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
         return whole, changes, self._found.changed, logs
+
+    def _call(self, batch: Any, weights: list[Tensor]) -> Any:
+        if self._model.run_eagerly:
+            return self._function(batch, weights)
+        tensors = [t for t in tf.nest.flatten(batch, expand_composites=True) if t is not None]
+        key = tuple((t.dtype, *t.shape) for t in tensors)
+        if key not in self._concrete:
+            self._concrete[key] = self._function.get_concrete_function(batch, weights)
+        return call_flat(self._concrete[key], [*tensors, *weights])
 
     def _sort(
         self, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]

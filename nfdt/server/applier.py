@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.compiled import call_flat
 from nfdt.momentum import clipped, momentum_of
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.server.core import Gradient
@@ -181,7 +182,7 @@ class ModelApplier:
         values: dict[int, Tensor] = {}
         if computed or program.update is not None or changes:
             compiled, used = self._function(program, changes)
-            results, read = compiled([inputs[n] for n in used], list(changes))
+            results, read = call_flat(compiled, [*(inputs[n] for n in used), *changes])
             values = dict(zip(computed, results, strict=True))
             if read:
                 self._changed = tuple(sorted({*self._changed, *program.changed}))

@@ -1,21 +1,35 @@
 """What a member does while the script still loads, so that its first job need not wait for it."""
 
+import functools
 import importlib
 import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 from fdt.environment import local_rank, share_gpus
 
 
-def warm_up(*, computes: bool) -> None:
+def warm_up(run_dir: Path, *, computes: bool) -> None:
     """Import TensorFlow and Keras, settle who has which GPU, and start the runtime, which starts at first use.
 
     `computes`: a worker, which gets a GPU of its host where there are any; a server gets none. Raises ImportError.
     """
     import tensorflow as tf
 
+    keep_generated_code(run_dir)
     if computes:
         share_gpus(tf, local_rank())
     else:
         tf.config.set_visible_devices([], "GPU")
     importlib.import_module("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras")
     tf.function(lambda x: x + 1)(tf.constant(1.0))
+
+
+def keep_generated_code(directory: Path) -> None:
+    """AutoGraph's generated files go there. It removes them when a process ends by itself; a member is ended."""
+    from tensorflow.python.autograph.pyct import loader  # no public hook
+
+    if directory.is_dir():  # else: a run on another host
+        create = functools.partial(tempfile.NamedTemporaryFile, dir=directory)
+        loader.tempfile = SimpleNamespace(NamedTemporaryFile=create)

@@ -36,7 +36,7 @@ def main() -> None:
 def _warm_up(member: Member) -> tuple[Any, list[str]]:
     if os.environ.get("HFDT_BIND_TO", "cores") == "cores":
         bind_to_share(local_rank(), local_size())
-    warm_up(computes=True)
+    warm_up(member.run_dir, computes=True)
     from hfdt.comm import choose
 
     return choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)

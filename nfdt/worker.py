@@ -109,7 +109,7 @@ def state_of(message: Any) -> State:
 
 def main() -> None:
     member = Member.attach("worker")
-    warm_up(computes=True)
+    warm_up(member.run_dir, computes=True)
     Worker(member).run()
 
 

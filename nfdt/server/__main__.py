@@ -104,7 +104,7 @@ def _state(message: Any) -> State:
 
 def main() -> None:
     member = Member.attach("server")
-    warm_up(computes=False)
+    warm_up(member.run_dir, computes=False)
     Server(member).run()
 
 

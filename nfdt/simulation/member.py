@@ -71,7 +71,7 @@ def main() -> None:
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()
-    warm_up(computes=True)
+    warm_up(member.run_dir, computes=True)
     Simulator(member, described_cluster()).run()
 
 

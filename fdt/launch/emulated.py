@@ -79,6 +79,8 @@ class EmulatedNetwork:
             raise UsageError(
                 "--emulate takes topologies without a circle: star, tree, terminal-edge-cloud. Received: ring"
             )
+        if topology.medium.channels:
+            raise UsageError("--emulate takes links between two places each. Received: a medium that all share")
         check_privilege()
         self._switch = subprocess.Popen(
             ["unshare", "--net", "cat"],

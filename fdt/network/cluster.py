@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fdt.errors import UsageError
 
@@ -68,7 +68,8 @@ class Node:
 class Cluster:
     """step_s: a training step on a node of speed 1.  server: the parameter server's link, where there is one.
 
-    multicast: a tensor sent to several nodes at once crosses each link once.
+    multicast: a tensor sent to several nodes at once crosses each link once.  medium: what all that travels crosses
+    besides, both ways (a hub, the air); its bandwidth is that of all directions together.
     """
 
     groups: tuple[Group, ...]
@@ -78,6 +79,7 @@ class Cluster:
     link: Link = Link()
     server: Link | None = None
     multicast: bool = False
+    medium: Link | None = None
     nodes: tuple[Node, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class Cluster:
             return self
         rest = max(1, (count or 0) - len(self.workers))
         filled = tuple(_counted(g, rest) if g.count is None else g for g in self.groups)
-        made = Cluster(filled, self.topology, self.arity, self.step_s, self.link, self.server, self.multicast)
+        made = replace(self, groups=filled)
         if count not in (None, len(made.workers)):
             raise UsageError(
                 f"--workers must be {len(made.workers)} or more with this cluster, whose groups have names and counts. "

@@ -118,6 +118,8 @@ def _cluster(entry: Entry) -> Cluster:
     _check_names(nodes, groups)
     if sum(g.count is None for g in groups) > 1:
         raise entry.wrong("a file in which at most one group of nodes has no count", "several")
+    if topology != STAR:
+        entry.refuse("medium", f"left out but for topology {STAR}")
     if topology == LAYERED:
         _check_layers(entry, groups)
     return Cluster(tuple(groups), **{_FIELDS.get(name, name): value for name, value in given.items()})
@@ -270,5 +272,6 @@ _CLUSTER: dict[str, Callable[[Entry], Any]] = {
     "link": _link,
     "server": _link,
     "multicast": _flag,
+    "medium": _link,
     "nodes": Entry.items,
 }

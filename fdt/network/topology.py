@@ -6,7 +6,7 @@
     terminal-edge-cloud   terminal - its link - its edge - its link - its cloud - its link - hub;
                           terminals are dealt to edges, and edges to clouds, in equal runs
 
-The parameter server hangs by the cluster's `server` link at the hub, in a ring and a tree at node 0. A link is two
+Where there is a medium, every way crosses it too, and a multicast once. The parameter server hangs by the cluster's `server` link at the hub, in a ring and a tree at node 0. A link is two
 channels, one each way. The way from a to b is the shortest, found breadth first in the order in which links were made,
 so it is the same in every run; the way back is the same links.
 """
@@ -40,6 +40,7 @@ class Topology:
         default_factory=list
     )  # of each link: what its channels 2k and 2k+1 lead between
     above: dict[int, int] = field(default_factory=dict)
+    medium: Route = Route()  # what every way crosses besides
     _out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by place: (neighbour, channel)
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
@@ -57,7 +58,9 @@ class Topology:
             channels = self._search(a, b)
             back = tuple(channel ^ 1 for channel in reversed(channels))  # a link's two channels are numbered 2k, 2k+1
             latency_s = sum(self.channels[channel].latency_s for channel in channels)
-            self._routes[a, b], self._routes[b, a] = Route(channels, latency_s), Route(back, latency_s)
+            self._routes[a, b], self._routes[b, a] = (
+                Route(way + self.medium.channels, latency_s + self.medium.latency_s) for way in (channels, back)
+            )
         return self._routes[a, b]
 
     def multicast(self, a: int, to: Sequence[int]) -> Route:
@@ -88,6 +91,10 @@ def topology_of(cluster: Cluster) -> Topology:
     {STAR: _star, RING: _ring, LAYERED: _layers}.get(cluster.topology, _tree)(cluster, made)
     at = _HUB if cluster.topology in (STAR, LAYERED) else 0
     made.join(SERVER, at, cluster.server or cluster.link, "server")
+    if cluster.medium is not None:
+        made.medium = Route((len(made.channels),), cluster.medium.latency_s)
+        made.channels.append(cluster.medium)
+        made.names.append("medium")
     return made
 
 

@@ -5,12 +5,12 @@ import contextlib
 from hfdt.comm.inprocess import on_ranks
 
 
-def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True):
+def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True, among=on_ranks):
     """([weights, ...], [logs by epoch], notes) of rank 0 after `epochs` of the rule over `size` ranks.
 
     `make()`: a compiled Keras model, the same every time. Only rules that exchange outside the graph: ranks that wait
     inside it would keep one another's threads. `probe` False for models that draw random numbers: the probe stills
-    them for the whole process, which threads share.
+    them for the whole process, which threads share. `among(size, rank)`: runs the ranks.
     """
     from client_shim.capture.data import capture_data
     from fdt.blobs import LocalBlobs
@@ -39,4 +39,4 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
         for model in models:
             if not flavor.built(model):
                 flavor.build(model, data.spec)
-        return on_ranks(size, rank)[0]
+        return among(size, rank)[0]

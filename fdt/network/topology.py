@@ -6,8 +6,9 @@
     terminal-edge-cloud   terminal - its link - its edge - its link - its cloud - its link - hub;
                           terminals are dealt to edges, and edges to clouds, in equal runs
 
-Where there is a medium, every way crosses it too, and a multicast once. The parameter server hangs by the cluster's `server` link at the hub, in a ring and a tree at node 0. A link is two
-channels, one each way. The way from a to b is the shortest, found breadth first in the order in which links were made,
+The parameter server hangs by the cluster's `server` link at the hub, in a ring and a tree at node 0. A link is two
+channels, one each way. Every way crosses the cluster's medium too, where there is one; a multicast crosses it once. The
+way from a to b is the shortest, found breadth first in the order in which links were made,
 so it is the same in every run; the way back is the same links.
 """
 

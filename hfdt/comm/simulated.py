@@ -50,9 +50,7 @@ class SimulatedWorld:
         if self._cluster.multicast:
             routes = [(self._topology.multicast(self._places[root], ends), list(to))]
         else:
-            routes = [
-                (self._topology.route(self._places[root], end), [k]) for end, k in zip(ends, to, strict=True)
-            ]
+            routes = [(self._topology.route(self._places[root], end), [k]) for end, k in zip(ends, to, strict=True)]
         for route, receivers in routes:
             self.env.process(self._carried(self._transfers.send(route, packet.nbytes), packet.copy(), root, receivers))
         return len(routes)

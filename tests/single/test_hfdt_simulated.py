@@ -19,11 +19,12 @@ from hfdt import rulebook
 from hfdt.comm.inprocess import on_ranks
 from hfdt.comm.simulated import SimulatedWorld, on_simulated
 
+EVEN = Speed()
 WORDS = 840  # of float32: a gradient of 3360 bytes
 G_S = 3.36  # what it takes at 1,000 bytes a second
 
 
-def cluster(n, *, medium=False, multicast=True, latency_s=0.0, speed=Speed()):
+def cluster(n, *, medium=False, multicast=True, latency_s=0.0, speed=EVEN):
     """`n` nodes that send 1,000 bytes a second: each, or all together."""
     slow = Link(1000.0, latency_s)
     link, shared = (Link(), slow) if medium else (slow, None)

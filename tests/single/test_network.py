@@ -184,3 +184,16 @@ def test_slowdowns_come_and_go():
     slow_share = 3.0 / 12.0  # of the time
     expected = 20_000 * 0.1 / (1 - slow_share + slow_share / 4)
     assert now == pytest.approx(expected, rel=0.1)
+
+
+def test_a_medium_is_crossed_by_all_and_once_by_a_multicast():
+    text = "medium: {bandwidth: 8 kbit/s, latency: 1 s}\nmulticast: true\nnodes: [{count: 3}]"
+    made = topology_of(parse_cluster(text))
+    assert made.names[-1] == "medium" and made.multicast(0, [1, 2]).channels.count(len(made.channels) - 1) == 1
+    env = simpy.Environment()
+    transfers = Transfers(env, made)
+    both = simpy.AllOf(env, [transfers.send(made.route(0, 1), 1000), transfers.send(made.route(1, 0), 1000)])
+    env.run(both)
+    assert env.now == pytest.approx(3.0)  # both directions share it
+    with pytest.raises(UsageError, match="key medium: must be left out but for topology star"):
+        parse_cluster("topology: ring\nmedium: {}\nnodes: [{count: 3}]")

@@ -7,6 +7,7 @@ from typing import Any
 
 import wrapt
 
+from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 
@@ -69,8 +70,7 @@ def _refuse_unless(
             )
         return original(self, *args, **kwargs)
 
-    setattr(owner, name, patched)
-    stack.callback(setattr, owner, name, original)
+    replace(stack, owner, name, patched)
 
 
 def _when_imported(module: str, then: Callable[[Any], None]) -> None:
@@ -87,8 +87,7 @@ def _patch(stack: contextlib.ExitStack, active: list[bool], name: str, fit: Fit,
     def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
         return fit(original, self, args, kwargs)
 
-    cls.fit = patched
-    stack.callback(setattr, cls, "fit", original)
+    replace(stack, cls, "fit", patched)
 
 
 def _refuse(backend: str, *_: Any) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.patches import Patch, patched
 from hfdt import step as steps
-from hfdt.patches import Patch, patched
 from hfdt.step import Step, Tensor
 
 Layer = Any

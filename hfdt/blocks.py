@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from fdt.data import slicing
 from fdt.errors import UserError
+from fdt.keras.variables import tensor_variable
 from hfdt import autograph, forward
 from hfdt import step as steps
 from hfdt.comm import Air, Comm
@@ -34,8 +35,8 @@ class Blocks:
     def __init__(self, rule: BlockRule, trainable: Any, comm: Comm, air: Air, terms: Terms) -> None:
         compiled = not trainable.model.run_eagerly
         self._trainable, self._comm, self._air, self._terms = trainable, comm, air, terms
-        self._seeds: list[Variable] = [forward.raw(v) for v in trainable.seeds]
-        self._metrics: list[Variable] = [forward.raw(v) for v in trainable.metrics]
+        self._seeds: list[Variable] = [tensor_variable(v) for v in trainable.seeds]
+        self._metrics: list[Variable] = [tensor_variable(v) for v in trainable.metrics]
         self._put_off: list[Deferred] = []
         self._touched: list[Variable] = []
         self._block: Any = self._block_step
@@ -164,7 +165,7 @@ class Blocks:
     def _compute_s(self, train_step: Any, batch: Any) -> float:
         """Of one n-th of the batch; the second run, as the first is traced. Everything is put back."""
         trainable = self._trainable
-        variables = [forward.raw(v) for v in [*trainable.non_trainable, *trainable.metrics]]
+        variables = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics]]
         kept = [tf.identity(v) for v in variables]
         seeds = [tf.identity(v) for v in self._seeds]
         for _ in range(2):

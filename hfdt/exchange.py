@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.keras.variables import tensor_variable
 from hfdt import forward
 from hfdt import step as steps
 from hfdt.rule import StepRule, Tree
@@ -58,7 +59,7 @@ class StepLocal:
     def update(self, gradient: Tree) -> Tree:
         with steps.entered(None):
             self._deferred.apply(gradient, self._deferred.variables)
-        self.updated = [forward.raw(v) for v in self._deferred.variables]
+        self.updated = [tensor_variable(v) for v in self._deferred.variables]
         return self.updated
 
 
@@ -84,7 +85,7 @@ class Exchange:
     def run(self, step: Step, deferred: Deferred) -> None:
         """One step of the rule."""
         group, local = StepGroup(step), StepLocal(deferred)
-        params: Tree = [forward.raw(v) for v in deferred.variables]
+        params: Tree = [tensor_variable(v) for v in deferred.variables]
         state = self._started(params, group)
         after, new_state = self._rule.step([tf.convert_to_tensor(v) for v in state], params, local, group)
         if after is not local.updated:

@@ -11,8 +11,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
+from fdt.keras.variables import tensor_variable
+from fdt.patches import Patch, patched
 from hfdt import step as steps
-from hfdt.patches import Patch, patched
 from hfdt.step import Step, Tensor, Variable
 
 _WRITERS = (
@@ -26,19 +27,10 @@ _WRITERS = (
 )
 
 
-def raw(variable: Any) -> Variable:
-    """The tf.Variable inside a Keras 3 Variable or a tf_keras AutoCastVariable."""
-    for attribute in ("_value", "_variable"):
-        inner = getattr(variable, attribute, None)
-        if isinstance(inner, tf.Variable):
-            return inner
-    return variable
-
-
 def averaged(variables: Iterable[Any], but: Iterable[Any]) -> dict[int, Variable]:
     """The floating-point ones among `variables`, those of `but` left out, for `Terms.averaged`."""
-    left_out = {id(raw(v)) for v in but}
-    found = {id(raw(v)): raw(v) for v in variables}
+    left_out = {id(tensor_variable(v)) for v in but}
+    found = {id(tensor_variable(v)): tensor_variable(v) for v in variables}
     return {key: v for key, v in found.items() if key not in left_out and v.dtype.is_floating}
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.patches import Patch, patched
 from hfdt import step as steps
-from hfdt.patches import Patch, patched
 from hfdt.step import Reading, Step, Tensor
 
 _MEANS = ("mean", "sum_over_batch_size", "auto")

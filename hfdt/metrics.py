@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.keras.variables import tensor_variable
+from fdt.patches import Patch, patched
 from fdt.tensors import Array
-from hfdt import forward
 from hfdt import step as steps
-from hfdt.patches import Patch, patched
 from hfdt.step import Step, Tensor, Variable
 
 
@@ -52,7 +52,7 @@ class Held:
 
     def __init__(self, step: Step, variables: list[Any]) -> None:
         self._step = step
-        self._variables = [forward.raw(v) for v in variables]
+        self._variables = [tensor_variable(v) for v in variables]
         self._before = [tf.identity(v) for v in self._variables]
 
     def restore(self) -> None:
@@ -66,7 +66,7 @@ class Totals:
 
     def __init__(self, comm: Any, variables: list[Any]) -> None:
         self._comm = comm
-        self._variables: list[Variable] = [forward.raw(v) for v in variables]
+        self._variables: list[Variable] = [tensor_variable(v) for v in variables]
         self._start: list[Tensor] = []
 
     def started(self) -> None:

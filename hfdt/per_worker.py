@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
-from hfdt.patches import Patch, patched
+from fdt.keras.variables import inner_optimizer
+from fdt.patches import Patch, patched
 
 Dataset = Any
 SCALES: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda size: 1.0}
@@ -46,7 +47,7 @@ def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Ite
     if scale not in SCALES:
         raise UserError(f"--lr-scale must be one of {', '.join(SCALES)}. Received: {scale!r}")
     factor = SCALES[scale](size)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = inner_optimizer(optimizer)
     if factor == 1.0:
         yield
         return

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from fdt.data import slicing
 from fdt.errors import CaptureError
+from fdt.keras.variables import tensor_variable
 from hfdt import forward
 from hfdt import step as steps
 from hfdt.comm.solo import SoloComm
@@ -138,19 +139,21 @@ class Probe:
             ]
             gradients = [tf.convert_to_tensor(g) for g in gradients]
             forward.flush(step)
-        changed = [tf.identity(forward.raw(v)) for v in self._forward_variables()]
+        changed = [tf.identity(tensor_variable(v)) for v in self._forward_variables()]
         return Result(gradients, totals.total(), changed)
 
     def _forward_variables(self) -> list[Any]:
         seeds = {id(v) for v in self._trainable.seeds}
-        return [v for v in self._trainable.non_trainable if id(v) not in seeds and forward.raw(v).dtype.is_floating]
+        return [v for v in self._trainable.non_trainable if id(v) not in seeds and tensor_variable(v).dtype.is_floating]
 
     @contextlib.contextmanager
     def _untouched(self) -> Iterator[None]:
         trainable = self._trainable
-        kept = [forward.raw(v) for v in [*trainable.trainable, *trainable.non_trainable, *trainable.metrics]]
+        kept = [tensor_variable(v) for v in [*trainable.trainable, *trainable.non_trainable, *trainable.metrics]]
         values = [tf.identity(v) for v in kept]
-        seeds = {id(forward.raw(v)) for v in trainable.seeds}  # these go on, so that a second look draws other numbers
+        seeds = {
+            id(tensor_variable(v)) for v in trainable.seeds
+        }  # these go on, so that a second look draws other numbers
 
         def restore(everything: bool = False) -> None:
             for variable, value in zip(kept, values, strict=True):

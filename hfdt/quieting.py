@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hfdt.patches import Patch, patched
+from fdt.patches import Patch, patched
 
 
 @contextlib.contextmanager

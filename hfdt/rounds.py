@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.keras.variables import tensor_variable
 from hfdt import conjugate, forward
 from hfdt import step as steps
 from hfdt.comm import Comm
@@ -57,10 +58,10 @@ class Rounds:
 
     def __init__(self, rule: RoundRule, trainable: Any, comm: Comm, travelling: Sequence[Variable]) -> None:
         self.rule, self._model = rule, trainable.model
-        self._params: list[Variable] = [forward.raw(v) for v in trainable.trainable]
+        self._params: list[Variable] = [tensor_variable(v) for v in trainable.trainable]
         self._place = {id(p): i for i, p in enumerate(self._params)}
         self._travelling = [v for v in travelling if v.dtype.is_floating]
-        self.kept = [forward.raw(v) for v in [*trainable.non_trainable, *trainable.metrics, *trainable.optimizer]]
+        self.kept = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *trainable.optimizer]]
         self.tally = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # samples of the round: mine, all ranks'
         self.group = RoundGroup(comm, self.tally)
         self._looking = rule.solver == "cg"
@@ -111,14 +112,14 @@ class Rounds:
         with steps.entered(None):
             for g, v in zip(gradients, variables, strict=True):
                 if g is not None:
-                    total = self._sums[self._place[id(forward.raw(v))]]
+                    total = self._sums[self._place[id(tensor_variable(v))]]
                     total.assign_add(tf.convert_to_tensor(g) * tf.cast(step.mine, total.dtype))
 
     def _with_task(self, gradient: Tensor, variable: Any) -> Tensor:
         """grad O_i(w) - linear + mu (w - w0)."""
         if gradient is None or not self._linear:
             return gradient
-        raw = forward.raw(variable)
+        raw = tensor_variable(variable)
         place = self._place[id(raw)]
         pull = tf.cast(self._mu, raw.dtype) * (raw - self._first[place])
         return tf.convert_to_tensor(gradient) - self._linear[place] + pull

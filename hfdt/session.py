@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from fdt.data.feed import FeedSource
 from fdt.errors import CaptureError
+from fdt.keras.variables import tensor_variable
 from fdt.logs import numbers
 from fdt.tensors import Array
 from hfdt import batchnorm, checks, forward, losses, metrics, per_worker, rounds, rulebook
@@ -120,7 +121,7 @@ class Session:
             self.blocks = Blocks(self.rule, self.trainable, self.comm, multicasting(self.comm), terms)
             return self.blocks, []
         assert isinstance(self.rule, RoundRule)
-        slots = [v for v in map(forward.raw, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
+        slots = [v for v in map(tensor_variable, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
         self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
         return self.rounds, [rounds.says(self.options["rule"].partition("(")[0], self.rule)]
 
@@ -191,7 +192,7 @@ class Session:
         if isinstance(self.rule, BlockRule):
             return  # a block's random numbers are its own, whoever works on it
         for seed in self.trainable.seeds:
-            variable = forward.raw(seed)
+            variable = tensor_variable(seed)
             shift = tf.one_hot(0, tf.size(variable), on_value=self.comm.rank * SEED_STRIDE, off_value=0, dtype=tf.int64)
             variable.assign(variable + tf.cast(tf.reshape(shift, tf.shape(variable)), variable.dtype))
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.keras.variables import inner_optimizer
+from fdt.patches import Patch, patched
 from hfdt import autograph, forward
 from hfdt import step as steps
 from hfdt.blocks import Blocks
 from hfdt.exchange import Exchange
 from hfdt.metrics import Held, Totals
-from hfdt.patches import Patch, patched
 from hfdt.rounds import Rounds
 from hfdt.split import run_split
 from hfdt.step import ExchangeInCompiled, Reading, Step, Tensor, Terms
@@ -60,8 +61,7 @@ class Sharded:
             stack.enter_context(patched(patches))
             for each in self.flavor.optimizers(model):  # a custom train_step may keep several
                 if self._rounds is not None:
-                    inner = getattr(each, "inner_optimizer", each)
-                    stack.enter_context(self.flavor.replace_apply(inner, self.exchange.apply))
+                    stack.enter_context(self.flavor.replace_apply(inner_optimizer(each), self.exchange.apply))
                 elif self.terms.comm.size > 1:
                     stack.enter_context(self.flavor.replace_apply(each, self.exchange.apply))
             if self.terms.comm.size > 1 and self._rounds is None:

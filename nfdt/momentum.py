@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
+from fdt.keras.variables import inner_optimizer
 
 Tensor = Any
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -32,7 +33,7 @@ FIRST_MOMENTS = {
 
 def momentum_of(optimizer: Any) -> float:
     """SGD's momentum, Adam's beta_1, else 0."""
-    inner = _inner(optimizer)
+    inner = inner_optimizer(optimizer)
     with tf.init_scope():  # a legacy optimizer's are variables, which a graph that is being traced cannot read
         return float(getattr(inner, "momentum", None) or getattr(inner, "beta_1", None) or 0.0)
 
@@ -43,7 +44,7 @@ def can_be_off(optimizer: Any) -> bool:
 
 
 def is_sgd(optimizer: Any) -> bool:
-    return _kind(_inner(optimizer)) == "SGD"
+    return _kind(inner_optimizer(optimizer)) == "SGD"
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def off(
 
     Raises UserError where the rule's momentum would have no meaning.
     """
-    inner = _inner(optimizer)
+    inner = inner_optimizer(optimizer)
     if reason := _reason(optimizer):
         raise UserError(f"a rule with momentum of its own needs an optimizer whose momentum can be off: {reason}")
     kind = _kind(inner)
@@ -74,7 +75,7 @@ def off(
 
 def clipped(optimizer: Any, gradients: Sequence[Tensor]) -> list[Tensor]:
     """`gradients` as the optimizer clips them, if it does."""
-    inner = _inner(optimizer)
+    inner = inner_optimizer(optimizer)
     return list(
         inner._clip_gradients(list(gradients)) if any(getattr(inner, name, None) for name in CLIPS) else gradients
     )
@@ -94,7 +95,7 @@ def _set_first_moments(
 
 def _reason(optimizer: Any) -> str:
     """Why its momentum cannot be off; "" when it can."""
-    inner = _inner(optimizer)
+    inner = inner_optimizer(optimizer)
     kind = _kind(inner)
     if inner is not optimizer:
         return f"what overflows would stay in the rule's momentum. Received: {type(optimizer).__name__}"
@@ -111,7 +112,3 @@ def _kind(inner: Any) -> str:
     """The name of the class whose update it is; a script's own class, whatever it derives from, is not Keras's."""
     owner = next((kind for kind in type(inner).__mro__ if "update_step" in vars(kind)), type(inner))
     return owner.__name__ if owner.__module__.startswith(("keras.", "tf_keras.")) else f"the script's {owner.__name__}"
-
-
-def _inner(optimizer: Any) -> Any:
-    return getattr(optimizer, "inner_optimizer", optimizer)

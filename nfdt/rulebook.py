@@ -15,8 +15,8 @@ names, parameters, describe, make = _book.names, _book.parameters, _book.describ
 
 def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
     """The rule when none is asked for. `trainable`: the whole model's, so that every shard and worker chooses alike."""
-    from nfdt.momentum import can_be_off  # TensorFlow: not for those who only ask for names
-    from nfdt.variables import tensor_variable
+    from fdt.keras.variables import tensor_variable  # TensorFlow: not for those who only ask for names
+    from nfdt.momentum import can_be_off
 
     if any(tensor_variable(variable).dtype == "float16" for variable in trainable):
         return "asgd"  # the default's running squares and its 1e-30 underflow in float16: 0 / 0

@@ -12,6 +12,7 @@ import tensorflow as tf
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.keras.variables import tensor_variable
 from fdt.logs import numbers
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
@@ -25,7 +26,6 @@ from nfdt.server.job import layout_of, rule_of
 from nfdt.step import Step, ownerships, split
 from nfdt.transport.client import Courier, Link
 from nfdt.transport.local import LocalLink
-from nfdt.variables import tensor_variable
 
 PROGRESS_S = 0.2
 SEED_STRIDE = 1_000_003  # between workers' random number generators

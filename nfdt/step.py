@@ -15,10 +15,11 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, Re
 
 from fdt.compiled import call_flat
 from fdt.errors import CaptureError
+from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
 from nfdt.server.shards import Ownership, carried_others, own
 from nfdt.transport.client import Outgoing
-from nfdt.variables import loss_scale, tensor_variable
+from nfdt.variables import loss_scale
 
 Tensor = Any
 _ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")

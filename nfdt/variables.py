@@ -8,18 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
+from fdt.keras.variables import inner_optimizer, tensor_variable
 from nfdt.momentum import off
 
 Variable = Any  # Keras's or TensorFlow's
-
-
-def tensor_variable(variable: Variable) -> tf.Variable:
-    """The tf.Variable inside a Keras 3 Variable or a tf_keras AutoCastVariable."""
-    for attribute in ("_value", "_variable"):
-        inner = getattr(variable, attribute, None)
-        if isinstance(inner, tf.Variable):
-            return inner
-    return variable
 
 
 def carried(variable: Variable) -> bool:
@@ -55,7 +47,7 @@ def is_loss_scaled(optimizer: Any) -> bool:
 @contextmanager
 def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
     """Inside, the optimizer's learning rate, and its weight decay with it, is `scale` times its own. None: its own."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = inner_optimizer(optimizer)
     if scale is None:
         yield
         return

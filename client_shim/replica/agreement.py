@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import wrapt
 
+from client_shim.replica.replacing import replace
 from client_shim.replica.steps import of_script, where
 from fdt.service.meeting import Meeting
 
@@ -29,18 +30,13 @@ def agreed(meeting: Meeting, seed: int, *, clocks: bool = True) -> Iterator[None
     np.random.seed(seed % 2**32)
     with contextlib.ExitStack() as stack:
         for name in _CLOCKS if clocks else ():
-            _replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
-        _replace(stack, builtins, "input", functools.partial(_input, meeting, builtins.input))
-        _replace(stack, np.random, "default_rng", functools.partial(_generator, np.random.default_rng, _Streams(seed)))
+            replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
+        replace(stack, builtins, "input", functools.partial(_input, meeting, builtins.input))
+        replace(stack, np.random, "default_rng", functools.partial(_generator, np.random.default_rng, _Streams(seed)))
         wrapt.register_post_import_hook(lambda tf: tf.random.set_seed(seed % 2**31), "tensorflow")
         for module, name in _DOWNLOADS.items():
             wrapt.register_post_import_hook(functools.partial(_one_by_one, stack, meeting, name), module)
         yield
-
-
-def _replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Callable[..., Any]) -> None:
-    stack.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, value)
 
 
 def _clock(meeting: Meeting, original: Callable[[], float], name: str) -> float:
@@ -91,4 +87,4 @@ def _one_by_one(stack: contextlib.ExitStack, meeting: Meeting, name: str, module
         meeting.same("download", None, where)
         return original(*args, **kwargs)
 
-    _replace(stack, module, name, after_rank_0)
+    replace(stack, module, name, after_rank_0)

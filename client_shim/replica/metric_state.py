@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.keras.variables import tensor_variable
+
 Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each added over ranks
 
 
@@ -42,7 +44,7 @@ class Metrics:
     def _result(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
         if self._adding or self._alone() or not self._divided(metric):
             return original(metric, *args, **kwargs)
-        variables = [_raw(v) for v in metric.variables]
+        variables = [tensor_variable(v) for v in metric.variables]
         mine = [tf.identity(v) for v in variables]
         self._adding = True
         try:
@@ -59,11 +61,6 @@ class Metrics:
         if not tf.executing_eagerly():
             return self._at_part()
         return bool(metric.__dict__["_fdt_divided"].numpy())
-
-
-def _raw(variable: Any) -> Any:
-    """The tf.Variable inside Keras 3's."""
-    return getattr(variable, "_value", variable)
 
 
 def _bound(method: Any, original: Any, metric: Any) -> Any:

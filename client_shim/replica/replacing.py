@@ -1,34 +1,10 @@
-"""Methods of TensorFlow's and Keras's classes, replaced while a script runs."""
+"""What a script finds in a module or a class, replaced for a while. TensorFlow is not needed: it may come later."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
-
-import tensorflow as tf
+from typing import Any
 
 
-class Replacement(NamedTuple):
-    """`owner.name` becomes `function(original, ...)`."""
-
-    owner: Any
-    name: str
-    function: Callable[..., Any]
-
-
-@contextlib.contextmanager
-def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for owner, name, function in replacements:
-            original = getattr(owner, name)
-            wrapped = functools.wraps(original)(functools.partial(function, original))
-            setattr(owner, name, _as_method(wrapped))
-            stack.callback(setattr, owner, name, original)
-        yield
-
-
-def _as_method(function: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return tf.autograph.experimental.do_not_convert(call)
+def replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """`owner.name` is `value` until `stack` closes."""
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)

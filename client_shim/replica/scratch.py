@@ -18,6 +18,8 @@ from typing import Any
 
 import wrapt
 
+from client_shim.replica.replacing import replace
+
 _WRITING = frozenset("wax+")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 # name in os: positions of the paths that it writes; `_READS`: of one that it reads.
@@ -126,27 +128,22 @@ def diverted(folder: Path) -> Iterator[None]:
         os.makedirs(tempfile.tempdir, exist_ok=True)
         opens = functools.partial(_open, scratch, builtins.open)
         for owner in (builtins, io):
-            _replace(stack, owner, "open", opens)
-        _replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
+            replace(stack, owner, "open", opens)
+        replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         for name, places in _WRITES.items():
-            _replace(stack, os, name, _mapped(getattr(os, name), _write_to(scratch, name), places))
+            replace(stack, os, name, _mapped(getattr(os, name), _write_to(scratch, name), places))
         for name in _READS:
-            _replace(stack, os, name, _mapped(getattr(os, name), scratch.read, (0,)))
+            replace(stack, os, name, _mapped(getattr(os, name), scratch.read, (0,)))
         for name in _LISTS:
-            _replace(stack, os, name, _mapped(getattr(os, name), scratch.listed, (0,)))
+            replace(stack, os, name, _mapped(getattr(os, name), scratch.listed, (0,)))
         for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
-            _replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
+            replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
         for module, kind, function, place, writes in _LIBRARIES:
             mapping = scratch.written if writes else scratch.read
             wrapt.register_post_import_hook(functools.partial(_patch, stack, kind, function, place, mapping), module)
         for module, kind in _OPENING.items():
             wrapt.register_post_import_hook(functools.partial(_patch_opening, stack, scratch, kind), module)
         yield
-
-
-def _replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Callable[..., Any]) -> None:
-    stack.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, value)
 
 
 def _open(scratch: Scratch, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +204,7 @@ def _patch(
 ) -> None:
     holder = getattr(module, owner) if owner else module
     if hasattr(holder, name):  # not in every version of TensorFlow
-        _replace(stack, holder, name, _mapped(getattr(holder, name), mapping, (place,)))
+        replace(stack, holder, name, _mapped(getattr(holder, name), mapping, (place,)))
 
 
 def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, module: Any) -> None:
@@ -219,4 +216,4 @@ def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, mod
         writes = _WRITING.intersection(mode or "r")
         original(self, scratch.written(name) if writes else scratch.read(name), mode, *args, **kwargs)
 
-    _replace(stack, cls, "__init__", init)
+    replace(stack, cls, "__init__", init)

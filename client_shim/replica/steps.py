@@ -110,8 +110,11 @@ def loop_at_work() -> Site | None:
 
 
 def function_trains(function: Any) -> bool:
-    """Does calling `function` (plain, a method, a tf.function) take and apply gradients?"""
-    return _of_callable(function, set(), through=True).trains
+    """Does calling `function` (plain, a method, a tf.function: remembered) take and apply gradients?"""
+    memo = vars(function) if hasattr(function, "_python_function") else {}
+    if "_fdt_trains" not in memo:
+        memo["_fdt_trains"] = _of_callable(function, set(), through=True).trains
+    return bool(memo["_fdt_trains"])
 
 
 def _find(frame: FrameType) -> Site | None:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import of_script
-from hfdt.patches import Patch
+from fdt.patches import Patch
 from hfdt.replica.places import Places
 from hfdt.replica.probe import Trials
 

@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import Site
+from fdt.patches import Patch, patched
 from hfdt import step as steps
-from hfdt.patches import Patch, patched
 from hfdt.replica.batches import Share
 from hfdt.step import Reading, Step, Tensor, Terms
 

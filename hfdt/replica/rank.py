@@ -11,18 +11,18 @@ from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
 
+from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.steps import function_trains, loop_at_work, where
 from fdt.errors import CaptureError
+from fdt.patches import Patch, patched
 from fdt.service.meeting import Meeting
 from hfdt import batchnorm, losses, metrics, rulebook
 from hfdt import step as steps
 from hfdt.comm.replicas import ReplicaComm
 from hfdt.exchange import Exchange
-from hfdt.patches import Patch, patched
 from hfdt.replica import batches
 from hfdt.replica.batches import Share
-from hfdt.replica.classes import patches_of_keras3, patches_of_tf_keras
 from hfdt.replica.constants import Rows
 from hfdt.replica.make import step_rule
 from hfdt.replica.places import Places
@@ -145,7 +145,7 @@ class Rank:
 
     def _called(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
         trying = self._trials.recorded is not None
-        if trying or self._calling or self.places.divided() or not self._trains(function):
+        if trying or self._calling or self.places.divided() or not function_trains(function):
             return original(function, *args, **kwargs)
         if function._jit_compile:
             function._jit_compile = False  # XLA holds no exchange
@@ -183,13 +183,6 @@ class Rank:
         finally:
             self._calling = False
 
-    @staticmethod
-    def _trains(function: Any) -> bool:
-        known = function.__dict__.get("_fdt_trains")
-        if known is None:
-            known = function.__dict__["_fdt_trains"] = function_trains(function)
-        return bool(known)
-
     def _context(self, original: Any, scope_type: Any = None) -> Any:
         """Part of a trace's key: one for parts of batches holds exchanges, one for whole batches none."""
         made = original(scope_type)
@@ -206,29 +199,17 @@ class Rank:
     @contextlib.contextmanager
     def in_keras(self, flavor: str) -> Iterator[None]:
         """Optimizers, losses, metrics, BatchNorm, train_on_batch and fit of "keras" or "tf_keras"."""
-        patches = patches_of_keras3(self) if flavor == "keras" else patches_of_tf_keras(self)
-        with losses.installed(flavor), metrics.installed(flavor), patched(patches):
+        with losses.installed(flavor), metrics.installed(flavor), patched(self._patches(flavor)):
             yield
 
-    def apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        """In place of Keras 3's Optimizer.apply, the outermost one's."""
-        if self._applying:
-            return original(optimizer, grads, trainable_variables)
-        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        return self._exchanged(lambda g, v: original(optimizer, g, v), list(grads), list(known))
+    def _patches(self, flavor: str) -> list[Patch]:
+        rows = self.rows.patches_of_keras() if flavor == "keras" else []
+        return [*classes.patches(self, flavor), Patch(_batch_normalization(flavor), "call", self.batch_norm), *rows]
 
-    def apply_gradients(self, original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of tf_keras's and TensorFlow 1's Optimizer.apply_gradients."""
-        if self._applying:
-            return original(optimizer, pairs, *args, **kwargs)
-        pairs = list(pairs)
+    def applying(self) -> bool:
+        return self._applying
 
-        def now(gradients: list[Any], variables: list[Any]) -> Any:
-            return original(optimizer, list(zip(gradients, variables, strict=True)), *args, **kwargs)
-
-        return self._exchanged(now, [g for g, _ in pairs], [v for _, v in pairs])
-
-    def _exchanged(self, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
+    def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         if self._trials.recorded is not None:
             self._trials.recorded.append(gradients)
             return None
@@ -286,6 +267,16 @@ class Rank:
             )
             self._stack.enter_context(batchnorm.synchronised([layer], flavor))
         return original(layer, *args, **kwargs)
+
+
+def _batch_normalization(flavor: str) -> type:
+    if flavor == "keras":
+        from keras.src.layers.normalization.batch_normalization import BatchNormalization
+
+        return BatchNormalization  # type: ignore[no-any-return]
+    from tf_keras.src.layers.normalization.batch_normalization import BatchNormalizationBase
+
+    return BatchNormalizationBase  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

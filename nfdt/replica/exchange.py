@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.errors import CaptureError
+from fdt.keras.variables import tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt.rule import Hyper, Push, Rule, State
 from nfdt.server.core import Core, Gradient
-from nfdt.variables import is_loss_scaled, tensor_variable
+from nfdt.variables import is_loss_scaled
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any

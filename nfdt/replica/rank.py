@@ -13,15 +13,15 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
 
+from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
-from client_shim.replica.replacing import Replacement, replaced
 from client_shim.replica.steps import Site, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
+from fdt.keras.variables import tensor_variable
+from fdt.patches import Patch, patched
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt import rulebook
-from nfdt.replica.classes import patches_of_keras3, patches_of_tf_keras
 from nfdt.replica.exchange import Exchange
-from nfdt.variables import tensor_variable
 
 UNDIVIDED = (
     "a training step must be a tf.function's or train_on_batch, or in a loop over a tf.data dataset, for workers to "
@@ -64,11 +64,11 @@ class Rank:
     # -- TensorFlow ------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
-        with replaced(
+        with patched(
             [
-                Replacement(iterator_ops.OwnedIterator, "_next_internal", self._next),
-                Replacement(polymorphic_function.Function, "__call__", self._call),
-                Replacement(function_context, "make_function_context", self._context),
+                Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
+                Patch(polymorphic_function.Function, "__call__", self._call),
+                Patch(function_context, "make_function_context", self._context),
             ]
         ):
             yield
@@ -94,7 +94,7 @@ class Rank:
 
     def _call(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """A tf.function: a training step outside a loop over batches is called in turn."""
-        if not tf.executing_eagerly() or not _trains(function):
+        if not tf.executing_eagerly() or not function_trains(function):
             return original(function, *args, **kwargs)
         if function._jit_compile:
             function._jit_compile = False  # XLA holds no exchange
@@ -142,28 +142,13 @@ class Rank:
     # -- Keras -----------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_keras(self, flavor: str) -> Iterator[None]:
-        with replaced(patches_of_keras3(self) if flavor == "keras" else patches_of_tf_keras(self)):
+        with patched(classes.patches(self, flavor)):
             yield
 
-    def apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        """In place of Keras 3's Optimizer.apply."""
-        if self._applying or self._fitting:
-            return original(optimizer, grads, trainable_variables)
-        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        return self._exchanged(optimizer, lambda g, v: original(optimizer, g, v), list(grads), list(known))
+    def applying(self) -> bool:
+        return self._applying or self._fitting
 
-    def apply_gradients(self, original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of tf_keras's Optimizer.apply_gradients."""
-        if self._applying or self._fitting:
-            return original(optimizer, pairs, *args, **kwargs)
-        pairs = list(pairs)
-
-        def now(gradients: list[Any], variables: list[Any]) -> Any:
-            return original(optimizer, list(zip(gradients, variables, strict=True)), *args, **kwargs)
-
-        return self._exchanged(optimizer, now, [g for g, _ in pairs], [v for _, v in pairs])
-
-    def _exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
+    def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         if self._turn == "others":
             return None
         if not self._in_turn():
@@ -268,13 +253,6 @@ def _as_of(rows: int, before: int, output: Any) -> Any:
         return tf.gather(leaf, tf.range(rows) % before) if fits else leaf
 
     return tf.nest.map_structure(one, output)
-
-
-def _trains(function: Any) -> bool:
-    known = function.__dict__.get("_fdt_trains")
-    if known is None:
-        known = function.__dict__["_fdt_trains"] = function_trains(function)
-    return bool(known)
 
 
 def _staleness(taus: list[int]) -> dict[str, float]:

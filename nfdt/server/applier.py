@@ -15,11 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compiled import call_flat
+from fdt.keras.variables import tensor_variable
 from nfdt.momentum import clipped, momentum_of
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.server.core import Gradient
 from nfdt.server.record import Tape, evaluate, lower
-from nfdt.variables import Part, current_rate, tensor_variable
+from nfdt.variables import Part, current_rate
 
 Tensor = Any
 

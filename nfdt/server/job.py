@@ -7,6 +7,7 @@ from typing import Any
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
+from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.trainable import Trainable
 from nfdt import rulebook
 from nfdt.lanes import lanes_of
@@ -16,12 +17,11 @@ from nfdt.rule import Rule
 from nfdt.server.applier import ModelApplier
 from nfdt.server.shards import own, partial
 from nfdt.transport.buffers import Layout, spec_of
-from nfdt.variables import tensor_variable
 
 
 def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Rule:
     """The rule asked for, or the default for these. Raises UserError where it has no meaning for the optimizer."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = inner_optimizer(optimizer)
     name = options.rule or rulebook.default_for(optimizer, trainable)
     rule = rulebook.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):

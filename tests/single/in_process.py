@@ -17,8 +17,8 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
     from fdt.data import open_source
     from fdt.job import FitArguments
     from fdt.keras import flavor_of
+    from fdt.patches import Patch, patched
     from fdt.trainable import Trainable
-    from hfdt.patches import Patch, patched
     from hfdt.session import Session, patches
 
     models = [make() for _ in range(size)]

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from fdt.errors import UserError
+from fdt.keras.variables import tensor_variable
 from nfdt import rulebook, schedules
 from nfdt.rule import Rule, Update
 from nfdt.rules import asgd
@@ -18,7 +19,7 @@ from nfdt.server.plain import PlainApplier
 from nfdt.server.record import Recorded, Tape
 from nfdt.transport.buffers import tensor_over
 from nfdt.tree import zip_map
-from nfdt.variables import Part, tensor_variable
+from nfdt.variables import Part
 
 SCHEDULE = "abcABaCbBcaACB"
 

@@ -191,6 +191,8 @@ class Remote:
     def _pass_on(self, kind: str | None, event: pb.Event) -> None:
         if kind == "output":
             sys.stdout.write(event.output.text)
+        elif kind == "note":
+            self._reporters.note(event.note.text)
         elif kind == "failed":
             raise _failure(event.failed)
         elif kind == "feed_wanted" and self._feeder is not None:

@@ -248,6 +248,12 @@ class FeedWanted(_message.Message):
     up_to: int
     def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., up_to: _Optional[int] = ...) -> None: ...
 
+class Note(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
 class Output(_message.Message):
     __slots__ = ("text",)
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -265,7 +271,7 @@ class Failed(_message.Message):
     def __init__(self, message: _Optional[str] = ..., detail: _Optional[str] = ..., users_code: bool = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed")
+    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +284,7 @@ class Event(_message.Message):
     FEED_WANTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     attached: Attached
@@ -290,4 +297,5 @@ class Event(_message.Message):
     feed_wanted: FeedWanted
     output: Output
     failed: Failed
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
+    note: Note
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ...) -> None: ...

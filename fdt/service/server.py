@@ -1,5 +1,6 @@
 """TrainingService over any Engine: embedded in the command, or standing (`hfdt serve`)."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -7,11 +8,13 @@ import grpc
 
 from fdt import __version__
 from fdt.rpc import training_pb2_grpc
-from fdt.rpc.session_pb2 import Command, Event
+from fdt.rpc.session_pb2 import Command, Event, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.blobs import BlobServicer
 from fdt.service.engine import Engine
 from fdt.service.transport import bind, new_server
+
+POLL_S = 0.2
 
 
 class Running:
@@ -56,9 +59,24 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
         )
 
     def Train(self, request_iterator: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
-        with self._one_at_a_time:
-            self._engine.start()
-            yield from self._engine.train(_until_broken(request_iterator))
+        if self._one_at_a_time.locked():
+            yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
+        with self._turn(context) as ours:
+            if ours:
+                self._engine.start()
+                yield from self._engine.train(_until_broken(request_iterator))
+
+    @contextlib.contextmanager
+    def _turn(self, context: grpc.ServicerContext) -> Iterator[bool]:
+        """Wait for the engine. False: the caller has given up meanwhile, and no member is to be bothered."""
+        held = False
+        try:
+            while context.is_active() and not held:
+                held = self._one_at_a_time.acquire(timeout=POLL_S)
+            yield held and context.is_active()
+        finally:
+            if held:
+                self._one_at_a_time.release()
 
 
 def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:

@@ -122,6 +122,29 @@ def test_the_data_of_a_client_that_is_gone_go_with_it(served):
         os.sched_yield()
 
 
+def test_a_second_client_hears_that_it_waits_and_may_give_up(served):
+    engine, running = served
+    client = TrainingClient(running.address, "right")
+    first = client.train()
+    first.send(Command(job="1", setup=Setup()))
+    events = first.events()
+    assert next(event for event in events if event.WhichOneof("kind") == "ready")
+    impatient, patient = client.train(), client.train()
+    for waiting in (impatient, patient):
+        assert next(waiting.events()).note.text == "waiting: echo serve trains another job"
+    impatient.cancel()
+    pids = {attached.pid for attached in engine.crew.hub.attached.values()}
+
+    first.send(Command(job="1", finish=Finish()))
+    assert next(event for event in events if event.WhichOneof("kind") == "finished")
+    first.close()
+    patient.send(Command(job="2", setup=Setup()))
+    assert next(event for event in patient.events() if event.WhichOneof("kind") == "ready")
+    assert {attached.pid for attached in engine.crew.hub.attached.values()} == pids, "who gave up cost no warm member"
+    patient.cancel()
+    client.close()
+
+
 def test_a_wrong_token_is_refused(served):
     _, running = served
     with pytest.raises(UserError, match="token must be the one"):

@@ -48,6 +48,9 @@ class RanksCoordinator:
             return self._feed_wanted(rank, event.feed_wanted)
         return self._gather(kind, rank, event)
 
+    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
+        return self.fail(failure)
+
     def fail(self, failure: Failed) -> Outcome:
         """End the job: what one rank cannot do, none can."""
         self.done = self.failed = True

@@ -12,6 +12,7 @@ from fdt.cli.options import (
     Count,
     apply,
     capture_options,
+    fault_options,
     job_options,
     listen_options,
     report_options,
@@ -39,8 +40,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 TRANSPORT = "Servers and transport"
-JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs")
-_FLAGS = {"workers": "-np", "server": "--server", "ps": "--ps"}
+JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", "restarts", "min_np")
+_FLAGS = {"workers": "-np", "server": "--server", "ps": "--ps", "restarts": "--restarts", "min_np": "--min-np"}
 REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 
 EXAMPLES = """\b
@@ -108,13 +109,13 @@ def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
     return make
 
 
-def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
-    """NFDT's engine, once the directory of its logs is known."""
+def make_engine(workers: int, servers: int, *, apart: bool = False) -> Callable[[Path], "NfdtEngine"]:
+    """NFDT's engine, once the directory of its logs is known. `apart`: no server in a worker's process."""
 
     def make(logs: Path) -> "NfdtEngine":
         from nfdt.engine import NfdtEngine
 
-        return NfdtEngine(workers, logs, ps=servers)
+        return NfdtEngine(workers, logs, ps=servers, apart=apart)
 
     return make
 
@@ -127,6 +128,7 @@ def make_engine(workers: int, servers: int) -> Callable[[Path], "NfdtEngine"]:
 @server_count_option
 @transport_options
 @emulate_option
+@fault_options
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
@@ -139,7 +141,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     request = Request(NAME, **{name: given[name] for name in REQUEST})
 
-    if replicas.wanted(script, given, ("channel", "overlap", "partition", "overlap_epochs", "ps", "emulate")):
+    if replicas.wanted(script, given, (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate")):
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
 
@@ -151,11 +153,14 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return client_shim.run(script, words, client, settings, reporters)
 
     if given["emulate"] is not None:
-        for name in ("workers", "server", "ps"):
+        for name in ("workers", "server", "ps", "restarts", "min_np"):
             if given[name]:
                 raise UsageError(f"--emulate says itself who trains. Received: {_FLAGS[name]} {given[name]} too")
         return run(request, make_emulation(given["emulate"]), run_script)
-    return run(request, make_engine(given["workers"] or DEFAULT_WORKERS, given["ps"] or 1), run_script)
+    workers, servers = given["workers"] or DEFAULT_WORKERS, given["ps"] or 1
+    if (given["min_np"] or 0) > workers and not given["server"]:
+        raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
+    return run(request, make_engine(workers, servers, apart=bool(given["restarts"])), run_script)
 
 
 @main.command("inspect", cls=ScriptCommand)

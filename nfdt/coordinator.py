@@ -4,16 +4,29 @@ Servers get the epochs; workers get the job and then hear from the servers alone
 has given its snapshot and every worker its counts and metric states, which add up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from fdt.blobs import Blobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.job_pb2 import State
-from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, FeedWanted, Ready, Setup
+from fdt.rpc.session_pb2 import (
+    Command,
+    EpochEnd,
+    Event,
+    Failed,
+    Fault,
+    FeedWanted,
+    Finished,
+    Leave,
+    Ready,
+    Setup,
+)
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service.crew import Outcome, share_of
 from nfdt.metrics import add_up
+from nfdt.options import Options
+from nfdt.roster import Roster, Verdict
 
 WORKER, SERVER = "worker", "server"
 
@@ -35,9 +48,14 @@ class ServersCoordinator:
     def __init__(self, workers: int, addresses: Sequence[str], blobs: Blobs, *, hosted: bool = False) -> None:
         self._hosted = hosted
         self._to_servers = WORKER if hosted else SERVER
-        self._members = workers if hosted else workers + len(addresses)
+        self._servers = 0 if hosted else len(addresses)
+        self._roster = Roster(workers)
         self._workers, self._addresses, self._blobs = workers, list(addresses), blobs
         self._job = ""
+        self._setup = Setup()
+        self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
+        self._announced = False  # the client knows that all are ready
+        self._finishing = False
         self._ready: dict[tuple[str, int], Ready] = {}
         self._finished: set[tuple[str, int]] = set()
         self._epochs: dict[int, _Epoch] = {}
@@ -60,9 +78,14 @@ class ServersCoordinator:
         return outcome
 
     def _client_setup(self, command: Command) -> Outcome:
-        to_workers = Command(job=command.job, setup=Setup(job=command.setup.job, peers=self._addresses))
+        self._setup = Setup(job=command.setup.job, peers=self._addresses)
+        options = Options.read(command.setup.job.options)
+        self._roster = Roster(self._workers, options.restarts, options.min_np)
         to_servers = [] if self._hosted else [(SERVER, None, command)]
-        return Outcome(commands=[*to_servers, (WORKER, None, to_workers)])
+        outcome = Outcome(commands=[*to_servers, (WORKER, None, Command(job=self._job, setup=self._setup))])
+        for role, rank, failure in self._lost_early:
+            outcome = outcome.followed_by(self.lost(role, rank, failure))
+        return outcome
 
     def _client_epoch(self, command: Command) -> Outcome:
         self._wanted_epoch = command.epoch.epoch
@@ -82,6 +105,7 @@ class ServersCoordinator:
         return Outcome(commands=[(self._to_servers, None, command)])
 
     def _client_finish(self, command: Command) -> Outcome:
+        self._finishing = True
         to_servers = [] if self._hosted else [(SERVER, None, command)]
         return Outcome(commands=[*to_servers, (WORKER, None, command)])
 
@@ -110,16 +134,51 @@ class ServersCoordinator:
             return self._member_finished(role, rank, event)
         return Outcome()
 
+    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
+        """A worker's batches go to the others, another may take its place (roster.py); a server's loss is the end."""
+        if not self._job:
+            self._lost_early.append((role, rank, failure))
+            return Outcome()
+        if role == SERVER or self._hosted or rank is None or self._setup.job.data.HasField("feed"):
+            return self.fail(failure)
+        incarnation = self._roster.incarnations[rank]
+        verdict = self._roster.lose(rank, over=self._finishing)
+        if verdict is Verdict.TOO_FEW:
+            return self.fail(failure)
+        leave = Command(job=self._job, leave=Leave(rank=rank, incarnation=incarnation))
+        outcome = Outcome(commands=[(SERVER, None, leave)], events=[self._fault(rank, verdict, failure)])
+        if verdict is Verdict.REPLACED:
+            outcome.restart.append((WORKER, rank))
+            setup = Setup(incarnation=incarnation + 1)
+            setup.MergeFrom(self._setup)
+            outcome.commands.append((WORKER, rank, Command(job=self._job, setup=setup)))
+        for then in (self._ready_if_all_are, self._end_if_complete, self._done_if_all_have_finished):
+            outcome = outcome.followed_by(then())
+        return outcome
+
+    def _fault(self, rank: int, verdict: Verdict, failure: Failed) -> Event:
+        roster = self._roster
+        follows = {
+            Verdict.REPLACED: f"replacement {roster.used} of {roster.restarts} starts",
+            Verdict.LEFT_OUT: f"{len(roster.incarnations)} go on without it",
+        }[verdict]
+        text = f"{failure.message}; its batches go to the others, {follows}"
+        return Event(job=self._job, fault=Fault(message=text, member=f"{WORKER} {rank}", action=verdict.value))
+
     def fail(self, failure: Failed) -> Outcome:
         self.done = self.failed = True
         return Outcome(events=[Event(job=self._job, failed=failure)])
 
     def _member_ready(self, role: str, rank: int, ready: Ready) -> Outcome:
         self._ready[role, rank] = ready
-        if len(self._ready) < self._members:
+        return self._ready_if_all_are()
+
+    def _ready_if_all_are(self) -> Outcome:
+        if self._announced or not self._all(self._ready):
             return Outcome()
+        self._announced = True
         notes = dict.fromkeys(line for r in self._ready.values() for line in r.notes.splitlines())
-        steps = self._ready[WORKER, 0].steps_per_epoch
+        steps = max(ready.steps_per_epoch for (role, _), ready in self._ready.items() if role == WORKER)
         return Outcome(events=[Event(job=self._job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
@@ -131,7 +190,10 @@ class ServersCoordinator:
 
     def _end_if_complete(self) -> Outcome:
         epoch = self._epochs.get(self._wanted_epoch)
-        if epoch is None or len(epoch.servers) < len(self._addresses) or len(epoch.workers) < self._workers:
+        if epoch is None or len(epoch.servers) < len(self._addresses):
+            return Outcome()
+        there = [w.rank for w in epoch.servers[0].workers if self._roster.has(w.rank, w.incarnation)]
+        if any(rank not in epoch.workers for rank in there):
             return Outcome()
         del self._epochs[self._wanted_epoch]
         return self._epoch_end(epoch)
@@ -140,7 +202,7 @@ class ServersCoordinator:
         first, workers = epoch.servers[0], [epoch.workers[rank] for rank in sorted(epoch.workers)]
         end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
         end.logs.update(_mean_logs(workers))
-        end.seconds = max(w.seconds for w in workers)
+        end.seconds = max((w.seconds for w in workers), default=0.0)
         end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
         end.workers.extend(share_of(rank, w) for rank, w in sorted(epoch.workers.items()))
         end.metrics.CopyFrom(self._metrics(first, workers))
@@ -152,7 +214,7 @@ class ServersCoordinator:
 
     def _metrics(self, first: EpochEnd, workers: Sequence[EpochEnd]) -> BlobRef:
         """Sums of metric states. In lock step shard 0 has them: workers also counted steps that were not applied."""
-        if first.metrics.id:
+        if first.metrics.id or not workers:  # none: all were lost before they could report
             return first.metrics
         return self._blobs.put_arrays(add_up([self._blobs.get_arrays(w.metrics) for w in workers]))
 
@@ -169,8 +231,18 @@ class ServersCoordinator:
 
     def _member_finished(self, role: str, rank: int, event: Event) -> Outcome:
         self._finished.add((role, rank))
-        self.done = len(self._finished) == self._members
-        return Outcome(events=[event], drop=self._unclaimed()) if self.done else Outcome()
+        return self._done_if_all_have_finished()
+
+    def _done_if_all_have_finished(self) -> Outcome:
+        if not self._all(self._finished):
+            return Outcome()
+        self.done = True
+        return Outcome(events=[Event(job=self._job, finished=Finished())], drop=self._unclaimed())
+
+    def _all(self, said: Container[tuple[str, int]]) -> bool:
+        """Whether every member that is there is among those who have `said` it."""
+        workers = [(WORKER, rank) for rank in self._roster.incarnations]
+        return all(member in said for member in [*((SERVER, s) for s in range(self._servers)), *workers])
 
     def _unclaimed(self) -> list[BlobRef]:
         """Ends of epochs that the client did not wait for, and what it wrote last."""
@@ -187,7 +259,7 @@ class ServersCoordinator:
         by_rank = self._wanted.setdefault(key, {})
         before = max(by_rank.values(), default=0)
         by_rank[rank] = wanted.up_to
-        passed = min(by_rank.values()) - FEED_WINDOW if len(by_rank) == self._workers else 0
+        passed = min(by_rank.values()) - FEED_WINDOW if len(by_rank) == len(self._roster.incarnations) else 0
         fed = self._fed.get(key, [])
         self._fed[key] = [(index, ref) for index, ref in fed if index >= passed]
         drop = [ref for index, ref in fed if index < passed]

@@ -16,18 +16,19 @@ from nfdt.coordinator import ServersCoordinator
 class NfdtEngine:
     """`workers` workers, and `ps` parameter servers that share the variables.
 
-    Raises UsageError when a number is less than 1.
+    `apart`: a server has a process of its own even where there is one worker. Raises UsageError when a number is less
+    than 1.
     """
 
     name = "nfdt"
 
-    def __init__(self, workers: int, run_dir: Path, *, ps: int = 1) -> None:
+    def __init__(self, workers: int, run_dir: Path, *, ps: int = 1, apart: bool = False) -> None:
         if workers < 1 or ps < 1:
             raise UsageError(f"-np and --ps must be 1 or more. Received: {workers} and {ps}")
         self.workers, self.run_dir = workers, run_dir
         self.blobs = LocalBlobs.create()
         self._addresses = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]
-        self._hosted = workers == ps == 1  # the server is in the only worker's process: nothing has to travel
+        self._hosted = workers == ps == 1 and not apart  # in the only worker's process nothing has to travel
         tasks = self._tasks(ps)
         launcher = LocalLauncher(run_dir)
         self._crew = Crew(self.name, run_dir, self.blobs, [(launcher, task) for task in tasks])

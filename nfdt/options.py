@@ -16,12 +16,15 @@ class Options:
     channel: how tensors travel; "auto" is shared memory where worker and server share a host.
     overlap: whether push and pull go on while the next gradient is computed, on weights one update older.
     overlap_epochs: whether workers go on while the client validates and runs its callbacks.
+    restarts: how many lost members are replaced.  min_np: how few workers may go on without; 0: all are needed.
     """
 
     rule: str = ""
     channel: str = "auto"
     overlap: str = "auto"
     overlap_epochs: bool = False
+    restarts: int = 0
+    min_np: int = 0
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
@@ -31,6 +34,8 @@ class Options:
             options.get("channel", "auto"),
             options.get("overlap", "auto"),
             options.get("overlap_epochs", "") in ("1", "true", "True"),
+            int(options.get("restarts", 0)),
+            int(options.get("min_np", 0)),
         )
         _check("--channel", chosen.channel, CHANNELS)
         _check("--overlap", chosen.overlap, OVERLAPS)

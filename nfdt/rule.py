@@ -1,9 +1,10 @@
-"""What an asynchronous algorithm is: five pure functions, called by the server's policy in the order of events.
+"""What an asynchronous algorithm is: six pure functions, called by the server's policy in the order of events.
 
     init(params, workers)               -> (shared, mine)         mine: what every worker's slot starts as
     pull(shared, mine, params, hyper)   -> (tree to send | None to wait, shared, mine)
     push(shared, mine, params, push)    -> (Update | None to hold back, shared, mine)
     leave(shared, mine, worker)         -> shared                 without it the others wait for ever
+    join(shared, worker)                -> shared                 one that left, or a new one, whose slot is as at init
     flush(shared, params)               -> (Update | None, shared)
 
 `flush` is called when no worker is computing and the rule keeps those who ask waiting, or has held pushes back at an
@@ -72,6 +73,10 @@ def nobody_waits(shared: State, mine: State, worker: int) -> State:
     return shared
 
 
+def nobody_counts(shared: State, worker: int) -> State:
+    return shared
+
+
 def nothing_held(shared: State, params: Tree) -> tuple[Update | None, State]:
     return None, shared
 
@@ -88,6 +93,7 @@ class Rule:
     pull: Callable[[State, State, Tree, Hyper], tuple[Tree | None, State, State]]
     push: Callable[[State, State, Tree, Push], tuple[Update | None, State, State]]
     leave: Callable[[State, State, int], State] = nobody_waits
+    join: Callable[[State, int], State] = nobody_counts
     flush: Callable[[State, Tree], tuple[Update | None, State]] = nothing_held
     waits: bool = False
     needs_sgd: bool = False

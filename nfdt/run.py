@@ -105,6 +105,7 @@ class Run:
     """Lanes of one worker in one job. `steps`: batches in an epoch, None while unknown.
 
     `moved`: bytes sent and received before this job.  `desk`: the server's, where it is in this process.
+    `incarnation`: how often this rank's worker was replaced in this job.
     """
 
     def __init__(
@@ -118,9 +119,10 @@ class Run:
         failed: Callable[[Exception], None],
         moved: tuple[int, int] = (0, 0),
         desk: Desk | None = None,
+        incarnation: int = 0,
     ) -> None:
         self._spec, self._trainable, self._step, self._member = spec, trainable, step, member
-        self._send, self._failed, self._desk = send, failed, desk
+        self._send, self._failed, self._desk, self._incarnation = send, failed, desk, incarnation
         self._options = Options.read(spec.options)
         self._owned = ownerships(trainable, len(servers))
         self._feed = self._open_feed()
@@ -253,7 +255,8 @@ class Run:
 
     def _courier(self, lane: int, servers: list[str]) -> Courier:
         number = self._member.rank * self._lanes + lane
-        hello = pb.Hello(job=self._spec.id, worker=number, steps=-1 if self.steps is None else self.steps)
+        steps = -1 if self.steps is None else self.steps
+        hello = pb.Hello(job=self._spec.id, worker=number, steps=steps, incarnation=self._incarnation)
         if self._desk is not None:
             return Courier([LocalLink(self._desk, hello)])
         directory = self._directory()
@@ -286,5 +289,5 @@ class Run:
         for seed in self._trainable.seeds:
             variable = tensor_variable(seed)
             value = variable.numpy()
-            value.flat[0] += self._member.rank * SEED_STRIDE
+            value.flat[0] += (self._member.rank + self._member.size * self._incarnation) * SEED_STRIDE
             variable.assign(value)

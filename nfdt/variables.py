@@ -92,6 +92,8 @@ class Part:
         rate: what to scale the learning rate by.  fresh: given, `gradients` hold the rule's momentum and the
         optimizer's is off (momentum.py).
         """
+        if not positions:
+            return
         variables = [self.trainable[i] for i in positions]
         if fresh is not None:
             with off(self.optimizer, variables, gradients, fresh) as given:

@@ -22,6 +22,7 @@ class Worker:
         self._warm: tuple[str, Any, Any] = ("", None, None)  # digest, Trainable, Step
         self._run: Any = None
         self._job = ""
+        self._incarnation = 0  # how often this rank's worker was replaced in this job
         self._moved = (0, 0)
         self._served: tuple[str, Any] = ("", None)  # digest, Trainable of the server in this process
         self._desk: Any = None
@@ -46,6 +47,7 @@ class Worker:
         kind = command.WhichOneof("kind")
         if kind == "setup":
             self._job = command.job
+            self._incarnation = command.setup.incarnation
             self._set_up(JobSpec.from_proto(command.setup.job), list(command.setup.peers))
         elif kind == "epoch":
             self._desk.start_epoch(command.epoch.epoch, state_of(command.epoch.changed))
@@ -72,7 +74,18 @@ class Worker:
         step = paced(step, self._member.rank, spec.seed)
         trainable.load(spec.state, self._member.blobs)
         self._desk = self._serve(spec) if os.environ.get(HOST_VARIABLE) else None
-        self._run = Run(spec, trainable, step, servers, self._member, self.send, self.failed, self._moved, self._desk)
+        self._run = Run(
+            spec,
+            trainable,
+            step,
+            servers,
+            self._member,
+            self.send,
+            self.failed,
+            moved=self._moved,
+            desk=self._desk,
+            incarnation=self._incarnation,
+        )
         self._run.start()
         self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(self._run.notes))))
 

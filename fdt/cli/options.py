@@ -13,7 +13,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 DEFAULT_WORKERS = 2
 
-TRAINING, REPORTS, SERVER = "Training", "What is shown and kept", "A running server"
+TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "What is shown and kept", "A running server"
 
 
 class Count(click.ParamType[int]):
@@ -74,6 +74,26 @@ def capture_options(function: Decorated) -> Decorated:
             "--allow-replicated",
             is_flag=True,
             help="With replica: train also where a batch cannot be divided; every worker then does all of the work.",
+        ),
+    ]
+    return apply(options, function)
+
+
+def fault_options(function: Decorated) -> Decorated:
+    """--restarts, --min-np."""
+    options = [
+        option(
+            FAULTS,
+            "--restarts",
+            type=Count("a number of replacements", 0),
+            help="How many lost processes are replaced in one `fit` before a loss ends it.  [default: 0]",
+        ),
+        option(
+            FAULTS,
+            "--min-np",
+            type=Count("a number of workers"),
+            metavar="M",
+            help="Once no replacement is left, go on as long as M workers live.  [default: all of -np]",
         ),
     ]
     return apply(options, function)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,15 @@ class Processes(Protocol):
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Ask, wait up to `grace_s`, then kill. Nothing is left running. Stopping twice is fine."""
+        ...
+
+
+@runtime_checkable
+class Restartable(Processes, Protocol):
+    """A task whose processes can be replaced one by one."""
+
+    def restart(self, rank: int) -> None:
+        """End what is left of `rank`'s process and start another in its place."""
         ...
 
 

@@ -19,7 +19,7 @@ class LocalLauncher:
         self._rank_env = rank_env or (lambda rank: {})
 
     def start(self, task: Task) -> "LocalProcesses":
-        return LocalProcesses(task.role, [self._spawn(task, rank) for rank in range(task.count)])
+        return LocalProcesses(task.role, task.count, lambda rank: self._spawn(task, rank))
 
     def _spawn(self, task: Task, rank: int) -> subprocess.Popen[bytes]:
         env = {
@@ -37,12 +37,17 @@ class LocalLauncher:
 class LocalProcesses:
     """One Popen a rank."""
 
-    def __init__(self, role: str, popens: Sequence[subprocess.Popen[bytes]]) -> None:
-        self._role, self._popens = role, popens
+    def __init__(self, role: str, count: int, spawn_rank: Callable[[int], subprocess.Popen[bytes]]) -> None:
+        self._role, self._spawn = role, spawn_rank
+        self._popens = [spawn_rank(rank) for rank in range(count)]
 
     def exits(self) -> list[Exit]:
         codes = [(rank, popen.poll()) for rank, popen in enumerate(self._popens)]
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
+
+    def restart(self, rank: int) -> None:
+        stop_all([self._popens[rank]], 0.0)
+        self._popens[rank] = self._spawn(rank)
 
     def stop(self, grace_s: float = 2.0) -> None:
         stop_all(self._popens, grace_s)

@@ -31,6 +31,8 @@ class Screen(Reporter):
         self._display.event(event)
         if event.WhichOneof("kind") == "failed" and not event.failed.users_code:
             self._show_end_of_log(event.failed.detail)
+        elif event.HasField("fault"):
+            self.note(event.fault.message)
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._display.epoch_end(epoch, logs)

@@ -33,6 +33,7 @@ class Totals:
     bytes_received: int = 0
     staleness: list[tuple[float, float, float, int]] = field(default_factory=list)  # mean, median, largest, steps
     workers: dict[int, Worker] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
 
     def add(self, end: EpochEnd, seconds: float) -> None:
         """One epoch more."""
@@ -72,6 +73,8 @@ class Summary(Reporter):
         kind = event.WhichOneof("kind")
         if kind == "epoch_end":
             self.totals.add(event.epoch_end, self._clock() - self._started)
+        elif kind == "fault":
+            self.totals.faults.append(f"{event.fault.member} {event.fault.action}")
         elif kind == "failed":
             self.failed = True
 
@@ -98,6 +101,7 @@ def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
         "moved": f"{text.nbytes(totals.bytes_sent)} sent, {text.nbytes(totals.bytes_received)} received by workers",
         "staleness": _staleness(totals.staleness),
         **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
+        "lost": ", ".join(totals.faults),
         "logs": logs,
     }
     return {name: value for name, value in found.items() if value}

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Setup(_message.Message):
-    __slots__ = ("job", "peers")
+    __slots__ = ("job", "peers", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     job: _job_pb2.JobSpec
     peers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("epoch", "changed", "stop")
@@ -65,8 +67,16 @@ class Exit(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Leave(_message.Message):
+    __slots__ = ("rank", "incarnation")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    incarnation: int
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("job", "setup", "epoch", "step", "end_epoch", "evaluate", "finish", "feed", "exit")
+    __slots__ = ("job", "setup", "epoch", "step", "end_epoch", "evaluate", "finish", "feed", "exit", "leave")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SETUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +86,7 @@ class Command(_message.Message):
     FINISH_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     job: str
     setup: Setup
     epoch: Epoch
@@ -85,7 +96,8 @@ class Command(_message.Message):
     finish: Finish
     feed: FeedBatch
     exit: Exit
-    def __init__(self, job: _Optional[str] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., feed: _Optional[_Union[FeedBatch, _Mapping]] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, job: _Optional[str] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., feed: _Optional[_Union[FeedBatch, _Mapping]] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Attached(_message.Message):
     __slots__ = ("role", "rank", "pid", "host", "log")
@@ -158,7 +170,7 @@ class StepEnd(_message.Message):
     def __init__(self, step: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., last: bool = ...) -> None: ...
 
 class WorkerShare(_message.Message):
-    __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received", "busy_seconds")
+    __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received", "busy_seconds", "incarnation")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +178,7 @@ class WorkerShare(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     rank: int
     steps: int
     samples: int
@@ -173,7 +186,8 @@ class WorkerShare(_message.Message):
     bytes_sent: int
     bytes_received: int
     busy_seconds: float
-    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
     __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds")
@@ -270,8 +284,18 @@ class Failed(_message.Message):
     users_code: bool
     def __init__(self, message: _Optional[str] = ..., detail: _Optional[str] = ..., users_code: bool = ...) -> None: ...
 
+class Fault(_message.Message):
+    __slots__ = ("message", "member", "action")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    member: str
+    action: str
+    def __init__(self, message: _Optional[str] = ..., member: _Optional[str] = ..., action: _Optional[str] = ...) -> None: ...
+
 class Event(_message.Message):
-    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note")
+    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +309,7 @@ class Event(_message.Message):
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     attached: Attached
@@ -298,4 +323,5 @@ class Event(_message.Message):
     output: Output
     failed: Failed
     note: Note
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ...) -> None: ...
+    fault: Fault
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...

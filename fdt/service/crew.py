@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from fdt import quiet
 from fdt.blobs import LocalBlobs
-from fdt.launch import Exit, Launcher, Processes, Task
+from fdt.launch import Exit, Launcher, Processes, Restartable, Task
 from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
@@ -26,6 +26,7 @@ from fdt.service.losses import explain_loss
 from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
 
 POLL_S = 0.25
+WATCH_S = 1.0  # between looks at the processes, however much the members have to say
 EXPLAIN_S = 5.0  # how long the launcher may take to say how a member was lost
 
 
@@ -33,12 +34,23 @@ EXPLAIN_S = 5.0  # how long the launcher may take to say how a member was lost
 class Outcome:
     """What follows from one input.
 
-    `commands`: (role, rank, command), rank None for all of the role. `drop`: blobs that nobody needs any more.
+    `restart`: (role, rank) of lost members to replace; commands wait for the replacement.  `commands`: (role, rank,
+    command), rank None for all of the role.  `drop`: blobs that nobody needs any more.
     """
 
+    restart: list[tuple[str, int]] = field(default_factory=list)
     commands: list[tuple[str, int | None, Command]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     drop: list[BlobRef] = field(default_factory=list)
+
+    def followed_by(self, other: "Outcome") -> "Outcome":
+        """Both, this one first."""
+        return Outcome(
+            self.restart + other.restart,
+            self.commands + other.commands,
+            self.events + other.events,
+            self.drop + other.drop,
+        )
 
 
 class Coordinator(Protocol):
@@ -53,6 +65,10 @@ class Coordinator(Protocol):
     def from_client(self, command: Command) -> Outcome: ...
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome: ...
+
+    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
+        """A member is gone; `failure` says how. Rank None where nobody can tell which."""
+        ...
 
     def fail(self, failure: Failed) -> Outcome: ...
 
@@ -85,7 +101,9 @@ class Crew:
         self.hub = Hub(engine, run_dir, blobs)
         self._run_dir, self._blobs, self._launches = run_dir, blobs, launches
         self._processes: list[Processes] = []
+        self._lost: set[tuple[str, int]] = set()  # members whose end has been dealt with
         self._warm = False  # they have trained a job
+        self._watched = 0.0  # time.monotonic() of the last look at the processes
         self._held: list[BlobRef] = []  # the blobs of the client's job, which it drops unless it is gone
 
     def start(self) -> None:
@@ -93,6 +111,7 @@ class Crew:
         if self._warm and self._exits():
             self.end()
         if not self._processes:
+            self._lost.clear()
             self.hub.forget_members()
             self._launch()
 
@@ -143,18 +162,37 @@ class Crew:
 
     def _react(self, coordinator: Coordinator, conversation: object) -> Outcome | None:
         """The outcome of the next thing that happens; None when the client is gone."""
-        try:
-            happened = self.hub.inbox.get(timeout=POLL_S)
-        except queue.Empty:
-            exits = self._exits()
-            return coordinator.fail(self._explain(exits[0].role, exits[0].rank, exits[0].cause)) if exits else Outcome()
+        happened = self._next()
+        if isinstance(happened, Exit):
+            return self._lose(coordinator, happened.role, happened.rank, happened.cause)
         if isinstance(happened, Arrival):
-            if isinstance(happened.what, Lost):
-                return coordinator.fail(self._explain(happened.role, happened.rank, None))
-            return coordinator.from_member(happened.role, happened.rank, happened.what)
+            return self._from_member(coordinator, happened)
         if isinstance(happened, _FromClient) and happened.conversation is conversation:
             return None if happened.command is None else self._from_client(coordinator, happened.command)
         return Outcome()  # an earlier conversation's last word
+
+    def _next(self) -> object:
+        """What a member or the client says; the end of a process, soon; None when nothing happens."""
+        try:
+            if time.monotonic() - self._watched < WATCH_S:
+                return self.hub.inbox.get(timeout=POLL_S)
+        except queue.Empty:
+            pass
+        self._watched = time.monotonic()
+        return next(iter(self._news()), None)
+
+    def _from_member(self, coordinator: Coordinator, arrival: Arrival) -> Outcome:
+        role, rank, what = arrival.role, arrival.rank, arrival.what
+        if not isinstance(what, Lost):
+            return coordinator.from_member(role, rank, what)
+        return self._lose(coordinator, role, rank) if self.hub.holds(role, rank, what.outbox) else Outcome()
+
+    def _lose(self, coordinator: Coordinator, role: str, rank: int | None, cause: str | None = None) -> Outcome:
+        failure = self._explain(role, rank, cause)
+        if rank is not None:
+            self._lost.add((role, rank))
+            self.hub.forget(role, rank)
+        return coordinator.lost(role, rank, failure)
 
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
         if command.HasField("setup"):
@@ -162,6 +200,8 @@ class Crew:
         return coordinator.from_client(command)
 
     def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
+        for member in outcome.restart:
+            self._restart(*member)
         sizes = {task.role: task.count for _, task in self._launches}
         for role, rank, command in outcome.commands:
             if rank is None:
@@ -175,14 +215,24 @@ class Crew:
         for ref in refs:
             self._blobs.drop(ref)
 
+    def _restart(self, role: str, rank: int) -> None:
+        for (_, task), running in zip(self._launches, self._processes, strict=True):
+            if task.role == role and isinstance(running, Restartable):
+                running.restart(rank)
+                self._lost.discard((role, rank))
+
     def _exits(self) -> list[Exit]:
         return [exit_ for running in self._processes for exit_ in running.exits()]
+
+    def _news(self) -> list[Exit]:
+        """Ends of processes that nobody has dealt with."""
+        return [e for e in self._exits() if e.rank is None or (e.role, e.rank) not in self._lost]
 
     def _explain(self, role: str, rank: int | None, cause: str | None) -> Failed:
         """Name the member, how it ended and the end of its log."""
         deadline = time.monotonic() + EXPLAIN_S
         while cause is None and time.monotonic() < deadline:
-            mine = [e for e in self._exits() if e.role == role and e.rank in (rank, None)] or self._exits()
+            mine = [e for e in self._news() if e.role == role and e.rank in (rank, None)] or self._news()
             if mine:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:

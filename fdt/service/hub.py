@@ -20,10 +20,14 @@ from fdt.service.auth import new_token
 from fdt.service.blobs import BlobServicer
 from fdt.service.transport import bind, new_server
 
+Outbox = queue.SimpleQueue[Command | None]
+
 
 @dataclass(frozen=True)
 class Lost:
-    """A member's stream ended although nobody had told it to exit."""
+    """A member's stream ended although nobody had told it to exit. `outbox`: that member's, not its replacement's."""
+
+    outbox: Outbox
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,6 @@ class Arrival:
     role: str
     rank: int
     what: Event | Lost
-
-
-Outbox = queue.SimpleQueue[Command | None]
 
 
 class Hub(training_pb2_grpc.MemberServiceServicer):
@@ -67,6 +68,18 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
     def expect_leave(self) -> None:
         """From now on a stream that ends is no loss."""
         self._leaving = True
+
+    def holds(self, role: str, rank: int, outbox: Outbox) -> bool:
+        """Whether it is the present member's."""
+        return self._outboxes.get((role, rank)) is outbox
+
+    def forget(self, role: str, rank: int) -> None:
+        """Drop the outbox of a member that is gone: what is sent from now on waits for its replacement."""
+        with self._lock:
+            outbox = self._outboxes.pop((role, rank), None)
+            self.attached.pop((role, rank), None)
+        if outbox is not None:
+            outbox.put(None)
 
     def forget_members(self) -> None:
         """Drop outboxes and inbox: the members are gone and others will attach in their place."""
@@ -112,8 +125,8 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
 
     def _ended(self, role: str, rank: int, outbox: Outbox) -> None:
         outbox.put(None)
-        if not self._leaving and self._outboxes.get((role, rank)) is outbox:
-            self.inbox.put(Arrival(role, rank, Lost()))
+        if not self._leaving and self.holds(role, rank, outbox):
+            self.inbox.put(Arrival(role, rank, Lost(outbox)))
 
     def _outbox(self, role: str, rank: int) -> Outbox:
         with self._lock:

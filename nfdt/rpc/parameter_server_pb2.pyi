@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("job", "worker", "steps", "push_file", "pull_file")
+    __slots__ = ("job", "worker", "steps", "push_file", "pull_file", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     PUSH_FILE_FIELD_NUMBER: _ClassVar[int]
     PULL_FILE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     steps: int
     push_file: str
     pull_file: str
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., steps: _Optional[int] = ..., push_file: _Optional[str] = ..., pull_file: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., steps: _Optional[int] = ..., push_file: _Optional[str] = ..., pull_file: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Next(_message.Message):
     __slots__ = ()

@@ -48,10 +48,13 @@ def rule(k: int = 0) -> Rule:
     def leave(now: Round, mine: State, worker: int) -> Round:
         return replace(now, members=now.members - {worker})
 
+    def join(now: Round, worker: int) -> Round:
+        return replace(now, members=now.members | {worker})
+
     def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
         return (Update(now.mean) if now.mean is not None else None), Round(now.members, now.number + 1)
 
-    return Rule(init, pull, push, leave, flush, waits=True)
+    return Rule(init, pull, push, leave, join, flush, waits=True)
 
 
 def _add(now: Round, push: Push) -> Round:

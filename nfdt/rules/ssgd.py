@@ -38,10 +38,13 @@ def rule() -> Rule:
     def leave(now: Round, mine: State, worker: int) -> Round:
         return Round(now.members - {worker}, now.arrived, now.mean, now.samples)
 
+    def join(now: Round, worker: int) -> Round:
+        return Round(now.members | {worker}, now.arrived, now.mean, now.samples)
+
     def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
         return (Update(now.mean) if now.mean is not None else None), Round(now.members)
 
-    return Rule(init, pull, push, leave, flush, waits=True)
+    return Rule(init, pull, push, leave, join, flush, waits=True)
 
 
 def _add(now: Round, push: Push) -> Round:

@@ -37,7 +37,10 @@ def rule(bound: int = 3) -> Rule:
     def leave(clocks: Clocks, mine: State, worker: int) -> Clocks:
         return Clocks({other: clock for other, clock in clocks.of.items() if other != worker})
 
+    def join(clocks: Clocks, worker: int) -> Clocks:
+        return Clocks({**clocks.of, worker: min(clocks.of.values(), default=0)})
+
     def flush(clocks: Clocks, params: Tree) -> tuple[Update | None, Clocks]:
         return None, Clocks(dict.fromkeys(clocks.of, 0))  # the slowest has no batch left: nobody waits for it
 
-    return Rule(init, pull, push, leave, flush, waits=True)
+    return Rule(init, pull, push, leave, join, flush, waits=True)

@@ -51,6 +51,8 @@ class Server:
             self._desk.step(_state(command.step.changed))
         elif kind == "end_epoch":
             self._desk.stop_epoch()
+        elif kind == "leave" and command.job == self._job:
+            self._desk.lose(command.leave.rank, command.leave.incarnation)
         elif kind == "finish":
             self._desk.finish()
             self._send(Event(finished=Finished()))

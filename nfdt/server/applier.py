@@ -153,7 +153,7 @@ class ModelApplier:
         grad = tape.lift(self._whole(arrived))
         push = Push(worker, grad, before=before, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
-        volatile = range(grad[0].node, grad[-1].node + 1)
+        volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
         program = replace(self._program(tape, update, kept, arrived), first=len(SCALARS), volatile=volatile)
         shared, mine = lower(kept, self._run(program, arrived.changes))
         return update is not None, shared, mine

@@ -41,7 +41,7 @@ class Applier(Protocol):
 class Logged:
     """One call of the rule. Replayed in order by the shards that follow, it gives the same decisions there."""
 
-    kind: Literal["pull", "push", "leave", "flush"]
+    kind: Literal["pull", "push", "leave", "join", "flush"]
     worker: int = -1
     push: int = 0
     tau: int = 0
@@ -96,6 +96,13 @@ class Core:
     def leave(self, worker: int) -> None:
         self.log.append(Logged("leave", worker))
         self.shared = self.rule.leave(self.shared, self.slots.pop(worker).mine, worker)
+
+    def join(self, worker: int) -> None:
+        """`worker` begins, or begins anew: what it pushes next is its first push."""
+        self.log.append(Logged("join", worker))
+        _, mine = self.applier.init(self.rule, self.workers)
+        self.slots[worker] = Slot(mine, self.version)
+        self.shared = self.rule.join(self.shared, worker)
 
     def flush(self) -> bool:
         """Have the rule apply what it holds. True when it did."""

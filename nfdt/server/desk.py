@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fdt.job import BatchHooks, State
-from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd
+from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import Array
 from nfdt.metrics import add_up
@@ -53,7 +53,8 @@ class Desk:
         self.policy = Policy(Core(job.rule, job.applier, workers * job.lanes), None, lock_step=hooks != BatchHooks.NONE)
         self._send_event = send
         self._lanes = job.lanes
-        self._metrics: dict[int, list[Array]] = {}  # lock step: by worker
+        self._incarnations: dict[int, int] = {}  # by rank, of workers that were replaced
+        self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
         self._ended = -1  # the last epoch that is over
         self._lock = threading.Lock()
         self._replies: dict[int, Inbox] = {}
@@ -62,32 +63,47 @@ class Desk:
 
     # -- sessions --------------------------------------------------------------------------------------------
 
-    def open(self, worker: int, steps: int | None) -> Replies:
-        """A worker's session begins, or begins anew."""
+    def open(self, worker: int, steps: int | None, incarnation: int = 0) -> Replies:
+        """A worker's session begins, or begins anew; its queue is what it then says its words with."""
         replies: Replies = queue.SimpleQueue()
-        self.connect(worker, steps, replies)
+        with self._lock:
+            if not self._admit(worker // self._lanes, incarnation):
+                replies.put(None)
+                return replies
+            before = self._replies.get(worker)
+            self._connect(worker, steps, replies)
+        if before is not None:
+            before.put(None)
         return replies
 
     def connect(self, worker: int, steps: int | None, inbox: Inbox) -> None:
         """As `open`, with an inbox of the worker's own."""
         with self._lock:
-            self.policy.steps = steps
-            self._replies[worker] = inbox
+            self._connect(worker, steps, inbox)
 
-    def ask(self, worker: int) -> None:
-        self._do(lambda: self.policy.ask(worker))
+    def ask(self, worker: int, session: Replies | None = None) -> None:
+        """`session`: the worker's queue; what comes by one that was replaced is passed over. So for all of these."""
+        self._hear(worker, session, lambda: self.policy.ask(worker))
 
-    def push(self, worker: int, message: pb.Push, gradient: Gradient) -> bool:
+    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
         """True: an answer comes by the queue."""
         note = Note(dict(message.logs), message.metrics)
-        self._do(lambda: self.policy.push(Pushed(worker, message.push, message.batch, gradient, note)))
+        pushed = Pushed(worker, message.push, message.batch, gradient, note)
+        self._hear(worker, session, lambda: self.policy.push(pushed))
         return True
 
-    def end_of_data(self, worker: int, batch: int) -> None:
-        self._do(lambda: self.policy.end_of_data(worker, batch))
+    def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
+        self._hear(worker, session, lambda: self.policy.end_of_data(worker, batch))
 
     def leave(self, worker: int) -> None:
         self._do(lambda: self.policy.leave(worker))
+
+    def lose(self, rank: int, incarnation: int) -> None:
+        """This worker's process is gone: none of its lanes says anything any more."""
+        with self._lock:
+            if self._incarnations.get(rank, 0) <= incarnation:
+                self._incarnations[rank] = incarnation + 1
+                self._leave(rank)
 
     def follow(self) -> Log:
         """Everything that was and will be logged; None ends it."""
@@ -129,7 +145,41 @@ class Desk:
             for log in self._followers:
                 log.put(None)
 
+    # -- who is there ----------------------------------------------------------------------------------------
+
+    def _admit(self, rank: int, incarnation: int) -> bool:
+        """Whether a worker may begin. One that takes another's place ends that one here."""
+        known = self._incarnations.get(rank, 0)
+        if incarnation < known:
+            return False
+        if incarnation > known:
+            self._incarnations[rank] = incarnation
+            self._leave(rank)
+        for lane in self._lanes_of(rank):
+            if lane not in self.policy.core.slots:
+                self._carry_out(self.policy.join(lane))
+        return True
+
+    def _leave(self, rank: int) -> None:
+        for lane in self._lanes_of(rank):
+            self._carry_out(self.policy.leave(lane))
+            replies = self._replies.pop(lane, None)
+            if replies is not None:
+                replies.put(None)
+
+    def _lanes_of(self, rank: int) -> range:
+        return range(rank * self._lanes, (rank + 1) * self._lanes)
+
+    def _connect(self, worker: int, steps: int | None, inbox: Inbox) -> None:
+        self.policy.steps = steps
+        self._replies[worker] = inbox
+
     # -- carrying out ----------------------------------------------------------------------------------------
+
+    def _hear(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
+        with self._lock:
+            if session is None or self._replies.get(worker) is session:
+                self._carry_out(event())
 
     def _do(self, event: Callable[[], list[Instruction]]) -> None:
         with self._lock:
@@ -152,6 +202,8 @@ class Desk:
         extra = describe_staleness(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
+        ranks = sorted({worker // self._lanes for worker in done.workers})
+        end.workers.extend(WorkerShare(rank=rank, incarnation=self._incarnations.get(rank, 0)) for rank in ranks)
         self._metrics.clear()
         self._send_event(epoch_end(self.job, end))
         if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
@@ -159,7 +211,8 @@ class Desk:
 
     def _step_end(self, done: StepDone) -> Event:
         note: Note = done.note
-        self._metrics[done.worker // self._lanes] = [a.copy() for a in self.job.blobs.get_arrays(note.metrics)]
+        arrays, rank = self.job.blobs.get_arrays(note.metrics), done.worker // self._lanes
+        self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
         self.job.blobs.drop(note.metrics)
         end = StepEnd(step=done.step, logs=note.logs, metrics=self._sum_metrics(), last=done.last)
         if self._with_state:

@@ -31,22 +31,29 @@ class FollowingDesk:
 
     # -- sessions --------------------------------------------------------------------------------------------
 
-    def open(self, worker: int, steps: int | None) -> Replies:
+    def open(self, worker: int, steps: int | None, incarnation: int = 0) -> Replies:
+        replies: Replies = queue.SimpleQueue()
         with self._lock:
-            self._replies[worker] = queue.SimpleQueue()
-            return self._replies[worker]
+            before, self._replies[worker] = self._replies.get(worker), replies
+        if before is not None:
+            before.put(None)
+        return replies
 
-    def ask(self, worker: int) -> None:
+    def ask(self, worker: int, session: Replies | None = None) -> None:
         """What shard 0 decided comes by the queue."""
 
-    def push(self, worker: int, message: pb.Push, gradient: Gradient) -> bool:
+    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
         """False: staged; nothing comes by the queue for it."""
         with self._lock:
-            self._staged[worker] = gradient
+            if session is None or self._replies.get(worker) is session:
+                self._staged[worker] = gradient
         return False
 
-    def end_of_data(self, worker: int, batch: int) -> None:
+    def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
         """Shard 0's business."""
+
+    def lose(self, rank: int, incarnation: int) -> None:
+        """Shard 0's business: what follows from it is in the log."""
 
     # -- the engine's commands, and shard 0's log ------------------------------------------------------------
 
@@ -87,6 +94,14 @@ class FollowingDesk:
 
     def _leave(self, entry: pb.Logged) -> None:
         self.core.leave(entry.worker)
+
+    def _join(self, entry: pb.Logged) -> None:
+        """What was sent to the one whose place it takes is not for this worker."""
+        with self._lock:
+            replies = self._replies.get(entry.worker, queue.SimpleQueue())
+            while not replies.empty():
+                replies.get()
+        self.core.join(entry.worker)
 
     def _flush(self, entry: pb.Logged) -> None:
         self.core.flush()

@@ -54,10 +54,13 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EpochDone:
+    """`workers`: those who take part, and are told or will be."""
+
     epoch: int
     steps: int
     samples: int
     staleness: Counter[int]
+    workers: tuple[int, ...] = ()
 
 
 Instruction = Send | EpochOver | Release | StepDone | EpochDone
@@ -113,6 +116,8 @@ class Policy:
 
     def ask(self, worker: int) -> list[Instruction]:
         """`worker` wants weights and a batch. One that was away when an epoch ended is told so first."""
+        if worker not in self.core.slots:
+            return []
         self.absent.discard(worker)
         self._computing.discard(worker)
         if worker in self._missed and not self.finished:
@@ -121,7 +126,9 @@ class Policy:
         return self._settle()
 
     def push(self, pushed: Pushed) -> list[Instruction]:
-        """A gradient, and the wish for the next weights."""
+        """A gradient, and the wish for the next weights. Of a worker that has left: nothing."""
+        if pushed.worker not in self.core.slots:
+            return []
         if self._gate_open:
             self._take(pushed)
         else:
@@ -154,6 +161,8 @@ class Policy:
 
     def leave(self, worker: int) -> list[Instruction]:
         """`worker` is gone; its batches go to others."""
+        if worker not in self.core.slots:
+            return []
         self._asking.pop(worker, None)
         self._computing.discard(worker)
         self._missed.pop(worker, None)
@@ -161,6 +170,11 @@ class Policy:
         self.core.leave(worker)
         if self.epoch:
             self.epoch.ledger.take_back(worker)
+        return self._settle()
+
+    def join(self, worker: int) -> list[Instruction]:
+        """`worker` begins, perhaps in the place of one that left. It has said nothing yet."""
+        self.core.join(worker)
         return self._settle()
 
     def finish(self) -> list[Instruction]:
@@ -236,7 +250,8 @@ class Policy:
         self.core.flush()
         self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
-        self._out.append(EpochDone(epoch.number, epoch.ledger.done, epoch.samples, epoch.staleness))
+        there = tuple(self._present())
+        self._out.append(EpochDone(epoch.number, epoch.ledger.done, epoch.samples, epoch.staleness, there))
         self.epoch = None
 
     def _reply_all(self, reply: Callable[[int], Instruction]) -> None:

@@ -28,10 +28,10 @@ SETUP_S = 600.0  # how long a session may wait for its job to be built
 class AnyDesk(Protocol):
     job: ServedJob
 
-    def open(self, worker: int, steps: int | None) -> Replies: ...
-    def ask(self, worker: int) -> None: ...
-    def push(self, worker: int, message: pb.Push, gradient: Gradient) -> bool: ...
-    def end_of_data(self, worker: int, batch: int) -> None: ...
+    def open(self, worker: int, steps: int | None, incarnation: int = 0) -> Replies: ...
+    def ask(self, worker: int, session: Replies | None = None) -> None: ...
+    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool: ...
+    def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None: ...
 
 
 class Service:
@@ -99,7 +99,7 @@ class Session:
         push, pull = (_file(directory, name) if self.shared else None for name in (hello.push_file, hello.pull_file))
         self._incoming = Buffer(self._layout.push, push)
         self._outgoing = Buffer(self._layout.pull, pull) if self.shared else None
-        self._replies = desk.open(hello.worker, None if hello.steps < 0 else hello.steps)
+        self._replies = desk.open(hello.worker, None if hello.steps < 0 else hello.steps, hello.incarnation)
         self._loads = 0
 
     def end(self) -> None:
@@ -122,11 +122,12 @@ class Session:
         """True when the answer comes by the queue."""
         kind = message.WhichOneof("kind")
         if kind == "push":
-            return self._desk.push(self._worker, message.push, self._gradient(message.push, requests))
+            gradient = self._gradient(message.push, requests)
+            return self._desk.push(self._worker, message.push, gradient, self._replies)
         if kind == "end":
-            self._desk.end_of_data(self._worker, message.end.batch)
+            self._desk.end_of_data(self._worker, message.end.batch, self._replies)
         else:
-            self._desk.ask(self._worker)
+            self._desk.ask(self._worker, self._replies)
         return True
 
     def _gradient(self, push: pb.Push, requests: Iterator[bytes]) -> Gradient:

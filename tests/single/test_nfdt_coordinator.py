@@ -5,7 +5,7 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.job import FEED_WINDOW
-from fdt.rpc.job_pb2 import State
+from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import (
     Command,
     Epoch,
@@ -19,6 +19,7 @@ from fdt.rpc.session_pb2 import (
     Ready,
     Setup,
     Step,
+    WorkerShare,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from nfdt.coordinator import ServersCoordinator
@@ -33,6 +34,13 @@ class Room:
         self.coordinator = ServersCoordinator(workers, [f"ps{s}" for s in range(servers)], self.blobs)
         self.client(setup=Setup())
 
+    def allow(self, **options):
+        """Another job, with these options."""
+        self.client(setup=Setup(job=JobSpec(options=options)))
+
+    def lose(self, role, rank):
+        return self.coordinator.lost(role, rank, Failed(message=f"{role} {rank} was lost"))
+
     def client(self, **kind):
         return self.coordinator.from_client(Command(job="j", **kind))
 
@@ -45,6 +53,7 @@ class Room:
     def end(self, role, rank, epoch=0, **more):
         if role == "server":
             more["state"] = State(model=self.put(1.0), optimizer=self.put(2.0))
+            more.setdefault("workers", [WorkerShare(rank=w) for role, w in self.members if role == "worker"])
         else:
             more["metrics"] = self.put(rank + 1.0)
         return self.say(role, rank, epoch_end=EpochEnd(epoch=epoch, **more))
@@ -138,7 +147,58 @@ def test_a_server_in_the_workers_process(tmp_path):
     assert room.say("worker", 0, ready=Ready(steps_per_epoch=3)).events
     assert [c[0] for c in room.client(epoch=Epoch(epoch=0)).commands] == ["worker"]
     state = State(model=room.put(1.0), optimizer=room.put(2.0))
-    assert not room.say("worker", 0, epoch_end=EpochEnd(state=state, steps=3)).events
+    there = [WorkerShare(rank=0)]
+    assert not room.say("worker", 0, epoch_end=EpochEnd(state=state, steps=3, workers=there)).events
     assert room.end("worker", 0).events[0].epoch_end.state == state
     assert [c[0] for c in room.client(finish=Finish()).commands] == ["worker"]
     assert room.say("worker", 0, finished=Finished()).events and room.coordinator.done
+
+
+def test_a_lost_worker_is_the_end_unless_it_may_be_replaced(room):
+    assert room.lose("worker", 1).events[0].failed.message == "worker 1 was lost"
+    assert room.coordinator.failed
+
+
+def test_a_replacement_gets_the_job_and_the_servers_are_told(room):
+    room.allow(restarts="1")
+    outcome = room.lose("worker", 1)
+    assert outcome.restart == [("worker", 1)]
+    (leave, setup) = outcome.commands
+    assert (leave[0], leave[2].leave.rank, leave[2].leave.incarnation) == ("server", 1, 0)
+    assert (setup[:2], setup[2].setup.incarnation, setup[2].setup.peers) == (("worker", 1), 1, ["ps0"])
+    assert outcome.events[0].fault.action == "replaced"
+    assert room.lose("worker", 1).events[0].HasField("failed"), "there is one replacement only"
+
+
+def test_an_epoch_waits_for_those_who_were_there_at_its_end_and_still_are(room):
+    room.allow(restarts="1", min_np="1")
+    room.client(epoch=Epoch(epoch=0))
+    room.end("server", 0, steps=3)
+    room.end("worker", 0, samples=10)
+    assert room.lose("worker", 1).events[1].epoch_end.steps == 3, "its replacement was not there"
+    room.client(epoch=Epoch(epoch=1))
+    room.end("worker", 0, epoch=1)
+    there = [WorkerShare(rank=0), WorkerShare(rank=1, incarnation=1)]
+    assert not room.end("server", 0, epoch=1, workers=there).events
+    assert room.lose("worker", 1).events[1].HasField("epoch_end")
+
+
+def test_a_worker_lost_at_the_very_end_is_not_waited_for(room):
+    room.allow(restarts="5")
+    room.client(finish=Finish())
+    room.say("server", 0, finished=Finished())
+    room.say("worker", 0, finished=Finished())
+    outcome = room.lose("worker", 1)
+    assert not outcome.restart and outcome.events[-1].HasField("finished") and room.coordinator.done
+
+
+def test_a_worker_lost_before_the_job_came_is_replaced_with_the_job(tmp_path):
+    coordinator = ServersCoordinator(2, ["ps0"], LocalBlobs(tmp_path))
+    assert not coordinator.lost("worker", 0, Failed()).events
+    setup = Command(job="j", setup=Setup(job=JobSpec(options={"restarts": "1"})))
+    assert coordinator.from_client(setup).restart == [("worker", 0)]
+
+
+def test_what_the_client_draws_is_gone_with_the_worker_that_had_it(room):
+    room.client(setup=Setup(job=JobSpec(options={"restarts": "1"}, data={"feed": {"name": "x"}})))
+    assert room.lose("worker", 1).events[0].HasField("failed")

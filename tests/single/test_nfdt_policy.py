@@ -171,3 +171,20 @@ def test_the_last_batch_goes_to_whoever_is_free_but_never_back():
     assert ledger.steal(1) == 3
     assert (ledger.hand(0), ledger.hand(1)) == ((0,), (3,))
     assert ledger.steal(0) is None
+
+
+@pytest.mark.parametrize("rule", rulebook.names())
+def test_one_that_joins_in_place_of_one_that_left_is_dealt_batches_again(rule):
+    loop = Loop(rule, workers=2, steps=9)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    done = [loop.push(1)]
+    loop.hands.pop(1, None)
+    loop.take(loop.policy.leave(1))
+    assert not loop.policy.push(Pushed(1, 2, 3, Gradient([START], 1))), "its last words come too late"
+    loop.take(loop.policy.join(1))
+    loop.pushes[1] = 0
+    loop.take(loop.policy.ask(1))
+    assert sorted(done + loop.run()) == list(range(9))
+    (over,) = loop.of(EpochDone)
+    assert (over.steps, over.workers) == (9, (0, 1))

@@ -1,0 +1,40 @@
+"""Which workers a job has: lost ones are replaced up to `--restarts` times, then done without down to `--min-np`."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What follows from a worker's loss, in the words that the user reads."""
+
+    REPLACED = "replaced"
+    LEFT_OUT = "not replaced"
+    TOO_FEW = "too few are left"
+
+
+@dataclass
+class Roster:
+    """`workers`: how many begin.  `restarts`: how many losses are made good.  `least`: how few may go on, 0 for all."""
+
+    workers: int
+    restarts: int = 0
+    least: int = 0
+    used: int = 0
+    incarnations: dict[int, int] = field(default_factory=dict)  # by rank, of all that are there or about to be
+
+    def __post_init__(self) -> None:
+        self.least = self.least or self.workers
+        self.incarnations = dict.fromkeys(range(self.workers), 0)
+
+    def lose(self, rank: int, *, over: bool) -> Verdict:
+        """`over`: the job is, and needs no replacement."""
+        if not over and self.used < self.restarts:
+            self.used += 1
+            self.incarnations[rank] += 1
+            return Verdict.REPLACED
+        del self.incarnations[rank]
+        return Verdict.LEFT_OUT if over or len(self.incarnations) >= self.least else Verdict.TOO_FEW
+
+    def has(self, rank: int, incarnation: int) -> bool:
+        """Whether that very process is there, as far as anybody knows."""
+        return self.incarnations.get(rank) == incarnation

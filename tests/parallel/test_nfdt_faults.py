@@ -1,0 +1,129 @@
+"""Members of an NFDT engine, killed while they train: every sample is in the weights once, or the error is the one
+promised."""
+
+import os
+import queue
+import secrets
+import signal
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from client_shim.capture.program import capture_program  # noqa: E402
+from fdt import structure  # noqa: E402
+from fdt.job import ArrayData, FitArguments, JobSpec, State  # noqa: E402
+from fdt.keras import named  # noqa: E402
+from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup  # noqa: E402
+from fdt.trainable import Trainable  # noqa: E402
+from nfdt.engine import NfdtEngine  # noqa: E402
+
+pytestmark = pytest.mark.timeout(240)
+
+ROWS = 256
+
+
+def mean_output(y_true, y_pred):
+    return keras.ops.mean(y_pred)
+
+
+def counting_model():
+    """Its weight i is minus the number of times that row i was applied, whatever the order: gradients are constant."""
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.layers.Input((ROWS,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(1.0), mean_output)
+    model.set_weights([np.zeros((ROWS, 1), np.float32)])
+    model.optimizer.build(model.trainable_variables)
+    spec = (tf.TensorSpec((None, ROWS), tf.float32), tf.TensorSpec((None,), tf.float32), None)
+    named("keras").build(model, spec)
+    return model
+
+
+class Run:
+    """One job that counts, epoch by epoch; members are killed between two events."""
+
+    def __init__(self, engine, **options):
+        self.engine, self.model, blobs = engine, counting_model(), engine.blobs
+        self.trainable = Trainable(named("keras"), self.model)
+        skeleton, leaves = structure.flatten((np.eye(ROWS, dtype=np.float32), np.zeros(ROWS, np.float32)))
+        groups = (self.trainable.model_arrays(), self.trainable.optimizer_arrays())
+        spec = JobSpec(
+            id=secrets.token_hex(4),
+            program=capture_program(self.trainable.flavor, self.model, blobs),
+            state=State(*(blobs.put_arrays(arrays) for arrays in groups)),
+            data=ArrayData(blobs.put_arrays(leaves), skeleton, ROWS),
+            fit=FitArguments(batch_size=1, epochs=1000),
+            seed=1,
+            options={"rule": "asgd", **options},
+        )
+        self.job = spec.id
+        self.commands, self.faults, self.epochs = queue.SimpleQueue(), [], 0
+        self.events = engine.train(iter(self.commands.get, None))
+        self.say(setup=Setup(job=spec.to_proto()))
+        self.until("ready")
+
+    def say(self, **kind):
+        self.commands.put(Command(job=self.job, **kind))
+
+    def until(self, wanted):
+        for event in self.events:
+            kind = event.WhichOneof("kind")
+            if kind == "fault":
+                self.faults.append(event.fault)
+            if kind == wanted:
+                return getattr(event, kind)
+            assert kind != "failed", event.failed.message + event.failed.detail
+        raise AssertionError(f"the events ended before {wanted}")
+
+    def epoch(self, *kill):
+        """One epoch, in which the named members are killed; every row must have been applied once more."""
+        self.say(epoch=Epoch(epoch=self.epochs))
+        if kill:
+            self.until("progress")
+        for role, rank in kill:
+            os.kill(self.engine._crew.hub.attached[role, rank].pid, signal.SIGKILL)
+        end = self.until("epoch_end")
+        self.epochs += 1
+        self.trainable.load(State(end.state.model, end.state.optimizer), self.engine.blobs)
+        np.testing.assert_array_equal(self.model.get_weights()[0], -float(self.epochs))
+        assert (end.steps, end.samples) == (ROWS, ROWS)
+        assert int(self.model.optimizer.iterations) == ROWS * self.epochs
+        return end
+
+    def finish(self):
+        self.say(finish=Finish())
+        self.until("finished")
+        list(self.events)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    engine = NfdtEngine(2, tmp_path_factory.mktemp("engine"), ps=2)
+    engine.start()
+    yield engine
+    engine.stop()
+    assert not engine.blobs.directory.exists()
+
+
+def test_a_killed_worker_is_replaced_and_every_sample_is_applied_once(engine):
+    run = Run(engine, restarts="1", overlap="on")  # two lanes a worker
+    run.epoch(("worker", 1))
+    (fault,) = run.faults
+    assert (fault.member, fault.action) == ("worker 1", "replaced")
+    assert "SIGKILL" in fault.message and "replacement 1 of 1 starts" in fault.message
+    while 1 not in [share.rank for share in run.epoch().workers if share.steps]:
+        assert run.epochs < 500, "the replacement has not come"
+    run.finish()
+
+
+def test_with_no_replacement_left_the_others_go_on_down_to_min_np(engine):
+    run = Run(engine, min_np="1")
+    run.epoch(("worker", 0))
+    assert [fault.action for fault in run.faults] == ["not replaced"]
+    assert [share.rank for share in run.epoch().workers] == [1]
+    run.say(epoch=Epoch(epoch=run.epochs))
+    run.until("progress")
+    os.kill(engine._crew.hub.attached["worker", 1].pid, signal.SIGKILL)
+    assert "worker 1 was lost" in run.until("failed").message

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from fdt.cli.hosts import chosen_hosts, hosts_options, report_hosts
 from fdt.environment import cores
 
 GIB = 2**30
@@ -148,8 +150,11 @@ def make_command(engine: str, checks: Callable[[], list[Check]]) -> click.Comman
     """`<engine> doctor`: exit code 0 when all that `engine` needs is there, else 1."""
 
     @click.command("doctor", help=f"Show what this machine has of what {engine} needs, and what to do about the rest.")
-    def doctor() -> None:
-        if not report(f"{engine} doctor", checks()):
+    @hosts_options
+    def doctor(**given: Any) -> None:
+        hosts = chosen_hosts(given)
+        good = report_hosts(engine, hosts) if hosts else report(f"{engine} doctor", checks())
+        if not good:
             raise SystemExit(1)
 
     return doctor

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fdt.cli.certs import certs_command
+from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
+    TLS_OPTIONS,
     TRAINING,
     Count,
     apply,
@@ -21,7 +24,7 @@ from fdt.cli.options import (
 )
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import Request, run
-from fdt.cli.serve import address_of, serve
+from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
@@ -39,7 +42,7 @@ RANKS, NUMBERS, ALGORITHM = "Ranks", "What is computed", "The algorithm"
 JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
-REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
+REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 PER_WORKER_RULES = ("allreduce", "local_sgd")  # the others cut the script's own batches
 
@@ -181,11 +184,15 @@ def number_options(function: Decorated) -> Decorated:
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     """HFDT's engine by its options, once the directory of its logs is known."""
     chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
+    hosts = chosen_hosts(given)
+    if hosts and given["launcher"] == "gloo":
+        raise UsageError("hosts are started on by mpirun: leave --launcher out. Received: --launcher gloo")
 
     def make(logs: Path) -> "HfdtEngine":
         from hfdt.engine import HfdtEngine
 
-        return HfdtEngine(given["workers"] or DEFAULT_WORKERS, logs, **chosen)
+        workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
+        return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers))
 
     return make
 
@@ -198,6 +205,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @capture_options
 @rule_options
 @number_options
+@hosts_options
 @rank_options
 @report_options
 @server_options
@@ -210,7 +218,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
     request = Request(NAME, **{name: given[name] for name in REQUEST})
-    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS) if name not in REPLICA_OPTIONS]
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *HOST_OPTIONS) if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
         options = job_options(given, REPLICA_OPTIONS)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank)
@@ -241,13 +249,15 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @main.command("serve")
 @workers_option
 @listen_options
+@hosts_options
 @rank_options
 @option("What is shown and kept", "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' logs.")
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers that train for one `hfdt run --server` after another, until Ctrl-C."""
-    return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given))
+    return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
 
 
+main.add_command(certs_command)
 main.add_command(doctor_command)
 
 
@@ -265,7 +275,7 @@ def _check(given: dict[str, Any]) -> None:
     if given["fp16_allreduce"] and rule != "allreduce":
         raise UsageError(f"--fp16-allreduce goes with rule allreduce. Received: rule {rule}")
     if given["server"]:
-        for name in RANK_OPTIONS:
+        for name in (*RANK_OPTIONS, *HOST_OPTIONS):
             if given[name]:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(f"{flag} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}")

@@ -2,12 +2,14 @@
 
 import shutil
 import time
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from fdt import doctor
+from fdt.cli.hosts import chosen_hosts, hosts_options, report_hosts
 from fdt.doctor import Check
 from hfdt import horovod_install
 from hfdt.horovod_build import COMPILERS, BuildError, Mpi, OnProgress
@@ -116,13 +118,15 @@ class _bar:
 @click.command("doctor")
 @click.option("--install-horovod", is_flag=True, help="Build and install Horovod for this TensorFlow (2 to 4 minutes).")
 @click.option("--optional", is_flag=True, help="With --install-horovod: where it can't be built, say so and go on.")
-def doctor_command(install_horovod: bool, optional: bool) -> None:
+@hosts_options
+def doctor_command(install_horovod: bool, optional: bool, **given: Any) -> None:
     """Show what this machine has of what HFDT needs, and what to do about the rest."""
     if optional and not install_horovod:
         raise click.UsageError("--optional goes with --install-horovod.")
     if install_horovod:
         raise SystemExit(_install(optional, Console()))
-    if not doctor.report("hfdt doctor", checks()):
+    hosts = chosen_hosts(given)
+    if not (report_hosts("hfdt", hosts) if hosts else doctor.report("hfdt doctor", checks())):
         raise SystemExit(1)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fdt.blobs import LocalBlobs
 from fdt.launch import Task
+from fdt.launch.placement import Placement
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.service.crew import Crew
 from hfdt.coordinator import RanksCoordinator
@@ -15,17 +16,28 @@ from hfdt.launchers import choose_launcher
 class HfdtEngine:
     """`workers` ranks under `launcher` ("auto" | "mpi" | "gloo"), exchanging by `comm` ("auto" | "horovod" | "mpi").
 
-    `bind_to`: "cores" keeps each rank on its share of them, "none" leaves it to the scheduler.
+    `bind_to`: "cores" keeps each rank on its share of them, "none" leaves it to the scheduler. `placement`: the hosts,
+    where they are not this one alone.
     Raises UserError when no such launcher can work here.
     """
 
     name = "hfdt"
 
     def __init__(
-        self, workers: int, run_dir: Path, *, launcher: str = "auto", comm: str = "auto", bind_to: str = "cores"
+        self,
+        workers: int,
+        run_dir: Path,
+        *,
+        launcher: str = "auto",
+        comm: str = "auto",
+        bind_to: str = "cores",
+        placement: Placement | None = None,
     ) -> None:
         self.workers, self.run_dir = workers, run_dir
-        started_by = choose_launcher(launcher, run_dir, workers)
+        if placement is None:
+            started_by = choose_launcher(launcher, run_dir, workers)
+        else:
+            started_by = placement.workers(run_dir, workers)
         self.blobs = LocalBlobs.create()
         env = {
             "HFDT_COMM": comm,
@@ -33,7 +45,9 @@ class HfdtEngine:
             "OMPI_MCA_btl_sm_backing_directory": str(self.blobs.directory),  # so that a killed rank's segments go too
         }
         task = Task("worker", (sys.executable, "-m", "hfdt.worker"), workers, env)
-        self._crew = Crew(self.name, run_dir, self.blobs, [(started_by, task)])
+        self._crew = Crew(
+            self.name, run_dir, self.blobs, [(started_by, task)], placement.identity if placement else None
+        )
 
     def start(self) -> None:
         self._crew.start()

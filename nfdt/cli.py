@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fdt.cli.certs import certs_command
+from fdt.cli.hosts import HOST_FLAGS, HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     REPORTS,
+    TLS_OPTIONS,
     Count,
     apply,
     capture_options,
@@ -22,7 +25,7 @@ from fdt.cli.options import (
 )
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import Request, run
-from fdt.cli.serve import address_of, serve
+from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.doctor import doctor_command
 from fdt.errors import UsageError
@@ -41,8 +44,15 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 NAME = "nfdt"
 TRANSPORT = "Servers and transport"
 JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", "restarts", "min_np")
-_FLAGS = {"workers": "-np", "server": "--server", "ps": "--ps", "restarts": "--restarts", "min_np": "--min-np"}
-REQUEST = ("workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
+_FLAGS = {
+    "workers": "-np",
+    "server": "--server",
+    "ps": "--ps",
+    "restarts": "--restarts",
+    "min_np": "--min-np",
+    **HOST_FLAGS,
+}
+REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 
 EXAMPLES = """\b
 Examples:
@@ -109,13 +119,19 @@ def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
     return make
 
 
-def make_engine(workers: int, servers: int, *, apart: bool = False) -> Callable[[Path], "NfdtEngine"]:
-    """NFDT's engine, once the directory of its logs is known. `apart`: no server in a worker's process."""
+def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
+    """NFDT's engine, once the directory of its logs is known."""
+    hosts, servers = chosen_hosts(given), given["ps"] or 1
+    workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
+    apart = bool(given.get("restarts"))  # no server in a worker's process
+    if (given.get("min_np") or 0) > workers and not given.get("server"):
+        raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
 
     def make(logs: Path) -> "NfdtEngine":
         from nfdt.engine import NfdtEngine
 
-        return NfdtEngine(workers, logs, ps=servers, apart=apart)
+        placement = placement_on(hosts, workers, servers)
+        return NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement)
 
     return make
 
@@ -125,6 +141,7 @@ def make_engine(workers: int, servers: int, *, apart: bool = False) -> Callable[
 @seed_option
 @capture_options
 @algorithm_options
+@hosts_options
 @server_count_option
 @transport_options
 @emulate_option
@@ -139,9 +156,12 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     given["rule"] = checked_rule(given)
     if given["server"] and given["ps"]:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
+    if given["server"] and (given["hosts"] or given["hostfile"]):
+        raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
     request = Request(NAME, **{name: given[name] for name in REQUEST})
 
-    if replicas.wanted(script, given, (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate")):
+    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", *HOST_OPTIONS)
+    if replicas.wanted(script, given, of_fit):
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
 
@@ -153,14 +173,11 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return client_shim.run(script, words, client, settings, reporters)
 
     if given["emulate"] is not None:
-        for name in ("workers", "server", "ps", "restarts", "min_np"):
+        for name, flag in {**_FLAGS, **HOST_FLAGS}.items():
             if given[name]:
-                raise UsageError(f"--emulate says itself who trains. Received: {_FLAGS[name]} {given[name]} too")
+                raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
         return run(request, make_emulation(given["emulate"]), run_script)
-    workers, servers = given["workers"] or DEFAULT_WORKERS, given["ps"] or 1
-    if (given["min_np"] or 0) > workers and not given["server"]:
-        raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
-    return run(request, make_engine(workers, servers, apart=bool(given["restarts"])), run_script)
+    return run(request, make_engine(given), run_script)
 
 
 @main.command("inspect", cls=ScriptCommand)
@@ -178,17 +195,17 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @main.command("serve")
 @workers_option
 @listen_options
+@hosts_options
 @server_count_option
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' and servers' logs.")
-def serve_command(
-    workers: int | None, host: str, port: int, socket: str | None, ps: int | None, log_dir: Path | None
-) -> int:
+def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers and parameter servers that train for one `nfdt run --server` after another, until Ctrl-C."""
-    return serve(NAME, address_of(host, port, socket), log_dir, make_engine(workers or DEFAULT_WORKERS, ps or 1))
+    return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
 
 
 main.add_command(simulate_command)
 main.add_command(control_command)
+main.add_command(certs_command)
 main.add_command(doctor_command)
 
 

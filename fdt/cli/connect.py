@@ -11,6 +11,8 @@ from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
 from fdt.service.client import TrainingClient
 from fdt.service.engine import Engine
 from fdt.service.server import serve
+from fdt.service.tls import Identity
+from fdt.service.transport import check_safe
 
 
 @contextlib.contextmanager
@@ -32,9 +34,11 @@ def embedded(engine: Engine) -> Iterator[TrainingClient]:
 
 
 @contextlib.contextmanager
-def remote(address: str, token: str, engine: str, workers: int | None) -> Iterator[TrainingClient]:
+def remote(
+    address: str, token: str, engine: str, workers: int | None, identity: Identity | None = None
+) -> Iterator[TrainingClient]:
     """A client of the server at `address`. Raises UserError when it is not `engine`'s, or has not `workers` workers."""
-    with contextlib.closing(TrainingClient(address, token)) as client:
+    with contextlib.closing(TrainingClient(address, token, identity)) as client:
         hello = client.hello
         if hello.engine != engine:
             raise UsageError(f"the server must be {engine}'s; use `{hello.engine} run`. Received: {address}")
@@ -44,6 +48,13 @@ def remote(address: str, token: str, engine: str, workers: int | None) -> Iterat
                 f"`{engine} serve`. Received: -np {workers}"
             )
         yield client
+
+
+def identity(address: str, certificate: Path | None, key: Path | None, authority: Path | None) -> Identity | None:
+    """Who we are to the other side of `address`. Raises UsageError for files that cannot be, or that are missing."""
+    found = Identity.read(certificate, key, authority)
+    check_safe(address, found)
+    return found
 
 
 def take_token(file: Path | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fdt.errors import UserError
 
-_MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun\.log")  # and nothing else of the user's directory
+_MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # and nothing else of the user's directory
 
 
 @dataclass

@@ -13,6 +13,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 DEFAULT_WORKERS = 2
 
+TLS_OPTIONS = ("tls_cert", "tls_key", "tls_ca")
 TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "What is shown and kept", "A running server"
 
 
@@ -36,14 +37,14 @@ class Count(click.ParamType[int]):
 
 
 class Address(click.ParamType[str]):
-    """HOST:PORT on this machine's loopback, or unix:PATH."""
+    """HOST:PORT or unix:PATH."""
 
     name = "HOST:PORT|unix:PATH"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from fdt.service.transport import check_local  # gRPC: not needed for --help
+        from fdt.service.transport import check_address  # gRPC: not needed for --help
 
-        check_local(str(value))
+        check_address(str(value))
         return str(value)
 
 
@@ -114,7 +115,7 @@ def report_options(function: Decorated) -> Decorated:
 
 
 def server_options(function: Decorated) -> Decorated:
-    """--server, --token-file."""
+    """--server, --token-file, and TLS."""
     options = [
         option(
             SERVER,
@@ -131,19 +132,34 @@ def server_options(function: Decorated) -> Decorated:
             help="File that holds the server's token; or set FDT_TOKEN in the environment.",
         ),
     ]
-    return apply(options, function)
+    return apply(options, tls_options(function))
 
 
 def listen_options(function: Decorated) -> Decorated:
-    """--host, --port, --socket."""
+    """--host, --port, --socket, and TLS."""
     options = [
         option(
-            SERVER, "--host", default="127.0.0.1", help="Address to listen on; loopback only.  [default: 127.0.0.1]"
+            SERVER,
+            "--host",
+            default="127.0.0.1",
+            help="Address to listen on; beyond loopback with TLS only.  [default: 127.0.0.1]",
         ),
         option(SERVER, "--port", type=Count("a port", 0), default=0, help="Port to listen on.  [default: a free one]"),
         option(SERVER, "--socket", type=click.Path(), metavar="PATH", help="Listen on a Unix socket instead."),
     ]
-    return apply(options, function)
+    return apply(options, tls_options(function))
+
+
+def tls_options(function: Decorated) -> Decorated:
+    """--tls-cert, --tls-key, --tls-ca."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    texts = {
+        "cert": "Our certificate, PEM (`certs` makes them).",
+        "key": "Its private key.",
+        "ca": "The authority whose certificates the other side must have.",
+    }
+    names = {f"--tls-{name}": text for name, text in texts.items()}
+    return apply([option(SERVER, name, type=file, metavar="FILE", help=text) for name, text in names.items()], function)
 
 
 def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:

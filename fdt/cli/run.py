@@ -29,6 +29,9 @@ class Request:
     workers: int | None = None
     server: str | None = None
     token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     log_dir: Path | None = None
     tensorboard: Path | None = None
     verbose: bool = False
@@ -63,8 +66,9 @@ def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> Abstrac
 
     if request.server is None:
         return connect.embedded(make_engine(logs))
+    identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
     token = connect.take_token(request.token_file)
-    return connect.remote(request.server, token, request.engine, request.workers)
+    return connect.remote(request.server, token, request.engine, request.workers, identity)
 
 
 def _run_script(request: Request, client: "TrainingClient", run_script: RunScript, logs: Logs) -> int:

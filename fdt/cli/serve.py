@@ -4,9 +4,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,30 +14,47 @@ from fdt.cli.signals import ended_by_signals, undisturbed
 
 if TYPE_CHECKING:
     from fdt.service.engine import Engine
+    from fdt.service.tls import Identity
+
+Tls = tuple[Path | None, Path | None, Path | None]
 
 
 def address_of(host: str, port: int, socket: str | None) -> str:
-    """Where to listen. Raises UsageError unless it is on this machine's loopback, or a Unix socket."""
-    from fdt.service.transport import check_local
+    """Where to listen. Raises UsageError for what is no address."""
+    from fdt.service.transport import check_address
 
     if socket is not None:
         return f"unix:{os.path.abspath(socket)}"
     address = f"[{host}]:{port}" if ":" in host.strip("[]") and "[" not in host else f"{host}:{port}"
-    check_local(address)
+    check_address(address)
     return address
 
 
-def serve(name: str, address: str, log_dir: Path | None, make_engine: Callable[[Path], "Engine"]) -> int:
+def tls_files(given: Mapping[str, Any]) -> Tls:
+    """The values of fdt.cli.options.tls_options."""
+    return given["tls_cert"], given["tls_key"], given["tls_ca"]
+
+
+def serve(
+    name: str,
+    address: str,
+    log_dir: Path | None,
+    make_engine: Callable[[Path], "Engine"],
+    tls: Tls = (None, None, None),
+) -> int:
     """Serve until Ctrl-C or SIGTERM, which is how it is meant to end: exit code 0.
 
-    The token is FDT_TOKEN's where that is set, else a new one, in a file that only this user can read.
+    `tls`: files of certificate, key and authority, which an address beyond loopback needs. The token is FDT_TOKEN's
+    where that is set, else a new one, in a file that only this user can read.
     """
+    from fdt.cli.connect import identity
     from fdt.cli.logs import prepared
 
+    ours = identity(address, *tls)
     private = Path(tempfile.mkdtemp(prefix=f"{name}-serve-"))
     try:
         with ended_by_signals():
-            _serve(name, address, prepared(log_dir) if log_dir else private, private / "token", make_engine)
+            _serve(name, address, prepared(log_dir) if log_dir else private, private / "token", make_engine, ours)
     except (KeyboardInterrupt, SystemExit):
         click.echo(f"{name}: stopped", err=True)
     finally:
@@ -45,7 +62,14 @@ def serve(name: str, address: str, log_dir: Path | None, make_engine: Callable[[
     return 0
 
 
-def _serve(name: str, address: str, logs: Path, token_file: Path, make_engine: Callable[[Path], "Engine"]) -> None:
+def _serve(
+    name: str,
+    address: str,
+    logs: Path,
+    token_file: Path,
+    make_engine: Callable[[Path], "Engine"],
+    identity: "Identity | None",
+) -> None:
     from fdt.service import server
     from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
 
@@ -53,7 +77,7 @@ def _serve(name: str, address: str, logs: Path, token_file: Path, make_engine: C
     engine = make_engine(logs)
     try:
         token = given or new_token()
-        running = server.serve(engine, address, token)  # before the workers: a port in use is said at once
+        running = server.serve(engine, address, token, identity)  # before the workers: a port in use is said at once
         try:
             engine.start()
             if not given:

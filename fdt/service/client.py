@@ -13,6 +13,7 @@ from fdt.rpc.session_pb2 import Command, Event
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.auth import credentials
 from fdt.service.blobs import reachable_blobs
+from fdt.service.tls import Identity
 from fdt.service.transport import open_channel
 
 CONNECT_TIMEOUT_S = 10
@@ -21,11 +22,12 @@ CONNECT_TIMEOUT_S = 10
 class TrainingClient:
     """A connection to an engine. Attributes: hello (what the engine says of itself), blobs.
 
-    Raises UserError when nobody listens at `address`, or the token is not the engine's.
+    Raises UserError when nobody listens at `address`, or the token is not the engine's, or TLS finds one of the two
+    not to be who it should.
     """
 
-    def __init__(self, address: str, token: str) -> None:
-        self._channel = open_channel(address)
+    def __init__(self, address: str, token: str, identity: Identity | None = None) -> None:
+        self._channel = open_channel(address, identity)
         self._metadata = credentials(token)
         self._stub = training_pb2_grpc.TrainingServiceStub(self._channel)
         self.hello = self._say_hello(address)
@@ -44,6 +46,7 @@ class TrainingClient:
             reply: HelloReply = self._stub.Hello(request, metadata=self._metadata, timeout=CONNECT_TIMEOUT_S)
             return reply
         except grpc.RpcError as error:
+            self.close()
             raise _refused(address, error) from None
 
 
@@ -62,6 +65,8 @@ class Conversation:
         try:
             yield from self._stream
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise UserError(error.details()) from None
             if error.code() is not grpc.StatusCode.CANCELLED:
                 raise UserError(
                     f"the engine must stay reachable while it trains. Received: {error.details()}"
@@ -85,5 +90,13 @@ def _refused(address: str, error: grpc.RpcError) -> UserError:
             "set FDT_TOKEN or --token-file"
         )
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return UserError(f"an engine must listen at {address}. Received: no answer; start one with `hfdt serve`")
+        said = " ".join((error.details() or "").split())
+        if any(word in said.lower() for word in ("handshake", "ssl", "certificate")):
+            return UserError(
+                f"{address} must show a certificate for that name, of the authority in --tls-ca. Received: {said}"
+            )
+        return UserError(
+            f"an engine must listen at {address} (and want TLS where --tls-... is given, and only there). "
+            "Received: no answer; start one with `hfdt serve`"
+        )
     return UserError(f"the engine at {address} must speak this version. Received: {error.details()}")

@@ -20,10 +20,12 @@ from fdt.launch import Exit, Launcher, Processes, Restartable, Task
 from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.service import tls
 from fdt.service.auth import TOKEN_VARIABLE
 from fdt.service.hub import Arrival, Hub, Lost
 from fdt.service.losses import explain_loss
 from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
+from fdt.service.tls import Identity
 
 POLL_S = 0.25
 WATCH_S = 1.0  # between looks at the processes, however much the members have to say
@@ -93,12 +95,18 @@ class _FromClient:
 
 
 class Crew:
-    """The members of one engine. `launches`: what to start, by which launcher."""
+    """The members of one engine. `launches`: what to start, by which launcher. `identity`: of all, for other hosts."""
 
     def __init__(
-        self, engine: str, run_dir: Path, blobs: LocalBlobs, launches: Sequence[tuple[Launcher, Task]]
+        self,
+        engine: str,
+        run_dir: Path,
+        blobs: LocalBlobs,
+        launches: Sequence[tuple[Launcher, Task]],
+        identity: Identity | None = None,
     ) -> None:
-        self.hub = Hub(engine, run_dir, blobs)
+        self.hub = Hub(engine, run_dir, blobs, identity)
+        self._identity = identity
         self._run_dir, self._blobs, self._launches = run_dir, blobs, launches
         self._processes: list[Processes] = []
         self._lost: set[tuple[str, int]] = set()  # members whose end has been dealt with
@@ -245,6 +253,7 @@ class Crew:
             ENGINE_VARIABLE: self.hub.address,
             TOKEN_VARIABLE: self.hub.token,
             SIZE_VARIABLE: str(task.count),
+            **({} if self._identity is None else {tls.VARIABLE: self._identity.dumps()}),
             **task.env,
         }
         return Task(task.role, task.argv, task.count, env)

@@ -18,6 +18,7 @@ from fdt.rpc.session_pb2 import Attached, Command, Event
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.auth import new_token
 from fdt.service.blobs import BlobServicer
+from fdt.service.tls import Identity
 from fdt.service.transport import bind, new_server
 
 Outbox = queue.SimpleQueue[Command | None]
@@ -40,9 +41,12 @@ class Arrival:
 
 
 class Hub(training_pb2_grpc.MemberServiceServicer):
-    """Members attach here. Thread-safe. `inbox` holds Arrivals, and what else its owner puts beside them."""
+    """Members attach here. Thread-safe. `inbox` holds Arrivals, and what else its owner puts beside them.
 
-    def __init__(self, engine: str, run_dir: Path, blobs: LocalBlobs) -> None:
+    With an `identity` it listens for other hosts' members too; `address` then holds both of its addresses.
+    """
+
+    def __init__(self, engine: str, run_dir: Path, blobs: LocalBlobs, identity: Identity | None = None) -> None:
         self.token = new_token()
         self.run_dir = run_dir
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -52,10 +56,12 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._lock = threading.Lock()
         self._leaving = False
-        self._server = new_server(self.token)
+        self._server = new_server(self.token, identity)
         training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
         training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
         self.address = bind(self._server, f"unix:{blobs.directory}/hub.sock")
+        if identity is not None:
+            self.address += "," + bind(self._server, "0.0.0.0:0", identity)
         self._server.start()
 
     def send(self, role: str, rank: int, command: Command) -> None:

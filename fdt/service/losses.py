@@ -1,25 +1,38 @@
 """Words for a member that was lost."""
 
+import re
 from pathlib import Path
 
+from fdt.launch.mpirun import log_name
 from fdt.quiet import is_chatter
 from fdt.rpc.session_pb2 import Failed
 
 TAIL_LINES = 15
+_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
 
 def explain_loss(role: str, rank: int | None, cause: str, run_dir: Path) -> Failed:
     """One line that names the member and the cause; `detail` is the end of its log."""
     name = f"a {role}" if rank is None else f"{role} {rank}"
-    log = run_dir / ("mpirun.log" if rank is None else f"{role}-{rank}.log")
+    log = run_dir / f"{role}-{rank}.log"
+    if rank is None or not log.exists():  # it was on another host, and mpirun brought what it said
+        log = run_dir / log_name(role)
     message = f"{name} was lost. Received: {cause}; its log is {log}"
-    return Failed(message=message, detail=tail(log))
+    return Failed(message=message, detail=tail(log, rank))
 
 
-def tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, or "" where there is none."""
+def tail(log: Path, rank: int | None = None, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log, or "" where there is none; of those that mpirun tags, `rank`'s."""
     try:
-        said = [line for line in log.read_text(errors="replace").splitlines() if not is_chatter(line)]
-        return "\n".join(said[-lines:])
+        said = [_untagged(line, rank) for line in log.read_text(errors="replace").splitlines()]
+        return "\n".join([line for line in said if line is not None and not is_chatter(line)][-lines:])
     except OSError:
         return ""
+
+
+def _untagged(line: str, rank: int | None) -> str | None:
+    """The line without mpirun's tag; None when it is another rank's."""
+    tag = _TAG.match(line)
+    if tag is None:
+        return line
+    return line[tag.end() :] if rank is None or int(tag[1]) == rank else None

@@ -14,9 +14,11 @@ import grpc
 from fdt import __version__
 from fdt.blobs import Blobs, LocalBlobs
 from fdt.environment import log_to
+from fdt.launch.hosted import forget
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output
 from fdt.rpc.training_pb2 import HelloRequest
+from fdt.service import tls
 from fdt.service.auth import TOKEN_VARIABLE, credentials
 from fdt.service.blobs import reachable_blobs
 from fdt.service.transport import open_channel
@@ -34,7 +36,9 @@ class Member:
     Attributes: role ("worker" | "server"), rank, size (members of this role), engine, run_dir, blobs.
     """
 
-    def __init__(self, role: str, rank: int, size: int, channel: grpc.Channel, token: str) -> None:
+    def __init__(
+        self, role: str, rank: int, size: int, channel: grpc.Channel, token: str, *, far: bool = False
+    ) -> None:
         self.role, self.rank, self.size, self.token = role, rank, size, token
         metadata = credentials(token)
         stub = training_pb2_grpc.MemberServiceStub(channel)
@@ -46,12 +50,13 @@ class Member:
         self.on_feed: Callable[[FeedBatch], None] = lambda _: None
         self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        log = self.run_dir / f"{role}-{rank}.log"
-        self._outgoing.put(
-            Event(attached=Attached(role=role, rank=rank, pid=os.getpid(), host=socket.gethostname(), log=str(log)))
-        )
+        # On another host there is no such directory: what is said there reaches it through the launcher.
+        log = None if far else self.run_dir / f"{role}-{rank}.log"
+        attached = Attached(role=role, rank=rank, pid=os.getpid(), host=socket.gethostname(), log=str(log or ""))
+        self._outgoing.put(Event(attached=attached))
         self._stream = stub.Attach(iter(self._outgoing.get, None), metadata=metadata)
-        log_to(log)
+        if log is not None:
+            log_to(log)
         threading.Thread(target=self._read, daemon=True).start()
 
     @classmethod
@@ -59,8 +64,11 @@ class Member:
         """Attach to the engine that the environment names. The process ends by itself when the engine is gone."""
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
         token = os.environ.pop(TOKEN_VARIABLE)  # children of this process need it no more
-        channel = open_channel(os.environ[ENGINE_VARIABLE])
-        member = cls(role, rank, int(os.environ[SIZE_VARIABLE]), channel, token)
+        if tls.VARIABLE in os.environ:
+            tls.adopt(tls.Identity.loads(os.environ.pop(tls.VARIABLE)))
+        address = at_hand(os.environ[ENGINE_VARIABLE])
+        size, far = int(os.environ[SIZE_VARIABLE]), not address.startswith("unix:")
+        member = cls(role, rank, size, open_channel(address), token, far=far)
         if rank == 0 and role == "worker":
             sys.stdout = _Forwarded(member)
         return member
@@ -91,7 +99,14 @@ class Member:
         # never ends, even after Exit, so nothing is asked of it.
         if isinstance(self.blobs, LocalBlobs):
             self.blobs.close_if_left(STORE_LEFT_S)
+        forget()
         os._exit(ENGINE_GONE)
+
+
+def at_hand(addresses: str) -> str:
+    """Of an engine's addresses, the one for this process: its Unix socket on its own host, the last elsewhere."""
+    known = addresses.split(",")
+    return next((a for a in known if Path(a.removeprefix("unix:")).is_socket()), known[-1])
 
 
 class _Forwarded:

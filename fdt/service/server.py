@@ -1,6 +1,7 @@
 """TrainingService over any Engine: embedded in the command, or standing (`hfdt serve`)."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -12,9 +13,11 @@ from fdt.rpc.session_pb2 import Command, Event, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.blobs import BlobServicer
 from fdt.service.engine import Engine
+from fdt.service.tls import Identity
 from fdt.service.transport import bind, new_server
 
 POLL_S = 0.2
+MAX_WAITING = 16  # jobs
 
 
 class Running:
@@ -29,15 +32,15 @@ class Running:
         self._server.stop(grace=0.2).wait()
 
 
-def serve(engine: Engine, address: str, token: str) -> Running:
-    """Serve `engine` at `address` ("HOST:PORT", port 0 for any, or "unix:PATH").
+def serve(engine: Engine, address: str, token: str, identity: Identity | None = None) -> Running:
+    """Serve `engine` at `address` ("HOST:PORT", port 0 for any, or "unix:PATH"), with TLS by `identity`.
 
-    Raises UsageError for an address that is not local, UserError for one in use.
+    Raises UsageError for an address that is not local without it, UserError for one in use.
     """
-    server = new_server(token)
+    server = new_server(token, identity)
     training_pb2_grpc.add_TrainingServiceServicer_to_server(_TrainingServicer(engine), server)
     training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(engine.blobs), server)
-    bound = bind(server, address)
+    bound = bind(server, address, identity)
     server.start()
     return Running(server, bound)
 
@@ -46,6 +49,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._nonce = engine.blobs.put(b"training").id
+        self._admitted = threading.BoundedSemaphore(1 + MAX_WAITING)
         self._one_at_a_time = threading.Lock()
 
     def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
@@ -59,12 +63,22 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
         )
 
     def Train(self, request_iterator: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
+        if not self._admitted.acquire(blocking=False):
+            said = f"an engine lets {MAX_WAITING} jobs wait behind the one it trains. Received: one more; try later"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
+        try:
+            yield from self._train(_until_broken(request_iterator), context)
+        finally:
+            self._admitted.release()
+
+    def _train(self, commands: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
         if self._one_at_a_time.locked():
             yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
+        first = list(itertools.islice(commands, 1))  # who says nothing must not keep the others waiting
         with self._turn(context) as ours:
-            if ours:
+            if ours and first:
                 self._engine.start()
-                yield from self._engine.train(_until_broken(request_iterator))
+                yield from self._engine.train(itertools.chain(first, commands))
 
     @contextlib.contextmanager
     def _turn(self, context: grpc.ServicerContext) -> Iterator[bool]:

@@ -1,4 +1,4 @@
-"""gRPC servers and channels as this project wants them: no size limit, loopback or a Unix socket, threads enough."""
+"""gRPC servers and channels as this project wants them: loopback or a Unix socket, else TLS; bounded for strangers."""
 
 import os
 import socket
@@ -7,34 +7,59 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from fdt.errors import UsageError, UserError
+from fdt.service import tls
 from fdt.service.auth import RequireToken
+from fdt.service.tls import Identity
 
 # A stream holds a thread as long as it lives: two per member, two per client.
 MAX_STREAMS = 1024
 EMULATED_VARIABLE = "FDT_EMULATED"  # set in members on emulated hosts: their network is joined to nothing else
 EMULATED_SUBNET = "10.77."
+# Large bytes travel in chunks of 2 MiB: no honest message comes near this, and a declared size cannot ask for more.
+MAX_MESSAGE_BYTES = 64 << 20
+HANDSHAKE_S = 10
 OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a few bytes must not unfold into many
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.max_concurrent_streams", MAX_STREAMS // 4),  # of one connection
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
 )
 
 
-def new_server(token: str) -> grpc.Server:
-    """A server that refuses calls without `token`."""
+# A host that is cut off closes nothing: between hosts, each side asks whether the other is there.
+PING_S, PONG_S = 5, 10
+PINGS = (
+    ("grpc.keepalive_time_ms", PING_S * 1000),
+    ("grpc.keepalive_timeout_ms", PONG_S * 1000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+)
+
+
+def new_server(token: str, identity: Identity | None = None) -> grpc.Server:
+    """A server that refuses calls without `token`. `identity`: it is for other hosts too."""
     pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
-    return grpc.server(pool, interceptors=[RequireToken(token)], options=OPTIONS)
+    options = OPTIONS if identity is None else OPTIONS + PINGS
+    return grpc.server(pool, interceptors=[RequireToken(token)], options=options, maximum_concurrent_rpcs=MAX_STREAMS)
 
 
-def bind(server: grpc.Server, address: str) -> str:
-    """Bind `HOST:PORT` (port 0: any) or `unix:PATH`; return the address to call.
+def bind(server: grpc.Server, address: str, identity: Identity | None = None) -> str:
+    """Bind `HOST:PORT` (port 0: any) or `unix:PATH`; return the address to call. TCP takes TLS with an `identity`.
 
-    Raises UsageError for an address that is not loopback, UserError for a port that is taken or a path that cannot be.
+    Raises UsageError for an address beyond loopback without one, UserError for a port that is taken or a path that
+    cannot be.
     """
-    check_local(address)
+    identity = _for(address, identity)
     try:
-        port = server.add_insecure_port(address)
+        if identity is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, identity.server())
     except RuntimeError:
         port = 0
     if not port and address.startswith("unix:"):
@@ -47,23 +72,42 @@ def bind(server: grpc.Server, address: str) -> str:
     return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 
-def check_local(address: str) -> None:
-    """Raise UsageError unless `address` is a Unix socket or loopback HOST:PORT."""
-    if address.startswith("unix:"):
-        return
+def check_address(address: str) -> None:
+    """Raise UsageError unless `address` is unix:PATH or HOST:PORT."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not address.startswith("unix:") and (not host or not port.isdecimal() or int(port) > 65535):
         raise UsageError(f"an address must be HOST:PORT or unix:PATH. Received: {address!r}")
-    if not (_is_loopback(host.strip("[]")) or _is_emulated(host)):
+
+
+def check_safe(address: str, identity: Identity | None) -> None:
+    """Raise UsageError for an address beyond this machine without TLS."""
+    check_address(address)
+    host = address.rpartition(":")[0]
+    if identity is None and not (address.startswith("unix:") or _is_loopback(host.strip("[]")) or _is_emulated(host)):
         raise UsageError(
-            f"an address must be on this machine's loopback (127.0.0.1, localhost, [::1]). Received: {address!r}"
+            "an address beyond this machine's loopback needs TLS: --tls-cert, --tls-key and --tls-ca, which `certs` "
+            f"makes. Received: {address!r} without"
         )
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """A channel to `address`, which must be local: it is not encrypted."""
-    check_local(address)
-    return grpc.insecure_channel(address, options=OPTIONS)
+def listening_at(address: str) -> str:
+    """Where a member listens that the others call at `address`: the host may know itself by another."""
+    return f"0.0.0.0:{address.rpartition(':')[2]}" if tls.own() and not address.startswith("unix:") else address
+
+
+def open_channel(address: str, identity: Identity | None = None) -> grpc.Channel:
+    """A channel to `address`: with TLS by `identity`, without it on this machine only."""
+    identity = _for(address, identity)
+    if identity is None:
+        return grpc.insecure_channel(address, options=OPTIONS)
+    return grpc.secure_channel(address, identity.caller(), options=[*OPTIONS, *PINGS, *identity.options()])
+
+
+def _for(address: str, identity: Identity | None) -> Identity | None:
+    """What a connection at `address` takes: `identity`, or this member's own. Raises UsageError."""
+    identity = None if address.startswith("unix:") else identity or tls.own()
+    check_safe(address, identity)
+    return identity
 
 
 def _is_emulated(host: str) -> bool:

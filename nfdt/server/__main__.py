@@ -11,7 +11,7 @@ from fdt.job import JobSpec, Program, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready
 from fdt.service.auth import credentials
 from fdt.service.member import Member
-from fdt.service.transport import open_channel
+from fdt.service.transport import listening_at, open_channel
 from fdt.warm import warm_up
 from nfdt.rpc import parameter_server_pb2 as pb
 
@@ -31,7 +31,7 @@ class Server:
         self._built: tuple[str, Any] = ("", None)
         self._desk: Any = None
         self._job = ""
-        self._service = Service(member.blobs, member.token, self._peers[member.rank], self._failed)
+        self._service = Service(member.blobs, member.token, listening_at(self._peers[member.rank]), self._failed)
 
     def run(self) -> None:
         for command in self._member.commands():

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from fdt.blobs import LocalBlobs
+from fdt.service import tls
 from fdt.service.transport import bind, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.applier import Arrived, Sent
@@ -41,7 +42,7 @@ class Service:
         self._blobs, self._failed = blobs, failed
         self._desk: Any = None
         self._changed = threading.Condition()
-        self._server = new_server(token)
+        self._server = new_server(token, tls.own())
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self.address = bind(self._server, address)
         self._server.start()

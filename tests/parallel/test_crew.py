@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -149,6 +150,28 @@ def test_a_wrong_token_is_refused(served):
     _, running = served
     with pytest.raises(UserError, match="token must be the one"):
         TrainingClient(running.address, "wrong")
+
+
+def test_the_token_is_in_no_command_line_and_no_log(served):
+    """It is in the members' environment, which the kernel shows to their own user only."""
+    engine, running = served
+    client = TrainingClient(running.address, "right")
+    converse(client, "1", 1)
+    pids = [attached.pid for attached in engine.crew.hub.attached.values()]
+    token = engine.crew.hub.token.encode()
+    commands = [file for file in Path("/proc").glob("[0-9]*/cmdline") if token in _read(file)]
+    assert commands == [] == [file for file in engine.run_dir.iterdir() if file.is_file() and token in _read(file)]
+    assert len(pids) == 2
+    for pid in pids:
+        assert stat.S_IMODE(Path(f"/proc/{pid}/environ").stat().st_mode) == 0o400
+    client.close()
+
+
+def _read(file):
+    try:
+        return file.read_bytes()
+    except OSError:  # the process has ended
+        return b""
 
 
 def test_members_end_when_the_engine_is_gone(served):

@@ -1,0 +1,63 @@
+"""`certs`: a private authority for a cluster, a certificate for each host, and one for its users."""
+
+import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fdt.cli.options import Count
+from fdt.cli.program import Command
+from fdt.errors import UsageError
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+CLIENT = "client"
+
+
+@click.command("certs", cls=Command)
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("hosts", nargs=-1, metavar="HOST...")
+@click.option("--days", type=Count("a number of days"), default=365, help="How long they are good for.  [default: 365]")
+def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
+    """Make DIRECTORY with a private authority (ca.pem, ca.key), a certificate for each HOST, and client.pem.
+
+    HOST is what users write behind --server: a name or an IP address. Give a host its own two files and ca.pem, users
+    client.pem, client.key and ca.pem; keep ca.key to yourself.
+    """
+    for host in hosts:
+        if host in ("ca", CLIENT) or os.sep in host or not host.isprintable():
+            raise UsageError(f"a host must be a name or an IP address. Received: {host!r}")
+    make(directory, hosts, datetime.timedelta(days=days))
+    server = hosts[0] if hosts else "HOST"
+    name = click.get_current_context().find_root().info_name
+    click.echo(f"{name}: made {', '.join(('ca', CLIENT, *hosts))} in {directory}, good for {days} days")
+    files = "--tls-cert {0}/{1}.pem --tls-key {0}/{1}.key --tls-ca {0}/ca.pem"
+    if hosts:
+        click.echo(f"{name}: on {server}: {name} serve --host {server} {files.format(directory, server)}")
+        click.echo(f"{name}: there: {name} run --server {server}:PORT {files.format(directory, CLIENT)} script.py")
+
+
+def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> None:
+    """Raises UsageError where there is something already: nobody's authority is written over."""
+    from fdt.service.authority import Authority
+
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = Authority("hfdt/nfdt private authority", valid)
+        _write(directory / "ca", authority.certificate, authority.key)
+        _write(directory / CLIENT, *authority.sign([CLIENT]))
+        for host in hosts:
+            _write(directory / host, *authority.sign([host, *LOCAL]))
+    except FileExistsError as error:
+        raise UsageError(f"certs wants a directory without an authority. Received: {error.filename}") from None
+    except OSError as error:
+        raise UsageError(f"certs wants a directory that can be written. Received: {error}") from None
+
+
+def _write(stem: Path, certificate: str, key: str) -> None:
+    """STEM.key, for this user alone, and STEM.pem."""
+    for suffix, text, mode in ((".key", key, 0o600), (".pem", certificate, 0o644)):
+        descriptor = os.open(f"{stem}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)

@@ -1,0 +1,138 @@
+"""The hosts of a run: from the command line, a file, or the scheduler that runs us."""
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from fdt.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
+
+
+@dataclass(frozen=True)
+class Host:
+    """`slots`: processes that it takes."""
+
+    name: str
+    slots: int
+
+
+def parse(text: str) -> list[Host]:
+    """`host1:4,host2:4`; a host without a number has one slot. Raises UsageError."""
+    return _unique([_host(*word.partition(":")[::2]) for word in text.split(",")], "-H")
+
+
+def read_hostfile(path: Path) -> list[Host]:
+    """A line a host: `host1 slots=4` as Open MPI has it, or `host1:4`; # begins a comment. Raises UsageError."""
+    try:
+        lines = [line.split("#")[0].split() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile must be a file that can be read. Received: {error}") from None
+    hosts = []
+    for words in filter(None, lines):
+        name, _, slots = words[0].partition(":")
+        said = dict(word.partition("=")[::2] for word in words[1:])
+        hosts.append(_host(name, said.get("slots", slots)))
+    if not hosts:
+        raise UsageError(f"--hostfile must name hosts, one a line: host1 slots=4. Received: none in {path}")
+    return _unique(hosts, "--hostfile")
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
+    """Those of the Slurm allocation or Kubernetes MPIJob that we run in; none elsewhere."""
+    if "SLURM_JOB_NODELIST" in environ:
+        names = list(expand(environ["SLURM_JOB_NODELIST"]))
+        slots = [*_tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))]
+        return [Host(name, n or 1) for name, n in zip_longest(names, slots[: len(names)])]
+    for variable in HOSTFILES:
+        if variable in environ:
+            return read_hostfile(Path(environ[variable]))
+    return []
+
+
+def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
+    """-H's, --hostfile's or the environment's hosts; none where all of them are this machine."""
+    if hosts and hostfile:
+        raise UsageError(f"-H and --hostfile both name hosts: give one of them. Received: -H {hosts} too")
+    found = parse(hosts) if hosts else read_hostfile(hostfile) if hostfile else from_environment()
+    here = [host for host in found if is_here(host.name)]
+    if len(here) == len(found) and not (hosts or hostfile):
+        return []
+    for host in here:
+        if len(found) > 1 and host.name in ("localhost", "127.0.0.1"):
+            raise UsageError(f"beside other hosts this one needs the name that they know it by. Received: {host.name}")
+    return found
+
+
+def allot(hosts: Sequence[Host], count: int) -> list[Host]:
+    """The first `count` slots, host by host. Raises UsageError when there are fewer."""
+    if count > (slots := sum(host.slots for host in hosts)):
+        raise UsageError(f"-np must be no more than the hosts' slots (-H host:slots). Received: {count} of {slots}")
+    taken = []
+    for host in hosts:
+        here = min(host.slots, count)
+        count -= here
+        if here:
+            taken.append(Host(host.name, here))
+    return taken
+
+
+def behind(hosts: Sequence[Host], workers: int, count: int) -> list[Host]:
+    """`count` servers: on the slots that `workers` workers leave, and, where none is left, on the hosts in turn."""
+    taken = {host.name: host.slots for host in allot(hosts, workers)}
+    free = [host.name for host in hosts for _ in range(host.slots - taken.get(host.name, 0))]
+    names = [*free, *(hosts[n % len(hosts)].name for n in range(count))][:count]
+    return [Host(host.name, count) for host in hosts if (count := names.count(host.name))]
+
+
+def ranks(hosts: Sequence[Host]) -> list[str]:
+    """The host of each rank."""
+    return [host.name for host in hosts for _ in range(host.slots)]
+
+
+def is_here(name: str) -> bool:
+    """Does the name mean this machine? A name that means nothing does not."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)  # works for our own addresses only
+        return True
+    except OSError:
+        return False
+
+
+def expand(nodes: str) -> Iterator[str]:
+    """Slurm's `a[01-03,7],b` -> a01 a02 a03 a7 b."""
+    for prefix, inside, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodes):
+        for part in inside.split(",") if inside else [""]:
+            first, _, last = part.partition("-")
+            numbers = range(int(first), int(last) + 1) if last else [part]
+            for number in numbers:
+                yield f"{prefix}{str(number).zfill(len(first))}{suffix}"
+
+
+def _tasks_per_node(text: str) -> Iterator[int]:
+    """Slurm's `4(x2),1` -> 4 4 1."""
+    for slots, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        yield from [int(slots)] * int(times or 1)
+
+
+def _host(name: str, slots: str) -> Host:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"a host must be a name or an IPv4 address. Received: {name!r}")
+    if slots and not (slots.isdecimal() and int(slots)):
+        raise UsageError(f"a host's slots must be a number, 1 or more. Received: {name}:{slots}")
+    return Host(name, int(slots or 1))
+
+
+def _unique(hosts: list[Host], where: str) -> list[Host]:
+    names = [host.name for host in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where} must name each host once; its slots go behind a colon. Received: {name} twice")
+    return hosts

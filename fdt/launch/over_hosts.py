@@ -1,0 +1,92 @@
+"""Members on the hosts of a run: what they must know brought there by ssh, themselves started by mpirun."""
+
+import json
+import os
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fdt.errors import UserError
+from fdt.launch import Exit, Task, remote
+from fdt.launch.hosted import ROOTS
+from fdt.launch.hosts import Host, ranks
+from fdt.launch.mpirun import MpirunLauncher, MpirunProcesses
+from fdt.service.member import ENGINE_VARIABLE
+
+BRING_S, REMOVE_S = 30.0, 5.0
+MACHINES_OWN = (  # of the user's environment: says where she sits, not what she wants
+    *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
+    *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
+)
+PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
+
+
+class HostsLauncher:
+    """Starts a task's ranks on `hosts`, whose slots are as many. `routes`: this machine's address, as each sees it."""
+
+    def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
+        self._run_dir, self._hosts, self._routes = run_dir, list(hosts), dict(routes)
+
+    def start(self, task: Task) -> "HostsProcesses":
+        name = f"fdt-{secrets.token_hex(16)}"
+        texts = {host.name: self._bootstrap(task, host) for host in self._hosts}
+        failed = remote.everywhere(texts, ["sh", "-c", _bring(name, task.role)], BRING_S)
+        brought = Brought(name, list(texts))
+        try:
+            if failed:
+                host, said = next(iter(failed.items()))
+                raise UserError(f"every host must take what its workers have to know. Received: {host}: {said}")
+            python, dash_m, module = task.argv
+            argv = (python, dash_m, "fdt.launch.hosted", name, task.role, module)
+            running = MpirunLauncher(self._run_dir, self._hosts).start(Task(task.role, argv, task.count))
+        except BaseException:
+            brought.remove()
+            raise
+        return HostsProcesses(running, brought)
+
+    def _bootstrap(self, task: Task, host: Host) -> str:
+        """`first`: the rank of the host's first server, which has an address there, whatever order MPI chose."""
+        addresses = task.env[ENGINE_VARIABLE].replace("0.0.0.0:", f"{self._routes[host.name]}:")
+        first = ranks(self._hosts).index(host.name) if task.role == "server" else None
+        user = {name: value for name, value in os.environ.items() if _is_wish(name)}
+        task_env = {**task.env, ENGINE_VARIABLE: addresses}
+        return json.dumps({"task": task_env, "user": user, "cwd": os.getcwd(), "first": first})
+
+
+class Brought:
+    """The directories that were made on hosts."""
+
+    def __init__(self, name: str, hosts: Sequence[str]) -> None:
+        self._name, self._hosts = name, list(hosts)
+
+    def remove(self) -> None:
+        hosts, self._hosts = self._hosts, []
+        if hosts:
+            paths = [f"{root}/{self._name}" for root in ROOTS]
+            remote.everywhere(dict.fromkeys(hosts, ""), ["rm", "-rf", *paths], REMOVE_S)
+
+
+class HostsProcesses:
+    """One mpirun, and what lies on its hosts as long as it runs."""
+
+    def __init__(self, ranks: MpirunProcesses, brought: Brought) -> None:
+        self._ranks, self._brought = ranks, brought
+
+    def exits(self) -> list[Exit]:
+        return self._ranks.exits()
+
+    def stop(self, grace_s: float = 2.0) -> None:
+        self._ranks.stop(grace_s)
+        self._brought.remove()
+
+
+def _bring(name: str, task: str) -> str:
+    """A shell's words that keep their stdin in a file of the user's own; nobody can have made the directory before."""
+    memory, disk = (shlex.quote(f"{root}/{name}") for root in ROOTS)
+    make = f"d={memory}; mkdir $d 2>/dev/null || {{ d={disk}; mkdir $d; }}"
+    return f"umask 077 && {{ {make}; }} && cat > $d/{task}.json"
+
+
+def _is_wish(name: str) -> bool:
+    return name not in MACHINES_OWN and not name.startswith(PREFIXES)

@@ -1,0 +1,188 @@
+"""Before a run over hosts: is each reachable, alike, and able to call the others? A table of what is not, where.
+
+The script's code needs no look: capture carries it.
+"""
+
+import inspect
+import json
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdt.doctor import GIB, Check
+from fdt.errors import UserError
+from fdt.launch import probe, remote
+from fdt.launch.hosts import Host, is_here
+
+PORTS = 8  # asked for on each host: servers of this run that it may get
+CLOCK_S = 60.0  # clocks may differ so much
+ANSWER_S = 40.0  # a cold Python over a slow file system
+ENGINE = "this machine"  # as the hosts call it
+
+
+@dataclass
+class Probed:
+    """One host, as found. `route`: our address as it sees it. `ports`: free ones. `checks`: what was looked at."""
+
+    host: Host
+    route: str = ""
+    ports: list[int] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok is not False for check in self.checks)
+
+
+@dataclass
+class _Talk:
+    """With one host's probe."""
+
+    process: "subprocess.Popen[str]"
+    said: dict[str, Any] = field(default_factory=dict)
+    offset_s: float = 0.0
+    failed: str = ""
+
+    def hear(self) -> dict[str, Any]:
+        """Its next line; {} when it says none, and why in `failed`."""
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = ""
+        if select.select([self.process.stdout], [], [], ANSWER_S)[0]:
+            line = self.process.stdout.readline()
+        try:
+            said = json.loads(line)
+            return said if isinstance(said, dict) else {}
+        except ValueError:
+            self.process.kill()
+            errors = remote.last_line(self.process.stderr.read())
+            self.failed = errors or f"no answer within {ANSWER_S:g} s"
+            return {}
+
+    def tell(self, what: object) -> None:
+        assert self.process.stdin is not None
+        try:
+            print(json.dumps(what), file=self.process.stdin, flush=True)
+        except OSError:  # it has ended: hear() says why
+            pass
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def look(hosts: Sequence[Host]) -> list[Probed]:
+    """Ask all hosts at once."""
+    with socket.create_server(("", 0)) as listening:
+        threading.Thread(target=_answer, args=(listening,), daemon=True).start()
+        argv = [sys.executable, "-c", inspect.getsource(probe), str(PORTS)]
+        talks = [_Talk(remote.start(host.name, argv)) for host in hosts]
+        try:
+            _facts(talks)
+            heard = _calls(hosts, talks, listening.getsockname()[1])
+        finally:
+            for talk in talks:
+                talk.end()
+            listening.shutdown(socket.SHUT_RDWR)  # wakes its thread
+    mine = probe.facts(0, [])["versions"]
+    return [
+        Probed(host, _route(host, talk), talk.said.get("free", []), list(_checks(talk, calls, mine)))
+        for host, talk, calls in zip(hosts, talks, heard, strict=True)
+    ]
+
+
+def demand(hosts: Sequence[Host]) -> list[Probed]:
+    """As `look`. Raises UserError, the table shown, when a host is not ready."""
+    from fdt.doctor import report
+
+    found = look(hosts)
+    bad = [one for one in found if not one.ok]
+    if bad:
+        report("hosts", [check for check in table(found) if check.ok is False], _console())
+        names = ", ".join(one.host.name for one in bad)
+        raise UserError(
+            f"every host must be ready before training; `doctor -H` shows all of it. Received: {len(bad)} of "
+            f"{len(found)} not ready: {names}: {_first(bad[0])}"
+        )
+    return found
+
+
+def table(found: Sequence[Probed]) -> list[Check]:
+    """All hosts' checks, as one table."""
+    return [Check(f"{one.host.name}: {c.component}", c.found, c.ok, c.advice) for one in found for c in one.checks]
+
+
+def _facts(talks: Sequence[_Talk]) -> None:
+    def ask(talk: _Talk) -> None:
+        talk.said = talk.hear()
+        talk.offset_s = talk.said.get("clock", 0.0) - time.time()
+
+    with ThreadPoolExecutor(len(talks)) as pool:
+        list(pool.map(ask, talks))
+
+
+def _calls(hosts: Sequence[Host], talks: Sequence[_Talk], port: int) -> list[dict[str, str]]:
+    """What each host found when it called the others and us."""
+    others = {host.name: [host.name, talk.said["port"]] for host, talk in zip(hosts, talks, strict=True) if talk.said}
+
+    def ask(both: tuple[Host, _Talk]) -> dict[str, str]:
+        host, talk = both
+        if not talk.said:
+            return {}
+        talk.tell({**others, ENGINE: [_route(host, talk), port]})
+        return talk.hear()
+
+    with ThreadPoolExecutor(len(talks)) as pool:
+        return list(pool.map(ask, zip(hosts, talks, strict=True)))
+
+
+def _route(host: Host, talk: _Talk) -> str:
+    """Our address as the host sees it: where its ssh came from; without ssh, our name."""
+    if is_here(host.name):
+        return host.name
+    return str(talk.said.get("caller") or socket.gethostname())
+
+
+def _checks(talk: _Talk, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
+    if not talk.said:
+        yield Check("reachable", talk.failed, False, "ssh HOST must work without a password, with this Python there")
+        return
+    yield Check("reachable", "yes", True)
+    for name, ours in mine.items():
+        theirs = talk.said["versions"].get(name, "")
+        advice = "" if theirs == ours else f"here {ours or 'none'}: install the same everywhere"
+        yield Check(name, theirs, theirs == ours, advice)
+    clock = f"{talk.offset_s:+.1f} s"
+    near = abs(talk.offset_s) <= CLOCK_S
+    yield Check("clock", clock, near, "" if near else "set the clocks by NTP")
+    yield Check("/dev/shm", f"{talk.said['shm'] / GIB:.1f} GiB free", True)
+    blocked = {name: why for name, why in calls.items() if why} if calls else {ENGINE: talk.failed}
+    for name, why in blocked.items():
+        yield Check(f"calls {name}", why, False, "TCP between the hosts must be open (firewall, host names)")
+    if not blocked:
+        yield Check("calls the others", "yes", True)
+
+
+def _answer(listening: socket.socket) -> None:
+    while True:
+        try:
+            listening.accept()[0].close()
+        except OSError:
+            return
+
+
+def _first(one: Probed) -> str:
+    check = next(check for check in one.checks if check.ok is False)
+    return f"{check.component}: {check.found or 'none'} ({check.advice})"
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True)

@@ -1,0 +1,97 @@
+"""A private certificate authority: for a cluster (`hfdt certs`), or for one run.
+
+Keys are ECDSA P-256, certificates X.509 v3, made by the `cryptography` package.
+"""
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+SLACK = datetime.timedelta(days=1)  # hosts' clocks differ
+
+
+class Authority:
+    """Signs certificates for `valid` from now on. Attributes: certificate, key (PEM texts)."""
+
+    def __init__(self, name: str, valid: datetime.timedelta) -> None:
+        self._name, self._valid = _named(name), valid
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        extensions = [x509.BasicConstraints(ca=True, path_length=0), _usage(signs_certificates=True)]
+        self.certificate = _pem(_certificate(self._name, self._key, self._name, self._key, valid, extensions))
+        self.key = _key_pem(self._key)
+
+    def sign(self, names: Sequence[str]) -> tuple[str, str]:
+        """A certificate for host names and IP addresses, good for both ends of a call, and its key: PEM texts."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        extensions = [
+            x509.SubjectAlternativeName([_general(name) for name in names]),
+            x509.BasicConstraints(ca=False, path_length=None),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            _usage(signs_certificates=False),
+        ]
+        made = _certificate(_named(names[0]), key, self._name, self._key, self._valid, extensions)
+        return _pem(made), _key_pem(key)
+
+
+def _certificate(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    valid: datetime.timedelta,
+    extensions: Sequence[x509.ExtensionType],
+) -> x509.Certificate:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + valid)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+    return builder.sign(issuer_key, hashes.SHA256())
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()

@@ -1,0 +1,65 @@
+"""How many bytes each caller may keep in the engine's store."""
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
+from fdt.rpc.tensor_pb2 import BlobRef
+
+SHARE = 0.8  # of the file system that the store is on: the job's other blobs must find room too
+
+
+@dataclass
+class _Held:
+    """One caller's: blobs that it has put, and bytes of those that it is putting."""
+
+    refs: list[BlobRef] = field(default_factory=list)
+    arriving: int = 0
+
+
+class Quota:
+    """Puts blobs for callers, `limit` bytes each at most. Thread-safe."""
+
+    def __init__(self, blobs: LocalBlobs, limit: int | None = None) -> None:
+        space = os.statvfs(blobs.directory)
+        self.limit = int(SHARE * space.f_blocks * space.f_frsize) if limit is None else limit
+        self._blobs = blobs
+        self._held: defaultdict[str, _Held] = defaultdict(_Held)
+        self._lock = threading.Lock()
+
+    def put(self, caller: str, parts: Iterable[bytes]) -> BlobRef:
+        """Raises UserError when it would be more than `caller` may keep, at the first byte that is."""
+        with self._lock:
+            held = self._held[caller]
+            held.refs = [ref for ref in held.refs if self._blobs.holds(ref.id)]
+        arrived = [0]
+        try:
+            ref = self._blobs.put_parts(self._counted(held, parts, arrived))
+            with self._lock:
+                held.refs.append(ref)
+            return ref
+        finally:
+            with self._lock:
+                held.arriving -= arrived[0]
+
+    def _counted(self, held: _Held, parts: Iterable[bytes], arrived: list[int]) -> Iterator[bytes]:
+        for part in parts:
+            with self._lock:
+                held.arriving += len(part)
+                arrived[0] += len(part)
+                total = held.arriving + sum(ref.nbytes for ref in held.refs)
+            if total > self.limit:
+                raise UserError(
+                    f"a caller may keep {self.limit:,} bytes at the engine. Received: more; send "
+                    "less, or from the engine's own host"
+                )
+            yield part
+
+
+def host_of(peer: str) -> str:
+    """gRPC's word for the other side, without its port: a new connection is no new caller."""
+    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer

@@ -1,0 +1,93 @@
+"""TLS for what leaves this machine: who we are, whom we believe, and the credentials gRPC makes of both.
+
+A server shows its certificate; where it knows an authority, callers must show one of that authority's too (mutual TLS).
+The token is asked for all the same.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc
+
+from fdt.errors import UsageError
+
+VARIABLE = "FDT_TLS"  # a member's Identity, as Identity.dumps writes it
+FLAGS = {"certificate": "--tls-cert", "key": "--tls-key", "authority": "--tls-ca"}
+
+Option = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`certificate`, `key`: ours; `authority`: whose certificates we believe. PEM texts, "" where there is none.
+
+    `name`: what the other side's certificate must be for, where that is not the name we call it by.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    authority: str = ""
+    name: str = ""
+
+    @classmethod
+    def read(cls, certificate: Path | None, key: Path | None, authority: Path | None) -> "Identity | None":
+        """Of PEM files; None where none is given. Raises UsageError for what cannot be read or used."""
+        if certificate is key is authority is None:
+            return None
+        if (certificate is None) is not (key is None):
+            missing = "--tls-key" if key is None else "--tls-cert"
+            raise UsageError(f"--tls-cert and --tls-key go together. Received: no {missing}")
+        texts = {"certificate": certificate, "key": key, "authority": authority}
+        return cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
+
+    @classmethod
+    def loads(cls, text: str) -> "Identity":
+        return cls(**json.loads(text))
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    def __repr__(self) -> str:
+        return "Identity(...)"  # never in a log
+
+    def server(self) -> grpc.ServerCredentials:
+        """Raises UsageError without a certificate."""
+        if not self.certificate:
+            raise UsageError("TLS at a server needs --tls-cert and --tls-key. Received: --tls-ca alone")
+        pair = (self.key.encode(), self.certificate.encode())
+        authority = self.authority.encode() or None
+        return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+    def caller(self) -> grpc.ChannelCredentials:
+        """Without an authority, those that gRPC knows of (public ones)."""
+        parts = (self.authority, self.key, self.certificate)
+        return grpc.ssl_channel_credentials(*(part.encode() or None for part in parts))
+
+    def options(self) -> list[Option]:
+        """A caller's channel options."""
+        return [("grpc.ssl_target_name_override", self.name)] if self.name else []
+
+
+_members_own: Identity | None = None
+
+
+def adopt(identity: Identity) -> None:
+    """A member has one identity, whomever it talks to: this one from now on."""
+    global _members_own
+    _members_own = identity
+
+
+def own() -> Identity | None:
+    """The identity that this process, a member, was given."""
+    return _members_own
+
+
+def _pem(flag: str, path: Path) -> str:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{flag} must be a file that can be read. Received: {error}") from None
+    if "-----BEGIN " not in text:
+        raise UsageError(f"{flag} must be a file in PEM format. Received: {path}")
+    return text

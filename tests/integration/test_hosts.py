@@ -1,0 +1,215 @@
+"""Three hosts, each with an sshd, on one machine: runs over them, and what crossed their interfaces.
+
+A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /run and /etc/hosts, joined to a bridge.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from fdt.errors import UserError
+from fdt.launch.emulated import EmulatedNetwork, Host, address_of, check_privilege, counters
+from fdt.launch.mpirun import find_mpirun, is_open_mpi
+from fdt.network.reading import read_cluster
+from fdt.network.topology import topology_of
+
+SSHD = "/usr/sbin/sshd"
+READY_S = 30.0
+HOST = """
+set -e
+hostname "$1"; mount --make-rprivate /; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run; mkdir /run/sshd
+mount --bind "$2/hosts" /etc/hosts; mount --bind "$2/passwd" /etc/passwd; mount -t proc proc /proc
+read _; exec "$3" -D -e -f "$2/sshd_config"
+"""
+SCRIPT = """
+    import os, sys, time
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(20_000, "relu"), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
+
+    class Began(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, flush=True)
+            if epoch == 0 and sys.argv[1:] == ["stay"]:
+                sys.stdin.readline()
+
+    epochs = 2 if sys.argv[1:] != ["stay"] else 50
+    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[Began()])
+    print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
+"""
+
+
+class Hosts:
+    """host1, host2 and host3."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "cluster.yaml").write_text("nodes: [{count: 3}]")
+        self._network = EmulatedNetwork(topology_of(read_cluster(directory / "cluster.yaml").with_workers(None)))
+        self._unshares = []
+        self.pids = {}
+        _prepare(directory)
+        for number in range(3):
+            self._start(Host(number, f"host{number + 1}", address_of(number + 1)))
+
+    def _start(self, host: Host) -> None:
+        spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]
+        argv = ["unshare", *spaces, "sh", "-c", HOST, "host", host.name, str(self.directory), SSHD]
+        log = open(self.directory / f"{host.name}.log", "wb")
+        with log:
+            started = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+        self._unshares.append(started)
+        children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
+        self.pids[host.name] = int(_until(lambda: children.read_text().split())[0])
+        self._network.attach(self.pids[host.name], host)
+        assert started.stdin is not None
+        started.stdin.write(b"go\n")
+        started.stdin.close()
+        _until(lambda: "Server listening" in (self.directory / f"{host.name}.log").read_text())
+
+    def command(self, *argv: object) -> list[str]:
+        """`argv` on host1."""
+        return ["nsenter", "--all", f"--target={self.pids['host1']}", *map(str, argv)]
+
+    def run(self, *argv: object) -> str:
+        done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def crossed(self) -> dict[str, int]:
+        """Bytes over each host's interface so far."""
+        return {name: sum(counters(pid).values()) for name, pid in self.pids.items()}
+
+    def cut(self, name: str) -> None:
+        subprocess.run(
+            ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", "ip", "link", "set", "eth0", "down"], check=True
+        )
+
+    def left(self) -> list[str]:
+        """What is still on the hosts of a run: its processes, its directories."""
+        look = ["sh", "-c", "ls -d /dev/shm/fdt-* 2>/dev/null; pgrep -a -f 'fdt[.]launch|[m]pirun|[p]rted'; true"]
+        said = [
+            subprocess.run(["nsenter", "--all", f"--target={pid}", *look], capture_output=True, text=True, check=True)
+            for pid in self.pids.values()
+        ]
+        return [line for one in said for line in one.stdout.splitlines()]
+
+    def close(self) -> None:
+        for started in self._unshares:
+            started.kill()  # and with it its namespace's first process, and so all of them
+            started.wait()
+        self._network.close()
+
+
+def _prepare(directory: Path) -> None:
+    """Keys, sshd's configuration, names: root's home is here as far as the hosts know."""
+    ssh = directory / "home" / ".ssh"
+    ssh.mkdir(parents=True, mode=0o700)
+    for key in (ssh / "id_ed25519", directory / "host_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    shutil.copy(ssh / "id_ed25519.pub", ssh / "authorized_keys")
+    names = "".join(f"{address_of(n)} host{n}\n" for n in (1, 2, 3))
+    public = (directory / "host_key.pub").read_text()
+    (directory / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+    (ssh / "known_hosts").write_text("".join(f"host{n},{address_of(n)} {public}" for n in (1, 2, 3)))
+    passwd = Path("/etc/passwd").read_text()
+    (directory / "passwd").write_text(
+        re.sub(r"^(root:.*:)[^:]*(:[^:]*)$", rf"\g<1>{directory}/home\2", passwd, flags=re.M)
+    )
+    settings = f"HostKey {directory}/host_key\nAuthorizedKeysFile {ssh}/authorized_keys\n"
+    (directory / "sshd_config").write_text(settings + "StrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile none\n")
+
+
+def _until(found):
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if there := found():
+            return there
+        time.sleep(0.01)
+    raise AssertionError("a host did not come up")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    missing = [tool for tool in (SSHD, "ssh", "ssh-keygen", "pgrep") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"hosts need OpenSSH's server and client. Received: no {', '.join(missing)}")
+    mpirun = find_mpirun()
+    if mpirun is None or not is_open_mpi(mpirun):
+        pytest.skip("hosts need Open MPI's mpirun. Received: none")
+    try:
+        check_privilege()
+    except UserError as error:
+        pytest.skip(str(error))
+    hosts = Hosts(tmp_path_factory.mktemp("hosts"))
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("script") / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+def losses(text: str) -> list[float]:
+    (line,) = [line for line in text.splitlines() if line.startswith("loss")]
+    return [float(word) for word in line.split()[1:]]
+
+
+PYTHON = ("env", f"PYTHONPATH={':'.join(filter(None, sys.path))}", sys.executable)
+HFDT, NFDT = (*PYTHON, "-m", "hfdt.cli"), (*PYTHON, "-m", "nfdt.cli")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("command", "words", "where"),
+    [
+        (HFDT, (), ("-H", "host2:1,host3:1")),
+        (NFDT, ("--rule", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
+    ],
+    ids=["hfdt", "nfdt"],
+)
+def test_a_run_over_hosts_has_the_results_of_one_host(hosts, script, command, words, where):
+    here = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, script))
+    before = hosts.crossed()
+    there = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, *where, script))
+    assert there == pytest.approx(here, rel=1e-5)
+    crossed = {name: after - before[name] for name, after in hosts.crossed().items()}
+    assert min(crossed.values()) > 8 * 200_000 * 4, f"eight steps' gradients of 200,000 floats: {crossed}"
+    assert hosts.left() == []
+
+
+@pytest.mark.timeout(300)
+def test_a_host_that_is_cut_off_ends_the_run_in_bounded_time(hosts, script):
+    """The last test of these hosts: host3 does not come back."""
+    argv = hosts.command(*NFDT, "run", "-np", 2, "-H", "host1:1,host2:1,host3:1", script, "stay")
+    running = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stdout is not None
+    try:
+        while running.stdout.readline() != "epoch 0\n":
+            assert running.poll() is None, running.stderr.read()
+        hosts.cut("host3")
+        start = time.monotonic()
+        _, errors = running.communicate("go on\n", timeout=120)
+        assert running.returncode == 1
+        assert "server 0 was lost" in errors
+        assert time.monotonic() - start < 60
+    finally:
+        running.kill()
+        running.wait()

@@ -1,0 +1,146 @@
+"""Hosts as they are written, and what is asked of them before a run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fdt.errors import UsageError, UserError
+from fdt.launch import preflight, remote
+from fdt.launch.hosted import directory_of
+from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
+from fdt.launch.over_hosts import _bring
+from fdt.launch.placement import Placement, run_identity
+from fdt.launch.preflight import Probed, demand, look
+from fdt.service.losses import explain_loss
+
+
+def test_hosts_as_they_are_written(tmp_path):
+    assert parse("a:4,b") == [Host("a", 4), Host("b", 1)]
+    file = tmp_path / "hosts"
+    file.write_text("# ours\na slots=4 max_slots=8\n\nb:2  # as horovodrun has it\nc\n")
+    assert read_hostfile(file) == [Host("a", 4), Host("b", 2), Host("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a:0", "slots must be a number, 1 or more. Received: a:0"),
+        ("a:x", "Received: a:x"),
+        ("a,,b", "a host must be a name or an IPv4 address. Received: ''"),
+        ("-oProxyCommand=x", "Received: '-oProxyCommand=x'"),  # ssh would take it for an option
+        ("a;b", "Received: 'a;b'"),
+        ("a:1,a:2", "-H must name each host once"),
+    ],
+)
+def test_what_is_no_host_is_said(text, said):
+    with pytest.raises(UsageError, match=said.replace("(", r"\(")):
+        parse(text)
+
+
+def test_a_hostfile_that_is_none_is_said(tmp_path):
+    with pytest.raises(UsageError, match="--hostfile must be a file that can be read"):
+        read_hostfile(tmp_path / "nowhere")
+    (tmp_path / "empty").write_text("# nobody\n")
+    with pytest.raises(UsageError, match="--hostfile must name hosts"):
+        read_hostfile(tmp_path / "empty")
+
+
+def test_slurm_and_kubernetes_name_their_hosts(tmp_path):
+    assert list(expand("a[01-03,7],b,c[9-10]x")) == ["a01", "a02", "a03", "a7", "b", "c9x", "c10x"]
+    slurm = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "4(x2),1"}
+    assert from_environment(slurm) == [Host("n1", 4), Host("n2", 4), Host("n3", 1)]
+    (tmp_path / "hostfile").write_text("job-worker-0.job slots=2\njob-worker-1.job slots=2\n")
+    mpijob = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
+    assert from_environment(mpijob) == [Host("job-worker-0.job", 2), Host("job-worker-1.job", 2)]
+    assert from_environment({}) == []
+
+
+def test_which_hosts_are_meant(monkeypatch, tmp_path):
+    for name in ("SLURM_JOB_NODELIST", "OMPI_MCA_orte_default_hostfile"):
+        monkeypatch.delenv(name, raising=False)
+    assert chosen(None, None) == []
+    with pytest.raises(UsageError, match="give one of them. Received: -H a too"):
+        chosen("a", tmp_path)
+    with pytest.raises(UsageError, match="needs the name that they know it by. Received: localhost"):
+        chosen("localhost:1,elsewhere.invalid:1", None)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
+    assert chosen(None, None) == [], "one node, and we are on it"
+
+
+def test_workers_fill_hosts_and_servers_come_behind():
+    hosts = [Host("a", 2), Host("b", 2), Host("c", 1)]
+    assert ranks(allot(hosts, 3)) == ["a", "a", "b"]
+    assert behind(hosts, 3, 2) == [Host("b", 1), Host("c", 1)]
+    assert behind(hosts, 5, 4) == [Host("a", 2), Host("b", 1), Host("c", 1)]
+    with pytest.raises(UsageError, match="Received: 6 of 5"):
+        allot(hosts, 6)
+
+
+def test_servers_keep_their_ports():
+    found = [Probed(Host(name, 1), "10.0.0.9", [7001, 7002]) for name in ("a", "b")]
+    placement = Placement(found, run_identity())
+    assert placement.addresses(1, 3) == placement.addresses(1, 3) == ["a:7002", "b:7002", "b:7001"]
+    with pytest.raises(UserError, match="give more hosts"):
+        placement.addresses(2, 5)
+
+
+# -- before a run -----------------------------------------------------------------------------------------------------
+def test_this_host_is_ready():
+    (found,) = look([Host("127.0.0.1", 1)])
+    assert found.ok and len(set(found.ports)) == preflight.PORTS
+    assert {check.component for check in found.checks} >= {"reachable", "TensorFlow", "clock", "calls the others"}
+
+
+def test_what_is_not_ready_is_a_table_and_one_line(monkeypatch, capsys):
+    """A host without this Python, and one with another TensorFlow."""
+    other = "import importlib.metadata as m; m.version = lambda name: '1.0'\n"
+    source = preflight.inspect.getsource(preflight.probe)
+    words = {"old": [sys.executable, "-c", other + source, "8"], "bare": ["sh", "-c", "echo no python >&2; exit 127"]}
+    monkeypatch.setattr(remote, "argv_on", lambda host, argv: words[host])
+    with pytest.raises(UserError) as refused:
+        demand([Host("old", 1), Host("bare", 1)])
+    assert "Received: 2 of 2 not ready: old, bare: TensorFlow: 1.0 (here 2" in str(refused.value)
+    table = capsys.readouterr().err
+    assert "bare: reachable" in table and "no python" in table and "old: Keras" in table
+    assert "old: Python" not in table, "what is right is not listed"
+
+
+def test_a_clock_that_is_off_is_said(monkeypatch):
+    source = preflight.inspect.getsource(preflight.probe).replace('"clock": time.time()', '"clock": time.time() - 500')
+    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    (found,) = look([Host("late", 1)])
+    (clock,) = [check for check in found.checks if check.component == "clock"]
+    assert clock.ok is False and clock.found.startswith("-500")
+
+
+# -- what is brought there --------------------------------------------------------------------------------------------
+def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr("fdt.launch.hosted.ROOTS", (str(tmp_path),))
+    monkeypatch.setattr("fdt.launch.over_hosts.ROOTS", (str(tmp_path), str(tmp_path)))
+    given = {
+        "user": {"A_WISH": "user's", "HOME": "/nowhere"},
+        "task": {"FDT_TOKEN": "t"},
+        "cwd": str(tmp_path),
+        "first": 3,
+    }
+    bring = ["sh", "-c", _bring("fdt-1", "worker")]
+    assert remote.everywhere({"127.0.0.1": json.dumps(given)}, bring, 30) == {}
+    directory = directory_of("fdt-1")
+    assert [oct(path.stat().st_mode & 0o777) for path in (directory, directory / "worker.json")] == ["0o700", "0o600"]
+    again = remote.everywhere({"127.0.0.1": "somebody else's"}, bring, 30)
+    assert "File exists" in again["127.0.0.1"], "a directory that is there already is nobody's to use"
+    names = ("A_WISH", "FDT_TOKEN", "HOME", "FDT_RANK")
+    code = f"import os; print(*map(os.environ.get, {names}), os.getcwd())"
+    ran = f"import pathlib; from fdt.launch import hosted; hosted.prepare(pathlib.Path({str(directory)!r}), 'worker');"
+    env = {"HOME": "/root", "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", ran + code], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["user's", "t", "/root", "3", str(tmp_path)]
+
+
+def test_the_log_of_a_rank_on_another_host_is_what_mpirun_brought(tmp_path):
+    (tmp_path / "mpirun.log").write_text("[1,0]<stdout>: mine\n[1,1]<stderr>: Boom\nmpirun: rank 1 ended\n")
+    failed = explain_loss("worker", 1, "signal 9", tmp_path)
+    assert failed.detail == "Boom\nmpirun: rank 1 ended" and "mpirun.log" in failed.message

@@ -1,0 +1,221 @@
+"""Real gRPC over TLS: who is let in, who is not, and what each is told."""
+
+import datetime
+import queue
+import stat
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+from click.testing import CliRunner
+
+from fdt.blobs import LocalBlobs
+from fdt.cli.certs import make
+from fdt.errors import UsageError, UserError
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Command, Event, Ready, Setup
+from fdt.rpc.tensor_pb2 import Chunk
+from fdt.service.auth import credentials
+from fdt.service.client import TrainingClient
+from fdt.service.quota import Quota
+from fdt.service.server import MAX_WAITING, serve
+from fdt.service.tls import Identity
+from fdt.service.transport import open_channel
+from hfdt.cli import main as hfdt
+
+TOKEN = "right"
+
+
+class OneWord:
+    """An engine that says Ready to every job."""
+
+    name, workers = "hfdt", 1
+
+    def __init__(self, directory):
+        self.run_dir, self.blobs = directory, LocalBlobs.create()
+
+    def start(self): ...
+
+    def train(self, commands):
+        for command in commands:
+            yield Event(job=command.job, ready=Ready())
+            return
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """Directories of two authorities; the second knows the same names."""
+    root = tmp_path_factory.mktemp("certs")
+    for name in ("ours", "others"):
+        make(root / name, ["10.1.2.3"], datetime.timedelta(days=1))
+    return root
+
+
+def identity(directory: Path, name: str, *, cert: bool = True, ca: Path | None = None) -> Identity:
+    certificate, key = (directory / f"{name}{suffix}" if cert else None for suffix in (".pem", ".key"))
+    found = Identity.read(certificate, key, (ca or directory) / "ca.pem")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = OneWord(tmp_path)
+    yield engine
+    engine.blobs.close()
+
+
+@pytest.fixture
+def address(engine, certs):
+    """Of a server on every interface, which wants TLS, a certificate of ours, and the token."""
+    running = serve(engine, "0.0.0.0:0", TOKEN, identity(certs / "ours", "10.1.2.3"))
+    yield running.address.replace("0.0.0.0", "127.0.0.1")
+    running.stop()
+
+
+def test_a_caller_with_the_right_certificate_and_token_trains(address, certs, engine, monkeypatch):
+    monkeypatch.setattr(LocalBlobs, "holds", lambda self, name: False)  # as on another host: blobs by stream
+    client = TrainingClient(address, TOKEN, identity(certs / "ours", "client"))
+    data = bytes(range(256)) * 20_000
+    ref = client.blobs.put(data)
+    assert bytes(engine.blobs.get(ref)) == data == bytes(client.blobs.get(ref))
+    client.close()
+
+
+def test_a_wrong_token_is_refused_over_tls_too(address, certs):
+    with pytest.raises(UserError, match="the token must be the one"):
+        TrainingClient(address, "wrong", identity(certs / "ours", "client"))
+
+
+def test_no_certificate_is_refused(address, certs):
+    with pytest.raises(UserError, match=f"at {address}"):
+        TrainingClient(address, TOKEN, identity(certs / "ours", "client", cert=False))
+
+
+def test_another_authoritys_certificate_is_refused(address, certs):
+    with pytest.raises(UserError, match=f"at {address}"):
+        TrainingClient(address, TOKEN, identity(certs / "others", "client", ca=certs / "ours"))
+
+
+def test_a_server_of_another_authority_is_not_believed(address, certs):
+    with pytest.raises(UserError, match="of the authority in --tls-ca"):
+        TrainingClient(address, TOKEN, identity(certs / "ours", "client", ca=certs / "others"))
+
+
+def test_no_tls_is_refused(address):
+    with pytest.raises(UserError, match="want TLS where"):
+        TrainingClient(address, TOKEN)
+
+
+def test_a_server_without_an_authority_asks_for_the_token_alone(engine, certs):
+    only_server = Identity.read(certs / "ours" / "10.1.2.3.pem", certs / "ours" / "10.1.2.3.key", None)
+    running = serve(engine, "127.0.0.1:0", TOKEN, only_server)
+    TrainingClient(running.address, TOKEN, identity(certs / "ours", "client", cert=False)).close()
+    with pytest.raises(UserError, match="the token must be the one"):
+        TrainingClient(running.address, "wrong", identity(certs / "ours", "client", cert=False))
+    running.stop()
+
+
+def test_beyond_loopback_without_tls_nothing_listens_and_nothing_calls(engine):
+    with pytest.raises(UsageError, match="needs TLS: --tls-cert, --tls-key and --tls-ca"):
+        serve(engine, "0.0.0.0:0", TOKEN)
+    with pytest.raises(UsageError, match="needs TLS"):
+        open_channel("10.1.2.3:80")
+
+
+def test_certs_are_private_and_written_once(tmp_path):
+    made = CliRunner().invoke(hfdt, ["certs", str(tmp_path / "c"), "node1", "10.0.0.7"])
+    assert made.exit_code == 0, made.output
+    assert "--server node1:PORT" in made.output
+    names = {file.name for file in (tmp_path / "c").iterdir()}
+    assert names == {f"{stem}.{end}" for stem in ("ca", "client", "node1", "10.0.0.7") for end in ("pem", "key")}
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "c").glob("*.key")}
+    assert modes == {0o600} and stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+    again = CliRunner().invoke(hfdt, ["certs", str(tmp_path / "c")])
+    assert again.exit_code == 2 and "without an authority. Received:" in again.output
+
+
+def test_what_is_no_pair_or_no_pem_is_said(tmp_path, certs):
+    key = certs / "ours" / "client.key"
+    with pytest.raises(UsageError, match="go together. Received: no --tls-cert"):
+        Identity.read(None, key, None)
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(UsageError, match="--tls-ca must be a file in PEM format"):
+        Identity.read(None, None, tmp_path / "text")
+    with pytest.raises(UsageError, match="--tls-cert must be a file that can be read"):
+        Identity.read(tmp_path / "nowhere", key, None)
+    assert "PRIVATE" not in repr(identity(certs / "ours", "client"))
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+def test_a_caller_may_keep_so_many_bytes_and_no_more(engine):
+    quota = Quota(engine.blobs, limit=100)
+    kept = quota.put("ipv4:10.0.0.1", [b"x" * 60])
+    with pytest.raises(UserError, match="100 bytes at the engine"):
+        quota.put("ipv4:10.0.0.1", [b"x" * 30, b"x" * 30])
+    quota.put("ipv4:10.0.0.2", [b"x" * 60])
+    engine.blobs.drop(kept)
+    quota.put("ipv4:10.0.0.1", [b"x" * 60])
+    assert sum(file.stat().st_size for file in engine.blobs.directory.iterdir()) == 120, (
+        "nothing is left of the refused"
+    )
+
+
+def test_strangers_write_nothing_and_cost_nothing(engine, tmp_path):
+    """A large message of somebody without the token is not even read."""
+    running = serve(engine, f"unix:{tmp_path}/s.sock", TOKEN)
+    before = {file.name for file in engine.blobs.directory.iterdir()}
+    with open_channel(running.address) as channel:
+        stub = training_pb2_grpc.BlobServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Put(iter([Chunk(data=bytes(40 << 20))] * 3), metadata=credentials("wrong"), timeout=60)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert {file.name for file in engine.blobs.directory.iterdir()} == before
+    running.stop()
+
+
+def test_a_message_that_is_too_large_is_refused_and_the_next_is_not(engine, tmp_path):
+    running = serve(engine, f"unix:{tmp_path}/s.sock", TOKEN)
+    with open_channel(running.address) as channel:
+        stub = training_pb2_grpc.BlobServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Put(iter([Chunk(data=bytes(65 << 20))]), metadata=credentials(TOKEN), timeout=60)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert stub.Put(iter([Chunk(data=b"small")]), metadata=credentials(TOKEN), timeout=60).nbytes == 5
+    running.stop()
+
+
+def test_a_job_that_says_nothing_keeps_nobody_waiting(engine, tmp_path):
+    running = serve(engine, f"unix:{tmp_path}/s.sock", TOKEN)
+    silent, busy = (TrainingClient(running.address, TOKEN) for _ in range(2))
+    waiting = [silent.train() for _ in range(3)]
+    conversation = busy.train()
+    conversation.send(Command(job="1", setup=Setup()))
+    assert next(conversation.events()).job == "1"
+    for one in (*waiting, conversation):
+        one.cancel()
+    running.stop()
+
+
+def test_so_many_jobs_may_wait_and_no_more(engine, tmp_path):
+    running = serve(engine, f"unix:{tmp_path}/s.sock", TOKEN)
+    client = TrainingClient(running.address, TOKEN)
+    refused: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen(conversation):
+        try:
+            list(conversation.events())
+        except UserError as error:
+            refused.put(str(error))
+
+    conversations = [client.train() for _ in range(MAX_WAITING + 2)]
+    threads = [threading.Thread(target=listen, args=[conversation]) for conversation in conversations]
+    for thread in threads:
+        thread.start()
+    assert f"lets {MAX_WAITING} jobs wait behind the one it trains" in refused.get(timeout=60)
+    for conversation, thread in zip(conversations, threads, strict=True):
+        conversation.cancel()
+        thread.join()
+    assert refused.empty()
+    running.stop()

@@ -10,6 +10,7 @@ from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_FLAGS, HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
+    FAULTS,
     REPORTS,
     TLS_OPTIONS,
     Count,
@@ -43,7 +44,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 TRANSPORT = "Servers and transport"
-JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", "restarts", "min_np")
+JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", "restarts", "min_np", "on_nan")
 _FLAGS = {
     "workers": "-np",
     "server": "--server",
@@ -101,6 +102,15 @@ def transport_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
+def on_nan_option(function: Decorated) -> Decorated:
+    """--on-nan."""
+    text = (
+        "A gradient with NaN or infinity ends the run with its worker and step, or is left out.  "
+        "[default: stop; in scripts with callbacks that see every step, applied as Keras does]"
+    )
+    return option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=text)(function)
+
+
 def emulate_option(function: Decorated) -> Decorated:
     """--emulate."""
     text = "Put each worker on an emulated host, with links and speeds as described (docs/cluster.md); needs root."
@@ -146,6 +156,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @transport_options
 @emulate_option
 @fault_options
+@on_nan_option
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:

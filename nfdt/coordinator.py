@@ -201,6 +201,7 @@ class ServersCoordinator:
     def _epoch_end(self, epoch: _Epoch) -> Outcome:
         first, workers = epoch.servers[0], [epoch.workers[rank] for rank in sorted(epoch.workers)]
         end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
+        end.skipped = first.skipped
         end.logs.update(_mean_logs(workers))
         end.seconds = max((w.seconds for w in workers), default=0.0)
         end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)

@@ -7,6 +7,7 @@ from fdt.errors import UsageError
 
 CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
+ON_NAN = ("", "stop", "skip")
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Options:
     overlap: whether push and pull go on while the next gradient is computed, on weights one update older.
     overlap_epochs: whether workers go on while the client validates and runs its callbacks.
     restarts: how many lost members are replaced.  min_np: how few workers may go on without; 0: all are needed.
+    on_nan: what becomes of a gradient that is not finite: "stop", "skip"; "" stops unless the script sees every step.
     """
 
     rule: str = ""
@@ -25,6 +27,7 @@ class Options:
     overlap_epochs: bool = False
     restarts: int = 0
     min_np: int = 0
+    on_nan: str = ""
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
@@ -36,9 +39,11 @@ class Options:
             options.get("overlap_epochs", "") in ("1", "true", "True"),
             int(options.get("restarts", 0)),
             int(options.get("min_np", 0)),
+            options.get("on_nan", ""),
         )
         _check("--channel", chosen.channel, CHANNELS)
         _check("--overlap", chosen.overlap, OVERLAPS)
+        _check("--on-nan", chosen.on_nan, ON_NAN)
         return chosen
 
 

@@ -200,16 +200,16 @@ class Run:
         samples = int(tf.nest.flatten(batch)[0].shape[0])
         with self._computing:
             start = time.monotonic()
-            gradient, changes, changed, logs = self._step.run(batch, self._owned, courier.pulled())
-            self._tally.add(samples, logs)
+            computed = self._step.run(batch, self._owned, courier.pulled())
+            self._tally.add(samples, computed.logs)
             seconds = time.monotonic() - start
             self._tally.busy += seconds
-            message = pb.Push(batch=index, samples=samples, seconds=seconds)
+            message = pb.Push(batch=index, samples=samples, seconds=seconds, not_finite=not computed.finite)
             if self._lock_step:
                 message.logs.update(self._tally.floats())
                 message.metrics.CopyFrom(self._member.blobs.put_arrays(self._tally.metrics()))
             self._report_progress(epoch)
-        return courier.push(message, split(self._owned, gradient, changes, changed))
+        return courier.push(message, split(self._owned, computed))
 
     # -- reports ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ used, for the server's may have moved on; the server scales again with its own.
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
@@ -19,7 +19,7 @@ from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
 from nfdt.server.shards import Ownership, carried_others, own
 from nfdt.transport.client import Outgoing
-from nfdt.variables import loss_scale
+from nfdt.variables import is_loss_scaled, loss_scale
 
 Tensor = Any
 _ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
@@ -57,6 +57,16 @@ class Found:
     changed: list[int]
 
 
+class Computed(NamedTuple):
+    """One step's result: a gradient by trainable variable, what the forward pass added to which of `others`."""
+
+    gradient: list[Tensor | None]
+    changes: list[Tensor]
+    changed: list[int]
+    logs: dict[str, Tensor]
+    finite: bool
+
+
 class Step:
     """The compiled gradient of one built model; kept as long as the model is."""
 
@@ -79,22 +89,20 @@ class Step:
             weights = [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
             self._function.get_concrete_function(batch, weights)
 
-    def run(
-        self, batch: Any, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]
-    ) -> tuple[list[Tensor | None], list[Tensor], list[int], dict[str, Tensor]]:
-        """(gradient by trainable variable, changes, which of `others` they are of, logs) of one batch.
+    def run(self, batch: Any, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]) -> Computed:
+        """The step on one batch.
 
         `pulled`: what the shards sent. The variables share the buffers' memory: nothing is copied.
         """
         weights, others = self._sort(owned, pulled)
         if others:
             self._assign_others(owned, others)
-        gradients, changes, logs = self._call(batch, weights)
+        gradients, changes, logs, finite = self._call(batch, weights)
         assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
-        return whole, changes, self._found.changed, logs
+        return Computed(whole, changes, self._found.changed, logs, bool(finite))
 
     def _call(self, batch: Any, weights: list[Tensor]) -> Any:
         if self._model.run_eagerly:
@@ -138,7 +146,7 @@ class Step:
             compute = self._compute
         return tf.function(compute, jit_compile=bool(self._model.jit_compile) or None, reduce_retracing=True)
 
-    def _compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any]:
+    def _compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
         _assign([tensor_variable(v) for v in self._every_pull], weights)
         others = [tensor_variable(v) for v in self._others]
         before = [v.read_value() for v in others]
@@ -156,7 +164,8 @@ class Step:
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]
         self._found = Found(present, changed)
-        return gradients, [others[i].read_value() - before[i] for i in changed], logs
+        finite = is_loss_scaled(self._model.optimizer) or _finite(gradients)  # which meets overflow by itself
+        return gradients, [others[i].read_value() - before[i] for i in changed], logs, tf.convert_to_tensor(finite)
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
         position = {id(tensor_variable(v)): i for i, v in enumerate(self._trainable.trainable)}
@@ -173,15 +182,18 @@ def _assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
         variable.assign(value, read_value=False)
 
 
+def _finite(gradients: Sequence[Tensor]) -> Tensor:
+    """One pass over each: a sum that holds NaN or infinity is neither a number nor finite itself."""
+    return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients] or [tf.constant(0.0)]))
+
+
 def ownerships(trainable: Trainable, shards: int) -> list[Ownership]:
     return [own(trainable, shard, shards) for shard in range(shards)]
 
 
-def split(
-    owned: Sequence[Ownership], gradient: Sequence[Tensor | None], changes: Sequence[Tensor], changed: Sequence[int]
-) -> list[Outgoing]:
+def split(owned: Sequence[Ownership], computed: Computed) -> list[Outgoing]:
     """What goes to each shard of one step's result."""
-    change_of = dict(zip(changed, changes, strict=True))
+    gradient, change_of = computed.gradient, dict(zip(computed.changed, computed.changes, strict=True))
     parts = []
     for shard in owned:
         mine = [(i, other) for i, other in enumerate(shard.others) if other in change_of]

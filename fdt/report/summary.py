@@ -33,6 +33,7 @@ class Totals:
     bytes_received: int = 0
     staleness: list[tuple[float, float, float, int]] = field(default_factory=list)  # mean, median, largest, steps
     workers: dict[int, Worker] = field(default_factory=dict)
+    skipped: int = 0  # steps whose gradients were not finite
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
 
     def add(self, end: EpochEnd, seconds: float) -> None:
@@ -40,6 +41,7 @@ class Totals:
         self.epochs += 1
         self.steps += end.steps
         self.samples += end.samples
+        self.skipped += end.skipped
         self.seconds += seconds
         self.bytes_sent += end.bytes_sent
         self.bytes_received += end.bytes_received
@@ -101,6 +103,7 @@ def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
         "moved": f"{text.nbytes(totals.bytes_sent)} sent, {text.nbytes(totals.bytes_received)} received by workers",
         "staleness": _staleness(totals.staleness),
         **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
+        "skipped": f"{totals.skipped:,} steps with NaN or infinite gradients" if totals.skipped else "",
         "lost": ", ".join(totals.faults),
         "logs": logs,
     }

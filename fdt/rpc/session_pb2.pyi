@@ -190,7 +190,7 @@ class WorkerShare(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds")
+    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class EpochEnd(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     steps: int
     samples: int
@@ -229,7 +230,8 @@ class EpochEnd(_message.Message):
     bytes_received: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerShare]
     busy_seconds: float
-    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+    skipped: int
+    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ...) -> None: ...
 
 class Evaluated(_message.Message):
     __slots__ = ("epoch", "logs", "metrics")

@@ -27,7 +27,7 @@ class Next(_message.Message):
     def __init__(self) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("push", "batch", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics")
+    __slots__ = ("push", "batch", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics", "not_finite")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class Push(_message.Message):
     NBYTES_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
     push: int
     batch: int
     samples: int
@@ -53,7 +54,8 @@ class Push(_message.Message):
     nbytes: int
     logs: _containers.ScalarMap[str, float]
     metrics: _tensor_pb2.BlobRef
-    def __init__(self, push: _Optional[int] = ..., batch: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., absent: _Optional[_Iterable[int]] = ..., changed: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    not_finite: bool
+    def __init__(self, push: _Optional[int] = ..., batch: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., absent: _Optional[_Iterable[int]] = ..., changed: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., not_finite: bool = ...) -> None: ...
 
 class EndOfData(_message.Message):
     __slots__ = ("batch",)

@@ -17,6 +17,7 @@ class Gradient:
     values: Any  # in the applier's own form
     samples: int
     seconds: float = 0.0
+    finite: bool = True
 
 
 class Applier(Protocol):
@@ -92,6 +93,12 @@ class Core:
         slot.last_push = push
         self.version += applied
         return tau
+
+    def skip(self, worker: int, push: int) -> bool:
+        """Note a push that the rule is not to see. False when it came before."""
+        slot = self.slots[worker]
+        fresh, slot.last_push = push > slot.last_push, max(push, slot.last_push)
+        return fresh
 
     def leave(self, worker: int) -> None:
         self.log.append(Logged("leave", worker))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
@@ -20,7 +21,7 @@ from nfdt.metrics import add_up
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient, Logged
 from nfdt.server.job import ServedJob
-from nfdt.server.policy import EpochDone, EpochOver, Instruction, Policy, Pushed, Release, Send, StepDone
+from nfdt.server.policy import EpochDone, EpochOver, Instruction, NotFinite, Policy, Pushed, Release, Send, StepDone
 
 Reply = Send | EpochOver | Release | None  # None: the session ends
 Replies = queue.SimpleQueue[Reply]
@@ -50,7 +51,10 @@ class Desk:
         self.job = job
         hooks = job.spec.fit.batch_hooks
         self._with_state = hooks == BatchHooks.STATE
-        self.policy = Policy(Core(job.rule, job.applier, workers * job.lanes), None, lock_step=hooks != BatchHooks.NONE)
+        core, lock_step = Core(job.rule, job.applier, workers * job.lanes), hooks != BatchHooks.NONE
+        # A script that looks at every step may have an answer of its own (TerminateOnNaN).
+        on_nan = job.options.on_nan or ("apply" if lock_step else "stop")
+        self.policy = Policy(core, None, lock_step=lock_step, on_nan=on_nan)
         self._send_event = send
         self._lanes = job.lanes
         self._incarnations: dict[int, int] = {}  # by rank, of workers that were replaced
@@ -178,12 +182,21 @@ class Desk:
 
     def _hear(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
         with self._lock:
-            if session is None or self._replies.get(worker) is session:
+            if session is not None and self._replies.get(worker) is not session:
+                return
+            try:
                 self._carry_out(event())
+            except NotFinite as error:
+                raise UserError(self._describe(error)) from None
+
+    def _describe(self, error: NotFinite) -> str:
+        return (
+            f"gradients must be finite. Received: NaN or infinity from worker {error.worker // self._lanes} in its "
+            f"step {error.push}, batch {error.batch} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
+        )
 
     def _do(self, event: Callable[[], list[Instruction]]) -> None:
-        with self._lock:
-            self._carry_out(event())
+        self._hear(-1, None, event)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for entry in self.policy.core.take_log():
@@ -202,6 +215,7 @@ class Desk:
         extra = describe_staleness(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
+        end.skipped = done.skipped
         ranks = sorted({worker // self._lanes for worker in done.workers})
         end.workers.extend(WorkerShare(rank=rank, incarnation=self._incarnations.get(rank, 0)) for rank in ranks)
         self._metrics.clear()

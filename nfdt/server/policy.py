@@ -61,9 +61,18 @@ class EpochDone:
     samples: int
     staleness: Counter[int]
     workers: tuple[int, ...] = ()
+    skipped: int = 0
 
 
 Instruction = Send | EpochOver | Release | StepDone | EpochDone
+
+
+class NotFinite(Exception):
+    """A push holds NaN or infinity. `push`: the worker's own count."""
+
+    def __init__(self, pushed: "Pushed", epoch: int) -> None:
+        super().__init__(pushed.worker, pushed.push, pushed.batch, epoch)
+        self.worker, self.push, self.batch, self.epoch = pushed.worker, pushed.push, pushed.batch, epoch
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,17 @@ class Epoch:
     stopping: bool = False
     staleness: Counter[int] = field(default_factory=Counter)
     greeted: set[int] = field(default_factory=set)
+    skipped: int = 0
 
 
 class Policy:
-    """Decides for all shards. `steps` is None while unknown; the source's end is then told by `end_of_data`."""
+    """Decides for all shards. `steps` is None while unknown; the source's end is then told by `end_of_data`.
 
-    def __init__(self, core: Core, steps: int | None, *, lock_step: bool = False) -> None:
+    `on_nan`: whether a push that is not finite is applied like any other, skipped, or an error ("stop").
+    """
+
+    def __init__(self, core: Core, steps: int | None, *, lock_step: bool = False, on_nan: str = "apply") -> None:
+        self.on_nan = on_nan
         self.core = core
         self.steps = steps
         self.lock_step = lock_step
@@ -194,6 +208,9 @@ class Policy:
         epoch = self.epoch
         if epoch is None or epoch.stopping:
             return
+        if not pushed.gradient.finite and self.on_nan != "apply":
+            self._refuse(pushed, epoch)
+            return
         tau = self.core.push(pushed.worker, pushed.push, pushed.gradient)
         if tau is None:
             return
@@ -203,6 +220,14 @@ class Policy:
         if self.lock_step:
             self._gate_open = epoch.ledger.complete  # the client does not answer the last step
             self._out.append(StepDone(pushed.worker, epoch.ledger.done, epoch.ledger.complete, pushed.note))
+
+    def _refuse(self, pushed: Pushed, epoch: Epoch) -> None:
+        """Raises NotFinite, or counts the batch as done without having applied it."""
+        if self.on_nan == "stop":
+            raise NotFinite(pushed, epoch.number)
+        if self.core.skip(pushed.worker, pushed.push):
+            epoch.ledger.finish(pushed.worker, pushed.batch)
+            epoch.skipped += 1
 
     def _settle(self) -> list[Instruction]:
         if self.finished:
@@ -251,7 +276,8 @@ class Policy:
         self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
         there = tuple(self._present())
-        self._out.append(EpochDone(epoch.number, epoch.ledger.done, epoch.samples, epoch.staleness, there))
+        applied = epoch.ledger.done - epoch.skipped
+        self._out.append(EpochDone(epoch.number, applied, epoch.samples, epoch.staleness, there, epoch.skipped))
         self.epoch = None
 
     def _reply_all(self, reply: Callable[[int], Instruction]) -> None:

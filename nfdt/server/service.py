@@ -138,7 +138,8 @@ class Session:
             fill(self._incoming.parts(push_positions(count, absent, changed)), requests)
         tensors = self._incoming.tensors
         changes = [tensors[count + i] for i in changed]
-        return Gradient(Arrived(tensors[:count], absent, changes, changed), push.samples, push.seconds)
+        arrived = Arrived(tensors[:count], absent, changes, changed)
+        return Gradient(arrived, push.samples, push.seconds, not push.not_finite)
 
     def _answer(self, reply: Send | EpochOver | Release) -> Iterator[bytes]:
         if isinstance(reply, EpochOver):

@@ -10,6 +10,7 @@ slots.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -157,14 +158,14 @@ class Session:
         with self._walls.counted("gradient_s"):
             batch = self._batches.take(sent.epoch, sent.batches[0])
             samples = int(tf.nest.flatten(batch)[0].shape[0])
-            gradient, changes, changed, logs = self._step.run(batch, self._owned, [pulled])
-        self._tally.add(samples, logs)
-        (part,) = split(self._owned, gradient, changes, changed)
+            computed = self._step.run(batch, self._owned, [pulled])
+        self._tally.add(samples, computed.logs)
+        (part,) = split(self._owned, computed)
         absent, _, tensors = part.layout()
         nbytes = sum(nbytes_of(tensor) for tensor in tensors)
         self._moved[0] += nbytes
         arrived = Arrived(part.gradient, tuple(absent), part.changes, tuple(part.changed))
-        return (Gradient(arrived, samples), self._note()), nbytes
+        return (Gradient(arrived, samples, finite=computed.finite), self._note()), nbytes
 
     def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any], seconds: float) -> None:
         values, note = gradient
@@ -172,7 +173,7 @@ class Session:
         message = pb.Push(push=self._pushes[lane], batch=sent.batches[0], **note)
         self._done += 1
         self._samples += values.samples
-        self._desk.push(lane, message, Gradient(values.values, values.samples, seconds))
+        self._desk.push(lane, message, replace(values, seconds=seconds))
         if self._done % max(1, (self.steps or POINTS * POINTS_EVERY) // POINTS) == 0:
             self._report(sent.epoch)
 

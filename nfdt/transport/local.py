@@ -56,4 +56,4 @@ class LocalLink:
 def _gradient(message: pb.Push, push: Outgoing) -> Gradient:
     absent, _, _ = push.layout()
     arrived = Arrived(push.gradient, tuple(absent), push.changes, tuple(push.changed))
-    return Gradient(arrived, message.samples, message.seconds)
+    return Gradient(arrived, message.samples, message.seconds, not message.not_finite)

@@ -223,6 +223,19 @@ def test_what_the_client_writes_between_epochs_is_used(single, digits):
     single.finish()
 
 
+def test_gradients_that_are_not_finite(single, digits):
+    x, y = digits[0][:640].copy(), digits[1][:640]
+    x[70] = np.inf  # in the second batch
+    model = dense(keras.optimizers.SGD(0.05))
+    (end,) = single.fit(model, x, y, shuffle=False, on_nan="skip")
+    assert (end.steps, end.skipped, end.samples) == (9, 1, 576)
+    assert int(model.optimizer.iterations) == 9
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    message = "from worker 0 in its step 2, batch 1 of epoch 1; --on-nan skip leaves such steps out"
+    with pytest.raises(AssertionError, match=message):
+        single.fit(model, x, y, shuffle=False)
+
+
 def test_no_blob_is_left(single, digits):
     def count():
         return len(list(single.engine.blobs.directory.iterdir()))

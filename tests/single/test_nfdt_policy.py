@@ -1,5 +1,6 @@
 """The policy without a server: who gets which batch, when an epoch ends, who waits for whom."""
 
+import numpy as np
 import pytest
 
 from nfdt import rulebook
@@ -7,7 +8,7 @@ from nfdt.schedules import START, gradient
 from nfdt.server.core import Core, Gradient
 from nfdt.server.ledger import Ledger
 from nfdt.server.plain import PlainApplier
-from nfdt.server.policy import EpochDone, EpochOver, Policy, Pushed, Release, Send, StepDone
+from nfdt.server.policy import EpochDone, EpochOver, NotFinite, Policy, Pushed, Release, Send, StepDone
 
 
 class Loop:
@@ -188,3 +189,22 @@ def test_one_that_joins_in_place_of_one_that_left_is_dealt_batches_again(rule):
     assert sorted(done + loop.run()) == list(range(9))
     (over,) = loop.of(EpochDone)
     assert (over.steps, over.workers) == (9, (0, 1))
+
+
+def test_a_gradient_that_is_not_finite_is_refused_or_left_out():
+    def push(on_nan):
+        loop = Loop(workers=1, steps=2, on_nan=on_nan)
+        loop.take(loop.policy.start_epoch(0))
+        loop.ask_all()
+        before = loop.applier.params[0]
+        for batch in (0, 1):
+            last = Pushed(0, batch + 1, batch, Gradient([START * np.nan], 1, finite=False))
+            loop.take(loop.policy.push(last))
+            loop.take(loop.policy.push(last))  # a retry
+        np.testing.assert_array_equal(loop.applier.params[0], before)
+        return loop.of(EpochDone)[0]
+
+    with pytest.raises(NotFinite) as raised:
+        push("stop")
+    assert (raised.value.worker, raised.value.push, raised.value.batch, raised.value.epoch) == (0, 1, 0, 0)
+    assert (push("skip").steps, push("skip").samples, push("skip").skipped) == (0, 0, 2)

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from fdt.data import slicing
 from fdt.errors import UserError
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import shifted_seed, tensor_variable
 from hfdt import autograph, forward
 from hfdt import step as steps
 from hfdt.comm import Air, Comm
@@ -25,7 +25,6 @@ from hfdt.exchange import Apply, Deferred
 from hfdt.rule import BlockRule, Plan
 from hfdt.step import Step, Tensor, Terms, Variable
 
-SEED_STRIDE = 1_000_003  # between blocks' random numbers
 MEASURED_WORDS = 250_000
 
 
@@ -97,7 +96,7 @@ class Blocks:
         self, train_step: Any, batch: Any, number: int, count: int, seeds: list[Tensor], owners: tuple[int, ...]
     ) -> tuple[Any, Any, int]:
         rows, share = slicing.cut_batch(batch, number, count)
-        _assign(self._seeds, [_shifted(seed, number) for seed in seeds])
+        _assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
         counts = owners[number % len(owners)] == self._comm.rank  # a block's samples are in one rank's metrics
         self._train_step = train_step
         vector, logs = self._block(rows, share, tf.constant(counts))
@@ -122,7 +121,7 @@ class Blocks:
     def _finish_seeds(self, before: list[Tensor]) -> None:
         """Every block has drawn as often; which were ours must not show."""
         last = max(b for b, owners in enumerate(self.plan.owners) if self._comm.rank in owners)
-        _assign(self._seeds, [v - _shifted(seed, last) + seed for v, seed in zip(self._seeds, before, strict=True)])
+        _assign(self._seeds, [v - shifted_seed(seed, last) + seed for v, seed in zip(self._seeds, before, strict=True)])
 
     # -- the sum -------------------------------------------------------------------------------------------------------
     def _apply_sum(self, total: Tensor) -> None:
@@ -203,12 +202,6 @@ class Blocks:
 def _assign(variables: Any, values: Sequence[Tensor]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-
-
-def _shifted(seed: Tensor, number: int) -> Tensor:
-    """A generator's state, moved to the block's own."""
-    shift = tf.one_hot(0, tf.size(seed), on_value=number * SEED_STRIDE, off_value=0, dtype=tf.int64)
-    return seed + tf.cast(tf.reshape(shift, tf.shape(seed)), seed.dtype)
 
 
 def _never(own: Any, air: Any) -> Any:

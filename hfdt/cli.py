@@ -15,9 +15,11 @@ from fdt.cli.options import (
     Count,
     apply,
     capture_options,
+    flag,
     job_options,
     listen_options,
     report_options,
+    rule_names,
     seed_option,
     server_options,
     workers_option,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "hfdt"
+RULES = Path(__file__).parent / "rules"
 RANKS, NUMBERS, ALGORITHM = "Ranks", "What is computed", "The algorithm"
 JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
@@ -95,12 +98,6 @@ class Redundancy(Count):
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
-def rule_names() -> str:
-    """The rules' names, without importing them."""
-    files = (Path(__file__).parent / "rules").glob("*.py")
-    return ", ".join(sorted(file.stem for file in files if not file.stem.startswith("_")))
-
-
 def rule_options(function: Decorated) -> Decorated:
     """--rule, and the parameters of rules that have an option of their own (hfdt/rulebook.py, OPTIONS)."""
     steps, epochs = Count("a number of batches"), Count("a number of epochs")
@@ -109,7 +106,7 @@ def rule_options(function: Decorated) -> Decorated:
             ALGORITHM,
             "--rule",
             metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"What ranks exchange, and when: {rule_names()}, or a file of your own.  [default: allreduce]",
+            help=f"What ranks exchange, and when: {rule_names(RULES)}, or a file of your own.  [default: allreduce]",
         ),
         option(ALGORITHM, "--local-steps", type=steps, metavar="K", help="local_sgd: average after K batches."),
         option(ALGORITHM, "--local-epochs", type=epochs, metavar="N", help="dane, admm: passes over a worker's data."),
@@ -266,9 +263,9 @@ def _check(given: dict[str, Any]) -> None:
     if given["asynchronous"]:
         raise UsageError("hfdt trains synchronously; use `nfdt run`. Received: --async")
     if given["batch"] != "per-worker":
-        for name, flag in PER_WORKER_ONLY.items():
+        for name, spelled in PER_WORKER_ONLY.items():
             if given[name] is not None:
-                raise UsageError(f"{flag} goes with --batch per-worker. Received: {flag} {given[name]}")
+                raise UsageError(f"{spelled} goes with --batch per-worker. Received: {spelled} {given[name]}")
     rule = (given["rule"] or "allreduce").partition("(")[0]
     if given["batch"] == "per-worker" and rule not in PER_WORKER_RULES:
         raise UsageError(f"--batch per-worker goes with rule {' or '.join(PER_WORKER_RULES)}. Received: rule {rule}")
@@ -277,8 +274,9 @@ def _check(given: dict[str, Any]) -> None:
     if given["server"]:
         for name in (*RANK_OPTIONS, *HOST_OPTIONS):
             if given[name]:
-                flag = "--" + name.replace("_", "-")
-                raise UsageError(f"{flag} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}")
+                raise UsageError(
+                    f"{flag(name)} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}"
+                )
 
 
 if __name__ == "__main__":

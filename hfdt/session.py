@@ -5,11 +5,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from fdt.data.feed import FeedSource
 from fdt.errors import CaptureError
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.logs import numbers
 from fdt.tensors import Array
 from hfdt import batchnorm, checks, forward, losses, metrics, per_worker, rounds, rulebook
@@ -24,8 +22,6 @@ from hfdt.rule import BlockRule, RoundRule, StepRule
 from hfdt.rules import allreduce
 from hfdt.sharded import Sharded
 from hfdt.step import Terms
-
-SEED_STRIDE = 1_000_003  # between ranks' random number generators
 
 
 @contextlib.contextmanager
@@ -193,8 +189,7 @@ class Session:
             return  # a block's random numbers are its own, whoever works on it
         for seed in self.trainable.seeds:
             variable = tensor_variable(seed)
-            shift = tf.one_hot(0, tf.size(variable), on_value=self.comm.rank * SEED_STRIDE, off_value=0, dtype=tf.int64)
-            variable.assign(variable + tf.cast(tf.reshape(shift, tf.shape(variable)), variable.dtype))
+            variable.assign(shifted_seed(variable, self.comm.rank))
 
     # -- running ---------------------------------------------------------------------------------------------------
     def steps(self, source: Any, epoch: int) -> int | None:

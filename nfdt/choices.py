@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import apply
+from fdt.cli.options import apply, rule_names
 from fdt.cli.program import option
 from fdt.errors import UsageError
 
@@ -14,12 +14,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ALGORITHM = "The algorithm"
 SYNCHRONOUS = "ssgd"
-
-
-def rule_names() -> str:
-    """The rules' names, without importing them."""
-    files = (Path(__file__).parent / "rules").glob("*.py")
-    return ", ".join(sorted(file.stem for file in files if not file.stem.startswith("_")))
+RULES = Path(__file__).parent / "rules"
 
 
 def algorithm_options(function: Decorated) -> Decorated:
@@ -37,7 +32,7 @@ def algorithm_options(function: Decorated) -> Decorated:
             ALGORITHM,
             "--rule",
             metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"What the server does with a gradient that comes late: {rule_names()}, or a file of your own."
+            help=f"What the server does with a gradient that comes late: {rule_names(RULES)}, or a file of your own."
             "  [default: ddc_asgd]",
         ),
         option(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.logs import numbers
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
@@ -28,7 +28,6 @@ from nfdt.transport.client import Courier, Link
 from nfdt.transport.local import LocalLink
 
 PROGRESS_S = 0.2
-SEED_STRIDE = 1_000_003  # between workers' random number generators
 
 
 class Batches:
@@ -288,6 +287,4 @@ class Run:
         """Part the workers' random numbers. Worker 0 keeps the script's own."""
         for seed in self._trainable.seeds:
             variable = tensor_variable(seed)
-            value = variable.numpy()
-            value.flat[0] += (self._member.rank + self._member.size * self._incarnation) * SEED_STRIDE
-            variable.assign(value)
+            variable.assign(shifted_seed(variable, self._member.rank + self._member.size * self._incarnation))

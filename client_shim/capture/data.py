@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
@@ -107,36 +107,32 @@ def capture_data(
     """
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = arrays.split(flavor, (x, y, sample_weight), validation_split)
-    if arrays.are_sparse((x, y, sample_weight)):
-        size = batch_size or DEFAULT_BATCH
-        x, y = arrays.as_dataset(x, y, sample_weight, size, shuffle=bool(loop.get("shuffle", True))), None
-        sample_weight = None
-    side = _Side(x, y, sample_weight, batch_size, steps_per_epoch, dict(class_weight) if class_weight else None)
+    weights = dict(class_weight) if class_weight else None
+    side = _Side(x, y, sample_weight, batch_size, steps_per_epoch, weights)
+    side = _as_pipeline(side, shuffle=bool(loop.get("shuffle", True)))
     taken = _take(flavor, blobs, side)
     feed = None
     if isinstance(taken, str):
         feed = _feed(flavor, side, loop)
         taken = _fed(feed, blobs, note=taken)
-    checked = None
-    if validation_data is not None and validate_remotely:
-        given = _unpack(validation_data)
-        if arrays.are_sparse(given):
-            size = validation_batch_size or batch_size or DEFAULT_BATCH
-            given = arrays.as_dataset(*given, size, shuffle=False), None, None
-        side = _Side(*given, validation_batch_size or batch_size, validation_steps)
-        checked = _take(flavor, blobs, side)
-    validation = checked if isinstance(checked, _Taken) else None
-    refs = _refs(taken.data) + (_refs(validation.data) if validation else [])
-    return Captured(
-        taken.data,
-        validation.data if validation else None,
-        validation_data,
-        taken.spec,
-        taken.facts,
-        validation.facts if validation else None,
-        refs,
-        feed,
-    )
+    captured = Captured(taken.data, None, validation_data, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
+    if validation_data is None or not validate_remotely:
+        return captured
+    side = _Side(*_unpack(validation_data), validation_batch_size or batch_size, validation_steps)
+    checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False))
+    if isinstance(checked, str):
+        return captured
+    refs = captured.refs + _refs(checked.data)
+    return replace(captured, validation=checked.data, validation_facts=checked.facts, refs=refs)
+
+
+def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
+    """Sparse arrays become a tf.data pipeline of their batches; anything else stays."""
+    given = side.x, side.y, side.sample_weight
+    if not arrays.are_sparse(given):
+        return side
+    dataset = arrays.as_dataset(*given, side.batch_size or DEFAULT_BATCH, shuffle=shuffle)
+    return replace(side, x=dataset, y=None, sample_weight=None)
 
 
 def _take(flavor: str, blobs: Blobs, side: _Side) -> _Taken | str:

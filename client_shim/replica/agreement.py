@@ -6,7 +6,6 @@ Replicas run the same lines; they stay together only while they branch alike.
 import builtins
 import contextlib
 import functools
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import wrapt
 
 from client_shim.replica.replacing import replace
 from client_shim.replica.steps import of_script, where
+from client_shim.seeding import seed_all
 from fdt.service.meeting import Meeting
 
 _CLOCKS = ("time", "perf_counter", "monotonic")
@@ -26,14 +26,12 @@ _DOWNLOADS = {"keras.src.utils.file_utils": "get_file", "tf_keras.src.utils.data
 @contextlib.contextmanager
 def agreed(meeting: Meeting, seed: int, *, clocks: bool = True) -> Iterator[None]:
     """Within, all ranks read the same. `seed`: the run's, for a script that sets none. `clocks`: rank 0's for all."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    seed_all(seed)
     with contextlib.ExitStack() as stack:
         for name in _CLOCKS if clocks else ():
             replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
         replace(stack, builtins, "input", functools.partial(_input, meeting, builtins.input))
         replace(stack, np.random, "default_rng", functools.partial(_generator, np.random.default_rng, _Streams(seed)))
-        wrapt.register_post_import_hook(lambda tf: tf.random.set_seed(seed % 2**31), "tensorflow")
         for module, name in _DOWNLOADS.items():
             wrapt.register_post_import_hook(functools.partial(_one_by_one, stack, meeting, name), module)
         yield

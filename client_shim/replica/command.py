@@ -6,7 +6,7 @@ from typing import Any
 
 from client_shim.replica import run as running
 from client_shim.replica.look import capture_of, refuse_own_updates, refuse_sessions
-from fdt.cli.options import DEFAULT_WORKERS
+from fdt.cli.options import DEFAULT_WORKERS, flag
 from fdt.cli.run import Request, run_replicas
 from fdt.errors import UsageError
 from fdt.report import Reporters
@@ -24,9 +24,8 @@ def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool
     replica = capture_of(script, chosen) == "replica"
     for name in of_fit if replica else ():
         if given[name]:
-            flag = "--" + name.replace("_", "-")
             raise UsageError(
-                f"{flag} is for scripts that train by fit; {script} has loops of its own. Received: {flag}"
+                f"{flag(name)} is for scripts that train by fit; {script} has loops of its own. Received: {flag(name)}"
             )
     return replica
 

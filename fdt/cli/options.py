@@ -168,6 +168,16 @@ def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str
     return {name: "1" if value is True else str(value) for name, value in chosen.items()}
 
 
+def rule_names(rules: Path) -> str:
+    """The rules in that folder, without importing them."""
+    return ", ".join(sorted(file.stem for file in rules.glob("*.py") if not file.stem.startswith("_")))
+
+
+def flag(name: str) -> str:
+    """How the option is spelled whose value is `name`."""
+    return "--" + name.replace("_", "-")
+
+
 def apply(options: list[Callable[[Any], Any]], function: Decorated) -> Decorated:
     """Decorate `function` with `options`, which the help lists in this order."""
     for decorate in reversed(options):

@@ -110,6 +110,8 @@ class FeedSource:
         return _tensors(self._feed.look(self._first, 0), self.element_spec)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        composite = any(not isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.element_spec) if s is not None)
+
         def draw() -> Iterator[tuple[Any, Any]]:
             self._feed.begin(epoch)
             for batch in _until_end(lambda index: self._feed.take(epoch, index)):
@@ -117,8 +119,6 @@ class FeedSource:
                     yield slicing.cut_batch(_tensors(batch, self.element_spec), rank, size)
                 else:
                     yield _cut(batch, rank, size)
-
-        composite = any(not isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.element_spec) if s is not None)
 
         share = tf.TensorSpec([2], tf.int64)
         whole = tf.data.Dataset.from_generator(draw, output_signature=(_open(self.element_spec), share))

@@ -14,6 +14,15 @@ def tensor_variable(variable: Any) -> tf.Variable:
     return variable
 
 
+SEED_STRIDE = 1_000_003  # between the random numbers of ranks, workers or blocks
+
+
+def shifted_seed(seed: Any, number: int) -> Any:
+    """A seed generator's state (a tensor or variable), moved to where rank `number` draws; 0 leaves it."""
+    shift = tf.one_hot(0, tf.size(seed), on_value=number * SEED_STRIDE, off_value=0, dtype=tf.int64)
+    return seed + tf.cast(tf.reshape(shift, tf.shape(seed)), seed.dtype)
+
+
 def inner_optimizer(optimizer: Any) -> Any:
     """The optimizer inside a LossScaleOptimizer; any other itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)

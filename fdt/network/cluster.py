@@ -103,7 +103,7 @@ class Cluster:
                 )
             return self
         rest = max(1, (count or 0) - len(self.workers))
-        filled = tuple(_counted(g, rest) if g.count is None else g for g in self.groups)
+        filled = tuple(replace(g, count=rest) if g.count is None else g for g in self.groups)
         made = replace(self, groups=filled)
         if count not in (None, len(made.workers)):
             raise UsageError(
@@ -124,7 +124,3 @@ def _numbered(groups: tuple[Group, ...]) -> Iterator[Node]:
         for number in range(group.count or 0):
             yield Node(index, f"{group.name}-{number}" if group.count != 1 else group.name, group)
             index += 1
-
-
-def _counted(group: Group, count: int) -> Group:
-    return Group(**{**vars(group), "count": count})

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from hfdt.rule import Multicast
+
 Tensor = Any  # tf.Tensor
 
 
@@ -23,14 +25,10 @@ class Comm(Protocol):
         ...
 
 
-class Air(Protocol):
-    """Ranks that multicast (hfdt/rule.py, Multicast)."""
+class Air(Multicast, Protocol):
+    """Ranks that multicast, and count what they send."""
 
-    rank: int
-    size: int
     sent_bytes: int  # of packets, each counted once, where it was sent
-
-    def multicast(self, packet: Any, root: int, members: tuple[int, ...]) -> Any: ...
 
 
 def by_dtype(

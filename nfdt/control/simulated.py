@@ -16,10 +16,10 @@ from fdt.network.cluster import Cluster, Node
 from fdt.network.pace import Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
+from nfdt.clock import run_until
 from nfdt.control.store import Store, Tensor
 from nfdt.tree import leaves
 
-STANDSTILL = "No scheduled events left"  # simpy's words
 Events = Generator[Any, Any, None]
 
 
@@ -205,14 +205,10 @@ class Peers(Sequence[Peer]):
             peer.deliver(into, tensor)
 
     def _run(self, until: Any, acks: Sequence[Ack]) -> None:
-        try:
-            self.env.run(until=until)
-        except RuntimeError as error:
-            if STANDSTILL not in str(error):
-                raise
+        if not run_until(self.env, until):
             self._check_idle()
             waiting = next(ack for ack in acks if not ack.done)
-            raise UserError(f"what a program waits for must come. Received: nothing for `{waiting.words}`") from None
+            raise UserError(f"what a program waits for must come. Received: nothing for `{waiting.words}`")
 
     def _check_idle(self) -> None:
         stuck = [peer.doing.words for peer in self._peers if peer.doing is not None]

@@ -5,7 +5,7 @@ call. Within such a loop no worker waits for the others; where the loop's data e
 """
 
 import contextlib
-import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +20,7 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
 from fdt.service.meeting import Guest, Host, Pushed
-from nfdt import rulebook
+from nfdt import rulebook, staleness
 from nfdt.replica.exchange import Exchange
 
 UNDIVIDED = (
@@ -54,8 +54,8 @@ class Rank:
             meeting.serve = self._serve
 
     def counts(self) -> Mapping[str, Any]:
-        taus = [tau for exchange in self._exchanges.values() for tau in exchange.taus]
-        return {**self._counts, "extra": _staleness(taus)} if taus else self._counts
+        taus = Counter(tau for exchange in self._exchanges.values() for tau in exchange.taus)
+        return {**self._counts, "extra": staleness.fields(taus)} if taus else self._counts
 
     def end(self) -> None:
         """The script has ended; rank 0 still serves those who have not."""
@@ -253,11 +253,3 @@ def _as_of(rows: int, before: int, output: Any) -> Any:
         return tf.gather(leaf, tf.range(rows) % before) if fits else leaf
 
     return tf.nest.map_structure(one, output)
-
-
-def _staleness(taus: list[int]) -> dict[str, float]:
-    return {
-        "staleness_mean": statistics.fmean(taus),
-        "staleness_median": float(statistics.median(taus)),
-        "staleness_max": float(max(taus)),
-    }

@@ -1,7 +1,7 @@
 """SSP: asynchronous, but nobody runs more than `bound` steps ahead of the slowest.
 
 Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 2. A
-worker's clock counts its pushes; one more than `bound` ahead of the slowest waits at its pull
+worker's clock counts its pushes; one more than `bound` ahead of the slowest waits at its pull.
 Each gradient is applied as it comes.
 
 Deviation: what a worker pulls holds every update so far, not only those that the bound guarantees.

@@ -5,9 +5,7 @@ queue; whoever's event releases it puts the reply there.
 """
 
 import queue
-import statistics
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +15,7 @@ from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import Array
+from nfdt import staleness
 from nfdt.metrics import add_up
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient, Logged
@@ -212,7 +211,7 @@ class Desk:
     def _end_epoch(self, done: EpochDone) -> None:
         self._ended = done.epoch
         self._write(pb.Logged(kind="snapshot", epoch=done.epoch))
-        extra = describe_staleness(done.staleness)
+        extra = staleness.fields(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
         end.skipped = done.skipped
@@ -253,18 +252,6 @@ def epoch_end(job: ServedJob, end: EpochEnd) -> Event:
     end.state.model.CopyFrom(state.model)
     end.state.optimizer.CopyFrom(state.optimizer)
     return Event(job=job.spec.id, epoch_end=end)
-
-
-def describe_staleness(staleness: Counter[int]) -> dict[str, float]:
-    """Mean, median and largest number of updates between a pull and its push."""
-    values = sorted(staleness.elements())
-    if not values:
-        return {}
-    return {
-        "staleness_mean": statistics.fmean(values),
-        "staleness_median": float(statistics.median(values)),
-        "staleness_max": float(values[-1]),
-    }
 
 
 def to_proto(entry: Logged) -> pb.Logged:

@@ -1,6 +1,5 @@
 """`nfdt simulate`: a script's training on a simulated clock; `--compare`: under several rules, one after another."""
 
-import random
 import re
 import subprocess
 import sys
@@ -123,29 +122,20 @@ def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
 
     def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
         import client_shim
+        from client_shim.seeding import seed_all
         from client_shim.settings import Settings
         from fdt.report import Reporters
         from nfdt.simulation.outcome import Collector, Outcome
 
         collector = Collector()
         settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
-        _seed(given["seed"])
+        seed_all(given["seed"])
         code = client_shim.run(script, words, client, settings, Reporters([reporters, collector]))
         if code == 0 and collector.fits:
             _tell(Outcome.of(Path(client.hello.run_dir), collector.fits, given["seed"]), given)
         return code
 
     return run(request, make_engine, run_script)
-
-
-def _seed(seed: int) -> None:
-    """What a script draws without a seed of its own, Keras's initial weights included, is the same in every run."""
-    import numpy as np
-    import wrapt
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    wrapt.register_post_import_hook(lambda tensorflow: tensorflow.random.set_seed(seed), "tensorflow")
 
 
 def _tell(outcome: "Outcome", given: dict[str, Any]) -> None:

@@ -1,11 +1,9 @@
 """The process of a simulation, one for all workers: `python -m nfdt.simulation.member`, started by the engine."""
 
 import os
-import random
 from pathlib import Path
 
-import numpy as np
-
+from client_shim.seeding import seed_all
 from fdt.data import Feed
 from fdt.job import FeedData, JobSpec
 from fdt.network.cluster import Cluster, equal_nodes
@@ -28,13 +26,9 @@ class Simulator(Worker):
         self._record = Record(len(cluster.workers))
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
-        import tensorflow as tf
-
         from nfdt.simulation.session import Session
 
-        tf.random.set_seed(spec.seed)
-        random.seed(spec.seed)
-        np.random.seed(spec.seed % 2**32)
+        seed_all(spec.seed)
         trainable, step = self._build(spec)
         trainable.load(spec.state, self._member.blobs)
         job = self._served_job(spec)

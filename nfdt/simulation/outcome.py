@@ -13,6 +13,7 @@ from typing import Any
 
 from fdt.report import JobSummary, Reporter, text
 from nfdt.simulation.record import RECORD
+from nfdt.staleness import spread
 
 DATA = "run.json"
 SMOOTHED = 5  # points of a curve, averaged
@@ -90,13 +91,6 @@ class Outcome:
     def final(self) -> float:
         return self.logs[-1][-1][self.metric] if self.metric else math.nan
 
-    def spread(self) -> str:
-        """Staleness: mean, median, largest."""
-        taus = sorted(self.staleness.elements())
-        if not taus:
-            return ""
-        return f"mean {statistics.fmean(taus):.2f}, median {statistics.median(taus):g}, largest {taus[-1]}"
-
     # -- curves ----------------------------------------------------------------------------------------------
 
     def points(self) -> Iterator[dict[str, Any]]:
@@ -146,7 +140,7 @@ def summary(outcome: Outcome) -> dict[str, str]:
         "rule": outcome.rule,
         "simulated": f"{text.duration(outcome.simulated_s)}, {per_second}",
         "pushes": f"{total('pushes'):,.0f}, {total('samples'):,.0f} samples",
-        "staleness": outcome.spread(),
+        "staleness": str(spread(outcome.staleness) or ""),
         "moved": f"{text.nbytes(total('bytes_sent'))} sent, {text.nbytes(total('bytes_received'))} received "
         "by workers, over the simulated links",
         "wall time": f"{text.duration(wall_s)}: gradients {text.duration(total('gradient_s'))}, updates "

@@ -22,6 +22,7 @@ from fdt.job import BatchHooks, State
 from fdt.network.cluster import Cluster
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from nfdt import rulebook
+from nfdt.clock import run_until
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.run import Tally
 from nfdt.server.applier import Arrived
@@ -35,7 +36,6 @@ from nfdt.simulation.fleet import Fleet
 from nfdt.simulation.record import EpochRecord, FitRecord, Point, Walls, Watched
 from nfdt.step import Step, ownerships, split
 
-STANDSTILL = "No scheduled events left"  # simpy's words
 POINTS = 50  # of the curve, in an epoch
 POINTS_EVERY = 20  # pushes between two, where nobody knows how many an epoch has
 
@@ -101,15 +101,11 @@ class Session:
         self._pause = self._env.event()
         with self._walls.counted("total_s"):
             command()
-            try:
-                self._env.run(until=self._pause)
-            except RuntimeError as error:
-                if STANDSTILL not in str(error):
-                    raise
+            if not run_until(self._env, self._pause):
                 raise UserError(
                     "somebody must be left to train: all nodes of the cluster have left, or wait for one that has. "
                     f"Received: no further event at {self.now_s:.3g} simulated seconds"
-                ) from None
+                )
         if self._over is not None:
             self._end_epoch(self._over)
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nfdt.simulation.outcome import Outcome
+from nfdt.staleness import Spread, spread
 
 WIDTH = 110  # columns, where no terminal says how many
 HEADS = ("rule", "metric", "final", "simulated_s", "pushes", "staleness_mean", "staleness_median", "staleness_max")
@@ -17,9 +17,8 @@ HEADS = ("rule", "metric", "final", "simulated_s", "pushes", "staleness_mean", "
 
 def row(outcome: Outcome) -> dict[str, str | float]:
     """One run's line, by head."""
-    taus = sorted(outcome.staleness.elements()) or [0]
-    spread = (statistics.fmean(taus), float(statistics.median(taus)), float(taus[-1]))
-    found = (outcome.rule, outcome.metric, outcome.final, outcome.simulated_s, outcome.total("pushes"), *spread)
+    taus = spread(outcome.staleness) or Spread(0.0, 0.0, 0.0)
+    found = (outcome.rule, outcome.metric, outcome.final, outcome.simulated_s, outcome.total("pushes"), *taus)
     return dict(zip(HEADS, found, strict=True))
 
 

@@ -1,0 +1,28 @@
+"""Staleness in numbers: server updates between a pull and its push."""
+
+import statistics
+from collections import Counter
+from typing import NamedTuple
+
+
+class Spread(NamedTuple):
+    mean: float
+    median: float
+    largest: float
+
+    def __str__(self) -> str:
+        return f"mean {self.mean:.2f}, median {self.median:g}, largest {self.largest:g}"
+
+
+def spread(counts: Counter[int]) -> Spread | None:
+    """`counts`: how many pushes had which staleness. None where there was no push."""
+    taus = sorted(counts.elements())
+    return Spread(statistics.fmean(taus), float(statistics.median(taus)), float(taus[-1])) if taus else None
+
+
+def fields(counts: Counter[int]) -> dict[str, float]:
+    """The spread by the names that records have; empty where there was no push."""
+    found = spread(counts)
+    if found is None:
+        return {}
+    return {"staleness_mean": found.mean, "staleness_median": found.median, "staleness_max": found.largest}

@@ -329,10 +329,10 @@ def main() -> None:
         console.print(f"  {run.network or 'alone'}, {run.nodes} nodes: {said}", style="dim")
         with given.out.open("a") as out:
             out.write(json.dumps({"run": asdict(run), "result": done[run]}) + "\n")
-    if wanted[0] in done:
-        show(given, done)
     if missing := sum(run not in done for run in wanted):
         console.print(f"{missing} of {len(wanted)} trainings are still to do: the same command goes on with them")
+    else:
+        show(given, done)
 
 
 if __name__ == "__main__":

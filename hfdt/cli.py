@@ -12,14 +12,12 @@ from fdt.cli.options import (
     DEFAULT_WORKERS,
     TLS_OPTIONS,
     TRAINING,
-    Count,
     apply,
     capture_options,
     flag,
     job_options,
     listen_options,
     report_options,
-    rule_names,
     seed_option,
     server_options,
     workers_option,
@@ -31,6 +29,7 @@ from fdt.cli.signals import ended_by_signals
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
 from hfdt.doctor import doctor_command
+from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
     from fdt.report import Reporters
@@ -40,9 +39,17 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "hfdt"
-RULES = Path(__file__).parent / "rules"
-RANKS, NUMBERS, ALGORITHM = "Ranks", "What is computed", "The algorithm"
-JOB_OPTIONS = ("rule", "fp16_allreduce", "batch", "lr_scale", "warmup_epochs", "batch_norm", "allow_inexact")
+RANKS, NUMBERS = "Ranks", "What is computed"
+JOB_OPTIONS = (
+    "rule",
+    "multicast",
+    "fp16_allreduce",
+    "batch",
+    "lr_scale",
+    "warmup_epochs",
+    "batch_norm",
+    "allow_inexact",
+)
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
 REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
@@ -86,60 +93,6 @@ def rank_options(function: Decorated) -> Decorated:
         help="Keep each rank on its share of this machine's cores, or let the system move it.  [default: cores]",
     )
     return apply([launcher, comm, bind_to], function)
-
-
-class Redundancy(Count):
-    """A number of workers, or "auto"."""
-
-    def __init__(self) -> None:
-        super().__init__("a number of workers (or auto)")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else super().convert(value, param, ctx)
-
-
-def rule_options(function: Decorated) -> Decorated:
-    """--rule, and the parameters of rules that have an option of their own (hfdt/rulebook.py, OPTIONS)."""
-    steps, epochs = Count("a number of batches"), Count("a number of epochs")
-    add = [
-        option(
-            ALGORITHM,
-            "--rule",
-            metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"What ranks exchange, and when: {rule_names(RULES)}, or a file of your own.  [default: allreduce]",
-        ),
-        option(ALGORITHM, "--local-steps", type=steps, metavar="K", help="local_sgd: average after K batches."),
-        option(ALGORITHM, "--local-epochs", type=epochs, metavar="N", help="dane, admm: passes over a worker's data."),
-        option(
-            ALGORITHM,
-            "--local-solver",
-            type=click.Choice(["optimizer", "cg"]),
-            help="dane, admm: the script's optimizer, or conjugate gradients where the loss is a quadratic.",
-        ),
-        option(ALGORITHM, "--dane-eta", type=float, metavar="ETA", help="dane: weight of the whole gradient."),
-        option(ALGORITHM, "--dane-mu", type=float, metavar="MU", help="dane: pull to where the round began."),
-        option(ALGORITHM, "--admm-rho", type=float, metavar="RHO", help="admm: the spring between workers."),
-        option(
-            ALGORITHM,
-            "--redundancy",
-            type=Redundancy(),
-            metavar="R|auto",
-            help="coded: workers that compute each block of a batch.  [default: auto, from measured times]",
-        ),
-        option(
-            ALGORITHM,
-            "--coding",
-            type=click.Choice(["xor", "int32"]),
-            help="coded: packets of the floats' bits, exact, or of fixed-point numbers in [-10, 10].  [default: xor]",
-        ),
-        option(
-            ALGORITHM,
-            "--placement",
-            type=click.Choice(["paper", "groups", "cyclic"]),
-            help="coded: which workers compute which blocks.  [default: paper]",
-        ),
-    ]
-    return apply(add, function)
 
 
 def number_options(function: Decorated) -> Decorated:
@@ -269,6 +222,10 @@ def _check(given: dict[str, Any]) -> None:
     rule = (given["rule"] or "allreduce").partition("(")[0]
     if given["batch"] == "per-worker" and rule not in PER_WORKER_RULES:
         raise UsageError(f"--batch per-worker goes with rule {' or '.join(PER_WORKER_RULES)}. Received: rule {rule}")
+    if given["multicast"] and rule != "coded":
+        raise UsageError(
+            f"--multicast goes with --rule coded. Received: --multicast {given['multicast']} with rule {rule}"
+        )
     if given["fp16_allreduce"] and rule != "allreduce":
         raise UsageError(f"--fp16-allreduce goes with rule allreduce. Received: rule {rule}")
     if given["server"]:

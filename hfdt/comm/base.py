@@ -30,6 +30,10 @@ class Air(Multicast, Protocol):
 
     sent_bytes: int  # of packets, each counted once, where it was sent
 
+    def close(self) -> None:
+        """What it holds for multicasts alone is given back."""
+        ...
+
 
 def by_dtype(
     tensors: Sequence[Tensor], name: str, add: Callable[[list[Tensor], str], Sequence[Tensor]]

@@ -61,6 +61,9 @@ class InProcessComm:
                 self._world.mail[root, member].put(packet.copy())
         return packet
 
+    def close(self) -> None:
+        """Nothing is held for multicasts alone."""
+
     def _reduce(self, vector: Vector, name: str) -> Vector:
         world = self._world
         world.names[self.rank], world.vectors[self.rank] = name, vector

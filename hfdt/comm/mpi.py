@@ -33,6 +33,9 @@ class MpiComm:
         self._teams[members].Bcast(buffer, root=members.index(root))
         return buffer
 
+    def close(self) -> None:
+        """Nothing is held for multicasts alone."""
+
     def _reduce(self, vector: Vector, name: str) -> Vector:
         total = np.empty_like(vector)
         self._world.Allreduce(vector, total, op=MPI.SUM)

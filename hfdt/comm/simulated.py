@@ -111,6 +111,9 @@ class SimulatedComm:
             self.sent_bytes += packet.nbytes * self._world.multicast(packet, root, others)
         return packet
 
+    def close(self) -> None:
+        """Nothing is held for multicasts alone."""
+
     def work(self, steps: float) -> None:
         world = self._world
         self._wait(world.env.timeout(world.paces[self.rank].seconds(world.env.now, steps)))

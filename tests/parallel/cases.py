@@ -9,6 +9,9 @@ ROWS, BATCH, EPOCHS = 1003, 64, 3
 _SCRIPT = Path(__file__).parents[1] / "integration" / "scripts" / "same_numbers.py"
 
 
+OPTIONS = {"coded": {"rule": "coded"}}  # of the job, by case
+
+
 def _script():
     spec = importlib.util.spec_from_file_location("same_numbers", _SCRIPT)
     module = importlib.util.module_from_spec(spec)
@@ -177,7 +180,10 @@ def keras_cases():
             {},
         )
 
-    extra = [few_left, scalar_sum, no_reduction, two_outputs, metrics, embedding_clipped, compiled_step]
+    def coded():
+        return named["dense"]()
+
+    extra = [coded, few_left, scalar_sum, no_reduction, two_outputs, metrics, embedding_clipped, compiled_step]
     extra.append(two_optimizers)
     named = {case.__name__: case for case in [*script.CASES[:-1], *extra]}
     return {**named, "custom_mean": custom(Mean), "custom_sum": custom(Sum)}
@@ -244,7 +250,7 @@ def tf_keras_cases():
 def names():
     """Those that tests/integration/test_same_numbers.py does not train end to end."""
     return (
-        "dense few_left scalar_sum no_reduction two_outputs metrics embedding_clipped compiled_step custom_mean "
+        "dense coded few_left scalar_sum no_reduction two_outputs metrics embedding_clipped compiled_step custom_mean "
         "custom_sum two_optimizers old_dense old_batch_norm old_summed old_masked"
     ).split()
 

@@ -30,7 +30,7 @@ def alone(case):
     return cases.result(model, history.history), []
 
 
-def sharded(case, comm):
+def sharded(case, comm, options):
     from client_shim.capture.data import capture_data
     from fdt.blobs import LocalBlobs
     from fdt.data import open_source
@@ -48,7 +48,7 @@ def sharded(case, comm):
         source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
         if not flavor.built(model):
             flavor.build(model, data.spec)
-        with contextlib.closing(Session(Trainable(flavor, model), comm, {})) as session:
+        with contextlib.closing(Session(Trainable(flavor, model), comm, options)) as session:
             notes = session.prepare(source, None)
             epochs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(cases.EPOCHS)]
         if hasattr(model.optimizer, "finalize_variable_values"):
@@ -74,7 +74,8 @@ def main(out, comm_name, chosen):
             for name, case in made().items():
                 if chosen and name not in chosen:
                     continue
-                result, notes[name] = sharded(case, comm) if comm is not None else alone(case)
+                options = cases.OPTIONS.get(name, {})
+                result, notes[name] = sharded(case, comm, options) if comm is not None else alone(case)
                 if comm is None or comm.rank == 0:
                     np.savez(f"{out}-{name}.npz", **result)
     Path(f"{out}-{comm.rank if comm else 'alone'}.json").write_text(json.dumps(notes))

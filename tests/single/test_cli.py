@@ -47,6 +47,8 @@ USAGE = [
     (hfdt, "run --rule admm --batch per-worker SCRIPT", "--batch per-worker goes with rule allreduce or local_sgd."),
     (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce goes with rule allreduce."),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address beyond this machine's loopback needs TLS: --tls-cert,"),
+    (hfdt, "run --multicast ip SCRIPT", "--multicast goes with --rule coded."),
+    (hfdt, "run --rule coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),
     (hfdt, "run --server here SCRIPT", "an address must be HOST:PORT or unix:PATH. Received: 'here'"),
     (hfdt, "run --server 127.0.0.1:5 SCRIPT", "--server needs a token: --token-file FILE, or FDT_TOKEN set"),
     (hfdt, "run --server 127.0.0.1:5 --comm mpi SCRIPT", "--comm is for `hfdt serve`"),

@@ -33,7 +33,8 @@ import tensorflow as tf  # noqa: E402
 from nfdt import rulebook  # noqa: E402
 from nfdt.server.applier import Arrived, ModelApplier  # noqa: E402
 from nfdt.server.core import Core, Gradient  # noqa: E402
-from nfdt.server.policy import EpochDone, EpochOver, Instruction, Policy, Pushed, Send  # noqa: E402
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, Pushed, Send  # noqa: E402
+from nfdt.server.policy import Policy  # noqa: E402
 from nfdt.variables import Part  # noqa: E402
 
 Tensor = Any
@@ -175,7 +176,7 @@ class Cluster:
             found = gradient(list(sent.sent.trainable), self.images, self.labels, tf.constant(rows, tf.int32))
             self.pushes[sent.worker] += 1
             pushed = Gradient(Arrived(found), len(rows), 1.0)
-            self.take(self.policy.push(Pushed(sent.worker, self.pushes[sent.worker], batch, pushed)))
+            self.take(self.policy.push(Pushed(sent.worker, self.pushes[sent.worker], (batch,), pushed)))
 
     def take(self, instructions: Sequence[Instruction]) -> None:
         for said in instructions:

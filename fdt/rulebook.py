@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from fdt.errors import UsageError
 
 Made = TypeVar("Made")
+Options = Mapping[str, tuple[tuple[str, ...], str]]  # by option, as click names it: rules that have it, its parameter
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,26 @@ class Rulebook(Generic[Made]):
             raise UsageError(str(error)) from None
         assert isinstance(made, self.kind), f"{name}: rule() must return a {self.kind.__name__}"
         return made
+
+    def spelled(self, text: str | None, default: str, options: Options, given: Mapping[str, Any]) -> str | None:
+        """The rule `text` (None: `default`) with those of `options` that are `given`; None where nothing was asked for.
+
+        Raises UsageError for a rule that cannot be made, and for options of another one.
+        """
+        name, chosen = parse(text or default)
+        for option, (owners, parameter) in options.items():
+            value = given.get(option)
+            if value is None:
+                continue
+            if name not in owners:
+                flag = f"--{option.replace('_', '-')}"
+                raise UsageError(f"{flag} goes with --rule {' or '.join(owners)}. Received: {flag} with rule {name}")
+            chosen[parameter] = value
+        if text is None and not chosen:
+            return None
+        whole = spell(name, chosen)
+        self.make(whole)
+        return whole
 
     def _factory(self, name: str) -> Callable[..., Made]:
         factory: Callable[..., Made] = self._module(name).rule

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import apply, rule_names
+from fdt.cli.options import Count, apply, rule_names
 from fdt.cli.program import option
 from fdt.errors import UsageError
 
@@ -18,7 +18,7 @@ RULES = Path(__file__).parent / "rules"
 
 
 def algorithm_options(function: Decorated) -> Decorated:
-    """--async, --sync, --rule, --partition."""
+    """--async, --sync, --rule, the parameters of server_optimizer (nfdt/rulebook.py, OPTIONS), --partition."""
     add = [
         option(
             ALGORITHM,
@@ -37,6 +37,39 @@ def algorithm_options(function: Decorated) -> Decorated:
         ),
         option(
             ALGORITHM,
+            "--worker-optimizer",
+            type=click.Choice(["captured"]),
+            help="server_optimizer: what workers train with, the script's own.  [default: captured]",
+        ),
+        option(
+            ALGORITHM,
+            "--local-steps",
+            type=Count("a number of batches"),
+            metavar="K",
+            help="server_optimizer: push what K batches changed.  [default: 1]",
+        ),
+        option(
+            ALGORITHM,
+            "--server-optimizer",
+            metavar="NAME",
+            help="server_optimizer: sgd, adagrad, adam or yogi.  [default: sgd]",
+        ),
+        option(
+            ALGORITHM,
+            "--server-lr",
+            type=float,
+            metavar="RATE",
+            help="server_optimizer: the server's learning rate.  [default: 1; 0.01 but for sgd]",
+        ),
+        option(
+            ALGORITHM,
+            "--server-momentum",
+            type=float,
+            metavar="MU",
+            help="server_optimizer: the server's momentum.  [default: 0; 0.9 but for sgd]",
+        ),
+        option(
+            ALGORITHM,
             "--partition",
             type=click.Choice(["shuffle-split", "random-sampling"]),
             help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
@@ -49,11 +82,10 @@ def checked_rule(given: dict[str, Any]) -> str | None:
     """The rule asked for, None for the optimizer's default. Raises UsageError for one that cannot be built."""
     if given["sync"] and given["asynchronous"]:
         raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
-    if given["rule"] is None:
-        return SYNCHRONOUS if given["sync"] else None
-    if given["sync"]:
+    if given["sync"] and given["rule"] is not None:
         raise UsageError(f"--sync is --rule {SYNCHRONOUS}: give one of them. Received: --rule {given['rule']} too")
     from nfdt import rulebook
 
-    rulebook.make(given["rule"])
-    return str(given["rule"])
+    if given["worker_optimizer"] is not None and not str(given["rule"]).startswith("server_optimizer"):
+        raise UsageError(f"--worker-optimizer goes with --rule server_optimizer. Received: rule {given['rule']}")
+    return rulebook.spelled(SYNCHRONOUS if given["sync"] else given["rule"], given)

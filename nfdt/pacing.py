@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,15 @@ def pacer_of(rank: int, seed: int, *, every_node: bool = False) -> Pacer | None:
 
 
 class PacedStep:
-    """A Step (nfdt/step.py) that takes the node's time."""
+    """A Step (nfdt/step.py) or LocalSteps that take the node's time."""
 
     def __init__(self, step: Any, pacer: Pacer) -> None:
         self._step, self._pacer = step, pacer
 
-    def run(self, *arguments: Any) -> Any:
+    def run(self, lane: int, batches: Sequence[Any], *arguments: Any) -> Any:
         started = time.monotonic()
-        result = self._step.run(*arguments)
-        self._pacer.hold(started)
+        result = self._step.run(lane, batches, *arguments)
+        self._pacer.hold(started, len(batches))
         return result
 
     def __getattr__(self, name: str) -> Any:

@@ -38,21 +38,24 @@ class Hyper:
 class Push:
     """One gradient as it arrives.
 
-    gradient: list of arrays, one per trainable variable.
+    gradient: list of arrays, one per trainable variable; after local steps, what these took off the weights.
     tau: updates applied since this worker's pull, 0-d.
-    samples: in the batch, 0-d.  seconds: that the worker took for the step, 0-d.
+    samples: in the batch, 0-d.
     eta, mu: the captured optimizer's learning rate and momentum now, 0-d.
     before: the weights before the latest update; equal to the weights when somebody else has written them since.
+    seconds: that the worker computed for it.  batches: that it is of.  Python values: to decide by, for arithmetic that
+        one of them stands in is compiled for each of its values.
     """
 
     worker: int
     gradient: list[Array]
     tau: Array
     samples: Array
-    seconds: Array
     eta: Array
     mu: Array
     before: list[Array]
+    seconds: float = 0.0
+    batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,15 @@ class Update:
 
     momentum: "rule": the optimizer's own is off, `gradient` is the rule's whole direction mu v + g (momentum.py).
     fresh: the g of it, of which an adaptive optimizer takes the squares; None: all of `gradient`.
+    steps: given, the rule has an optimizer of its own: `gradient` is taken off the weights as it is, and the captured
+        optimizer only counts so many steps.
     """
 
     gradient: list[Array]
     lr_scale: Array = 1.0
     momentum: Literal["captured", "rule"] = "captured"
     fresh: list[Array] | None = None
+    steps: int | None = None
 
 
 def nobody_waits(shared: State, mine: State, worker: int) -> State:
@@ -87,6 +93,9 @@ class Rule:
 
     waits: pulls or pushes may wait for other workers, so an overlapped step gains nothing.
     needs_sgd: its arithmetic holds only where an update is the learning rate times the direction.
+    note: what is said when training starts: what an epoch, `iterations` and a schedule mean, where it is not as alone.
+    local_steps: given, a worker trains with the captured optimizer on so many batches, from the weights that it pulled,
+        and pushes what that took off them (local.py); its Updates have `steps`.
     """
 
     init: Callable[[Tree, int], tuple[State, State]]
@@ -97,3 +106,5 @@ class Rule:
     flush: Callable[[State, Tree], tuple[Update | None, State]] = nothing_held
     waits: bool = False
     needs_sgd: bool = False
+    note: str = ""
+    local_steps: int | None = None

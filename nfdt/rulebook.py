@@ -1,16 +1,29 @@
 """NFDT's rules by name: the files of nfdt/rules. How a rule is spelled: fdt/rulebook.py."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fdt.rulebook import Rulebook
+from fdt.rulebook import Options, Rulebook
 from nfdt import rules
 from nfdt.rule import Rule
 
 DEFAULT = "ddc_asgd"
+_SERVER = ("server_optimizer",)
+
+OPTIONS: Options = {
+    "local_steps": (_SERVER, "local_steps"),
+    "server_optimizer": (_SERVER, "optimizer"),
+    "server_lr": (_SERVER, "lr"),
+    "server_momentum": (_SERVER, "momentum"),
+}
 
 _book = Rulebook(rules, Rule, "nfdt/rule.py")
 names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make
+
+
+def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
+    """The rule `text` with those of OPTIONS that are given; None where nothing was asked for. Raises UsageError."""
+    return _book.spelled(text, DEFAULT, OPTIONS, given)
 
 
 def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:

@@ -2,12 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import tensorflow as tf
 
 from fdt.blobs import LocalBlobs
 from fdt.data import Feed, open_source
@@ -20,40 +18,44 @@ from fdt.tensors import Array
 from fdt.trainable import Trainable
 from nfdt.lanes import lanes_of
 from nfdt.options import Options
+from nfdt.pacing import paced
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.desk import Desk
 from nfdt.server.job import layout_of, rule_of
-from nfdt.step import Step, ownerships, split
+from nfdt.step import Step, ownerships, samples_of, split
 from nfdt.transport.client import Courier, Link
 from nfdt.transport.local import LocalLink
+
+
+class NoBatch(Exception):
+    """`args[0]`: the number of a batch that the epoch does not have."""
+
 
 PROGRESS_S = 0.2
 
 
 class Batches:
-    """One lane's reader of an epoch, one batch ahead."""
+    """One lane's reader of an epoch, one push ahead."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
         self._epoch = self._last = -1
         self._reader: Any = None
-        self._ahead: tuple[tuple[int, int], Future[Any]] | None = None
+        self._asked: dict[tuple[int, int], Future[Any]] = {}  # by epoch and number
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
-    def get(self, epoch: int, index: int) -> Any:
-        """Raises IndexError behind the end."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            try:
-                batch = ahead[1].result()
-            except IndexError:
-                batch = None
-            if ahead[0] == (epoch, index) and batch is not None:
-                return batch
-        return self._thread.submit(self._read, epoch, index).result()
+    def get(self, epoch: int, indices: Sequence[int], ahead: Sequence[int]) -> list[Any]:
+        """Batches `indices`, while `ahead` is read. Raises NoBatch."""
+        keys = [(epoch, index) for index in (*indices, *ahead)]
+        asked = {key: self._asked.get(key) or self._thread.submit(self._read, *key) for key in keys}
+        self._asked = asked
+        return [self._result(key) for key in keys[: len(indices)]]
 
-    def prefetch(self, epoch: int, index: int) -> None:
-        self._ahead = ((epoch, index), self._thread.submit(self._read, epoch, index))
+    def _result(self, key: tuple[int, int]) -> Any:
+        try:
+            return self._asked[key].result()
+        except IndexError:
+            raise NoBatch(key[1]) from None
 
     def close(self) -> None:
         self._thread.shutdown(wait=False)
@@ -80,8 +82,8 @@ class Tally:
         self.logs: dict[str, Any] = {}
         self.since = time.monotonic()
 
-    def add(self, samples: int, logs: dict[str, Any]) -> None:
-        self.steps += 1
+    def add(self, samples: int, logs: dict[str, Any], steps: int = 1) -> None:
+        self.steps += steps
         self.samples += samples
         self.logs = logs
 
@@ -120,7 +122,7 @@ class Run:
         desk: Desk | None = None,
         incarnation: int = 0,
     ) -> None:
-        self._spec, self._trainable, self._step, self._member = spec, trainable, step, member
+        self._spec, self._trainable, self._member = spec, trainable, member
         self._send, self._failed, self._desk, self._incarnation = send, failed, desk, incarnation
         self._options = Options.read(spec.options)
         self._owned = ownerships(trainable, len(servers))
@@ -136,8 +138,9 @@ class Run:
             flavor=spec.program.flavor,
         )
         self.steps: int | None = self._source.steps
-        self.notes = self._find_notes()
         rule = rule_of(self._options, trainable.model.optimizer, trainable.trainable)
+        self.notes = [note for note in (rule.note, self._find_note()) if note]
+        self._step = paced(step.of(rule), member.rank, spec.seed)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         self._couriers = [self._courier(lane, servers) for lane in range(self._lanes)]
         self._tally = Tally(trainable, member.rank == 0)
@@ -150,11 +153,11 @@ class Run:
         self._threads: list[threading.Thread] = []
         self._finishing = False
         self._vary_seeds()
-        step.trace(self._source.element_spec, self._owned)
+        self._step.trace(self._source.element_spec, self._owned)
 
     def start(self) -> None:
-        for courier in self._couriers:
-            self._threads.append(threading.Thread(target=self._lane, args=(courier,), daemon=True))
+        for lane in range(self._lanes):
+            self._threads.append(threading.Thread(target=self._lane, args=(lane,), daemon=True))
             self._threads[-1].start()
 
     def finish(self) -> None:
@@ -167,12 +170,12 @@ class Run:
 
     # -- the loop --------------------------------------------------------------------------------------------
 
-    def _lane(self, courier: Courier) -> None:
-        batches = Batches(self._source)
+    def _lane(self, lane: int) -> None:
+        courier, batches = self._couriers[lane], Batches(self._source)
         try:
             answer = courier.ask()
             while not answer.HasField("released"):
-                answer = self._next(courier, batches, answer)
+                answer = self._next(lane, batches, answer)
         except Exception as error:
             if not self._finishing:
                 self._failed(error)
@@ -180,34 +183,33 @@ class Run:
             batches.close()
             courier.close()
 
-    def _next(self, courier: Courier, batches: Batches, answer: pb.ToWorker) -> pb.ToWorker:
+    def _next(self, lane: int, batches: Batches, answer: pb.ToWorker) -> pb.ToWorker:
+        courier = self._couriers[lane]
         if answer.HasField("epoch_over"):
             self._over = answer.epoch_over.epoch
             self._together.wait()
             return courier.ask()
         weights = answer.weights
-        index, *ahead = weights.batches
         try:
-            batch = batches.get(weights.epoch, index)
-        except IndexError:
-            return courier.end_of_data(index)
-        if ahead:
-            batches.prefetch(weights.epoch, ahead[0])
-        return self._train(courier, weights.epoch, index, batch)
+            given = batches.get(weights.epoch, weights.batches, weights.ahead)
+        except NoBatch as end:
+            return courier.end_of_data(end.args[0])
+        return self._train(lane, weights, given)
 
-    def _train(self, courier: Courier, epoch: int, index: int, batch: Any) -> pb.ToWorker:
-        samples = int(tf.nest.flatten(batch)[0].shape[0])
+    def _train(self, lane: int, weights: pb.Weights, batches: list[Any]) -> pb.ToWorker:
+        courier, samples = self._couriers[lane], sum(samples_of(batch) for batch in batches)
         with self._computing:
             start = time.monotonic()
-            computed = self._step.run(batch, self._owned, courier.pulled())
-            self._tally.add(samples, computed.logs)
+            computed = self._step.run(lane, batches, self._owned, courier.pulled())
+            self._tally.add(samples, computed.logs, len(batches))
             seconds = time.monotonic() - start
             self._tally.busy += seconds
-            message = pb.Push(batch=index, samples=samples, seconds=seconds, not_finite=not computed.finite)
+            message = pb.Push(batches=weights.batches, samples=samples, seconds=seconds)
+            message.not_finite = not computed.finite
             if self._lock_step:
                 message.logs.update(self._tally.floats())
                 message.metrics.CopyFrom(self._member.blobs.put_arrays(self._tally.metrics()))
-            self._report_progress(epoch)
+            self._report_progress(weights.epoch)
         return courier.push(message, split(self._owned, computed))
 
     # -- reports ---------------------------------------------------------------------------------------------
@@ -278,10 +280,9 @@ class Run:
         self._member.on_feed = feed.offer
         return feed
 
-    def _find_notes(self) -> list[str]:
-        if (self._trainable.model.steps_per_execution or 1) > 1:
-            return ["steps_per_execution is not used by nfdt: each step is pushed by itself"]
-        return []
+    def _find_note(self) -> str:
+        used = (self._trainable.model.steps_per_execution or 1) > 1
+        return "steps_per_execution is not used by nfdt: each step is pushed by itself" if used else ""
 
     def _vary_seeds(self) -> None:
         """Part the workers' random numbers. Worker 0 keeps the script's own."""

@@ -1,4 +1,4 @@
-"""Training written as a string: a lower case letter pulls, its upper case pushes the gradient of what it pulled.
+"""Training written as a string: a lower case letter pulls, its upper case pushes what it computed on what it pulled.
 
 `train(rule, "abAB")`: a and b pull, a pushes, then b, whose gradient lands one version late. For tests of a rule whose
 numbers are worked out by hand; the problem is a quadratic of two weights.
@@ -19,6 +19,16 @@ def gradient(weights: Array) -> Array:
     return CURVATURE * weights
 
 
+def computed(rule: Rule, weights: Array, eta: float = 0.1) -> Array:
+    """What a worker pushes: the gradient, or what its local steps of SGD with rate `eta` take off the weights."""
+    if rule.local_steps is None:
+        return gradient(weights)
+    now = weights
+    for _ in range(rule.local_steps):
+        now = now - eta * gradient(now)
+    return weights - now
+
+
 def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1, mu: float = 0.0) -> Array:
     """The weights after `schedule`, SGD with learning rate `eta` and momentum `mu` on the server."""
     workers = sorted(set(schedule.lower()))
@@ -33,6 +43,7 @@ def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1, mu: flo
             seen[name] = core.pull(worker)
         else:
             pushes[name] += 1
-            core.push(worker, pushes[name], Gradient([gradient(seen[name][0])], samples))
+            pushed = Gradient([computed(rule, seen[name][0], eta)], samples, batches=rule.local_steps or 1)
+            core.push(worker, pushes[name], pushed)
     core.flush()
     return applier.params[0]

@@ -5,48 +5,33 @@ sample weights, regularisers and metrics are Keras's work. Loss scaling is undon
 used, for the server's may have moved on; the server scales again with its own.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
 
-from fdt.compiled import call_flat
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
+from nfdt.rule import Rule
 from nfdt.server.shards import Ownership, carried_others, own
+from nfdt.traced import Assign, ByShape, assign, assignments
 from nfdt.transport.client import Outgoing
 from nfdt.variables import is_loss_scaled, loss_scale
 
 Tensor = Any
-_ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
+Pulled = Sequence[tuple[list[int], list[Tensor]]]  # by shard: places in the pull layout, and what came there
 
 
-@contextlib.contextmanager
-def assignments() -> Iterator[set[int]]:
-    """Ids of the tf.Variables that are assigned to within, while traced or run."""
-    assigned: set[int] = set()
+class Computed(NamedTuple):
+    """A worker's push: a gradient by trainable variable, what the forward pass added to which of `carried_others`."""
 
-    def noting(original: Any) -> Any:
-        def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-            assigned.add(id(self))
-            return original(self, *args, **kwargs)
-
-        return assign
-
-    # TensorFlow gives the subclass copies of some of these methods.
-    owners = (BaseResourceVariable, ResourceVariable)
-    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in _ASSIGNS if name in vars(owner)]
-    for owner, name, original in methods:
-        setattr(owner, name, noting(original))
-    try:
-        yield assigned
-    finally:
-        for owner, name, original in methods:
-            setattr(owner, name, original)
+    gradient: Sequence[Tensor | None]
+    changes: Sequence[Tensor]
+    changed: Sequence[int]
+    logs: dict[str, Tensor]
+    finite: bool
 
 
 @dataclass(frozen=True)
@@ -57,16 +42,6 @@ class Found:
     changed: list[int]
 
 
-class Computed(NamedTuple):
-    """One step's result: a gradient by trainable variable, what the forward pass added to which of `others`."""
-
-    gradient: list[Tensor | None]
-    changes: list[Tensor]
-    changed: list[int]
-    logs: dict[str, Tensor]
-    finite: bool
-
-
 class Step:
     """The compiled gradient of one built model; kept as long as the model is."""
 
@@ -74,80 +49,63 @@ class Step:
         self._trainable, self._model = trainable, trainable.model
         self._others = carried_others(trainable)
         self._found: Found | None = None
-        self._assigns: dict[tuple[tuple[int, int], ...], Any] = {}
+        self._assign = Assign()
         self._every_pull: list[Any] = []
-        self._function = self._compile()
-        self._concrete: dict[tuple[Any, ...], Any] = {}  # by shapes and types of a batch
+        self._function = ByShape(self._compute, trainable)
+        self._local: Any = None
+
+    def of(self, rule: Rule) -> Any:
+        """What computes a worker's pushes in a job under `rule`, whose state has been loaded: this, or LocalSteps."""
+        if rule.local_steps is None:
+            return self
+        from nfdt.local import LocalStep, LocalSteps
+
+        self._local = self._local or LocalStep(self._trainable)
+        return LocalSteps(self._local)
 
     def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
         """Compile before the first batch: a worker that traces in the midst of it is seconds stale to the others.
 
         `batch`: a tree of tf.TypeSpec, as the source's batches fit it.
         """
-        if not self._model.run_eagerly and self._found is None:
+        if self._found is None:
             self._every_pull = [v for shard in owned for v in (*shard.part.trainable, *shard.part.scalars)]
             weights = [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
-            self._function.get_concrete_function(batch, weights)
+            self._function.trace(batch, weights)
 
-    def run(self, batch: Any, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]) -> Computed:
+    def run(self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Pulled) -> Computed:
         """The step on one batch.
 
         `pulled`: what the shards sent. The variables share the buffers' memory: nothing is copied.
         """
+        (batch,) = batches
         weights, others = self._sort(owned, pulled)
         if others:
-            self._assign_others(owned, others)
-        gradients, changes, logs, finite = self._call(batch, weights)
+            self._assign([variable for variable, _ in others], [tensor for _, tensor in others])
+        gradients, changes, logs, finite = self._function(batch, weights)
         assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
         return Computed(whole, changes, self._found.changed, logs, bool(finite))
 
-    def _call(self, batch: Any, weights: list[Tensor]) -> Any:
-        if self._model.run_eagerly:
-            return self._function(batch, weights)
-        tensors = [t for t in tf.nest.flatten(batch, expand_composites=True) if t is not None]
-        key = tuple((t.dtype, *t.shape) for t in tensors)
-        if key not in self._concrete:
-            self._concrete[key] = self._function.get_concrete_function(batch, weights)
-        return call_flat(self._concrete[key], [*tensors, *weights])
-
-    def _sort(
-        self, owned: Sequence[Ownership], pulled: Sequence[tuple[list[int], list[Tensor]]]
-    ) -> tuple[list[Tensor], list[tuple[int, int, Tensor]]]:
-        """What every pull brings, and (shard, position, value) of what only some do."""
+    def _sort(self, owned: Sequence[Ownership], pulled: Pulled) -> tuple[list[Tensor], list[tuple[Any, Tensor]]]:
+        """What every pull brings, and (variable, value) of what only some do."""
         weights, others = [], []
         self._every_pull = []
-        for number, (shard, (positions, tensors)) in enumerate(zip(owned, pulled, strict=True)):
+        for shard, (positions, tensors) in zip(owned, pulled, strict=True):
             part = shard.part
             first, behind = len(part.trainable), len(part.trainable) + len(part.others)
             self._every_pull += [*part.trainable, *part.scalars]
             for position, tensor in zip(positions, tensors, strict=True):
                 if first <= position < behind:
-                    others.append((number, position - first, tensor))
+                    others.append((part.others[position - first], tensor))
                 else:
                     weights.append(tensor)
         return weights, others
 
-    def _assign_others(self, owned: Sequence[Ownership], others: Sequence[tuple[int, int, Tensor]]) -> None:
-        key = tuple((number, position) for number, position, _ in others)
-        if key not in self._assigns:
-            variables = [tensor_variable(owned[number].part.others[position]) for number, position in key]
-            self._assigns[key] = tf.function(lambda values: _assign(variables, values), autograph=False)
-        self._assigns[key]([tensor for _, _, tensor in others])
-
-    def _compile(self) -> Any:
-        if self._model.run_eagerly:
-            return self._compute
-        if self._trainable.flavor.name == "keras":  # Keras 3 traces its own step without autograph
-            compute = tf.autograph.experimental.do_not_convert(self._compute)
-        else:
-            compute = self._compute
-        return tf.function(compute, jit_compile=bool(self._model.jit_compile) or None, reduce_retracing=True)
-
     def _compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
-        _assign([tensor_variable(v) for v in self._every_pull], weights)
+        assign([tensor_variable(v) for v in self._every_pull], weights)
         others = [tensor_variable(v) for v in self._others]
         before = [v.read_value() for v in others]
         applied: list[tuple[list[Any], list[Any]]] = []
@@ -164,7 +122,7 @@ class Step:
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]
         self._found = Found(present, changed)
-        finite = is_loss_scaled(self._model.optimizer) or _finite(gradients)  # which meets overflow by itself
+        finite = is_loss_scaled(self._model.optimizer) or all_finite(gradients)  # which meets overflow by itself
         return gradients, [others[i].read_value() - before[i] for i in changed], logs, tf.convert_to_tensor(finite)
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
@@ -177,12 +135,11 @@ class Step:
         return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
 
 
-def _assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value, read_value=False)
+def samples_of(batch: Any) -> int:
+    return int(tf.nest.flatten(batch)[0].shape[0])
 
 
-def _finite(gradients: Sequence[Tensor]) -> Tensor:
+def all_finite(gradients: Sequence[Tensor]) -> Tensor:
     """One pass over each: a sum that holds NaN or infinity is neither a number nor finite itself."""
     return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients] or [tf.constant(0.0)]))
 

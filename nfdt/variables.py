@@ -1,6 +1,6 @@
 """What NFDT asks of a captured model's variables and optimizer, in Keras 3 and tf_keras."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,13 @@ def current_rate(optimizer: Any) -> Any:
     return tf.cast(tf.convert_to_tensor(rate), tf.float32)
 
 
+def count_of(optimizer: Any) -> tf.Variable:
+    """The variable that counts the optimizer's steps."""
+    inner = inner_optimizer(optimizer)
+    held = getattr(inner, "_iterations", None)  # `iterations` is no variable where gradients accumulate
+    return tensor_variable(inner.iterations if held is None else held)
+
+
 def loss_scale(optimizer: Any) -> Any | None:
     """What the loss was multiplied by, which the optimizer divides by again; None where there is no such thing."""
     if is_loss_scaled(optimizer):
@@ -50,8 +57,25 @@ def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
     inner = inner_optimizer(optimizer)
     if scale is None:
         yield
-        return
-    changed = _scaled(inner, scale)
+    else:
+        with _replaced(inner, _rate(inner, lambda rate: rate * scale)):
+            yield
+
+
+@contextmanager
+def schedule_at(optimizer: Any, count: Any) -> Iterator[None]:
+    """Inside, a schedule of the learning rate is read at step `count`, not at the optimizer's own."""
+    inner = inner_optimizer(optimizer)
+    schedule: Any = getattr(inner, "_learning_rate", None)
+    if any(kind.__name__ == "LearningRateSchedule" for kind in type(schedule).__mro__):
+        with _replaced(inner, _rate(inner, lambda _: schedule(count))):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _replaced(inner: Any, changed: dict[str, Any]) -> Iterator[None]:
     before = {name: vars(inner)[name] for name in changed if name in vars(inner)}
     vars(inner).update(changed)  # not setattr: what is tracked and saved with the optimizer stays as it is
     try:
@@ -62,14 +86,14 @@ def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
         vars(inner).update(before)
 
 
-def _scaled(inner: Any, scale: Any) -> dict[str, Any]:
-    """The attributes that make the learning rate `scale` times what it is."""
+def _rate(inner: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The attributes that make the learning rate `change` of what it is."""
     original = getattr(inner, "_get_current_learning_rate", None)
     if original is not None:  # Keras 3
-        return {"_get_current_learning_rate": lambda: tf.cast(original(), tf.float32) * scale}
+        return {"_get_current_learning_rate": lambda: change(tf.cast(original(), tf.float32))}
     if "_learning_rate" in vars(inner):  # tf_keras; a function compiled by itself would keep the first scale
-        return {"_learning_rate": current_rate(inner) * scale, "jit_compile": False}
-    raise UserError(f"a rule that scales the learning rate needs a Keras optimizer. Received: {type(inner).__name__}")
+        return {"_learning_rate": change(current_rate(inner)), "jit_compile": False}
+    raise UserError(f"a rule that sets the learning rate needs a Keras optimizer. Received: {type(inner).__name__}")
 
 
 @dataclass
@@ -107,3 +131,14 @@ class Part:
                 self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
             else:
                 self.optimizer.apply(list(gradients), variables)
+
+    def take_off(self, amounts: Sequence[Any], positions: Sequence[int], steps: int) -> None:
+        """Subtract `amounts` from `trainable[positions]`; the captured optimizer only counts `steps`."""
+        for position, amount in zip(positions, amounts, strict=True):
+            variable = self.trainable[position]
+            variable.assign_sub(tf.cast(amount, tensor_variable(variable).dtype))
+            constraint = getattr(variable, "constraint", None)
+            if constraint is not None:
+                variable.assign(constraint(variable))
+        count = count_of(self.optimizer)
+        count.assign_add(tf.cast(steps, count.dtype))

@@ -67,11 +67,9 @@ class Worker:
         self._moved = self._run.moved()
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
-        from nfdt.pacing import paced
         from nfdt.run import Run
 
         trainable, step = self._build(spec)
-        step = paced(step, self._member.rank, spec.seed)
         trainable.load(spec.state, self._member.blobs)
         self._desk = self._serve(spec) if os.environ.get(HOST_VARIABLE) else None
         self._run = Run(

@@ -16,7 +16,7 @@ with quiet_import():
 
 from fdt.blobs import LocalBlobs
 from nfdt.server.applier import Sent
-from nfdt.server.policy import Send
+from nfdt.server.instructions import Send
 from nfdt.server.service import Service
 from nfdt.transport.buffers import Layout
 

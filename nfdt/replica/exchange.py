@@ -14,7 +14,7 @@ import tensorflow as tf
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
-from nfdt.rule import Hyper, Push, Rule, State
+from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.server.core import Core, Gradient
 from nfdt.variables import is_loss_scaled
 
@@ -39,10 +39,10 @@ class _Applier:
     def push(
         self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
     ) -> tuple[bool, State, State]:
-        tau_, samples, seconds, zero = (np.float32(v) for v in (tau, gradient.samples, gradient.seconds, 0))
-        push = Push(worker, gradient.values, tau_, samples, seconds, zero, zero, self._before)
+        tau_, samples, zero = (np.float32(v) for v in (tau, gradient.samples, 0))
+        push = Push(worker, gradient.values, tau_, samples, zero, zero, self._before, gradient.seconds)
         update, shared, mine = rule.push(shared, mine, self.params, push)
-        if update is None or update.momentum != "captured" or not np.isscalar(update.lr_scale) or update.lr_scale != 1:
+        if update is None or not _plain(update):
             raise CaptureError(
                 "scripts with loops of their own take rules that apply each push with the script's optimizer as it is. "
                 "Received: another; use --rule asgd or dc_asgd"
@@ -183,6 +183,13 @@ class Exchange:
 
 
 _last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # graph -> what its next call follows
+
+
+def _plain(update: Update) -> bool:
+    """Whether the script's optimizer, as it is, is what applies it."""
+    return (
+        update.momentum == "captured" and update.steps is None and np.isscalar(update.lr_scale) and update.lr_scale == 1
+    )
 
 
 def _python(function: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:

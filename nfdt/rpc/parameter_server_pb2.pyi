@@ -27,7 +27,7 @@ class Next(_message.Message):
     def __init__(self) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("push", "batch", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics", "not_finite")
+    __slots__ = ("push", "batches", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics", "not_finite")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -36,7 +36,7 @@ class Push(_message.Message):
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     PUSH_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
@@ -46,7 +46,7 @@ class Push(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
     push: int
-    batch: int
+    batches: _containers.RepeatedScalarFieldContainer[int]
     samples: int
     seconds: float
     absent: _containers.RepeatedScalarFieldContainer[int]
@@ -55,7 +55,7 @@ class Push(_message.Message):
     logs: _containers.ScalarMap[str, float]
     metrics: _tensor_pb2.BlobRef
     not_finite: bool
-    def __init__(self, push: _Optional[int] = ..., batch: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., absent: _Optional[_Iterable[int]] = ..., changed: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., not_finite: bool = ...) -> None: ...
+    def __init__(self, push: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., absent: _Optional[_Iterable[int]] = ..., changed: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., not_finite: bool = ...) -> None: ...
 
 class EndOfData(_message.Message):
     __slots__ = ("batch",)
@@ -82,16 +82,18 @@ class Welcome(_message.Message):
     def __init__(self, shared_memory: bool = ...) -> None: ...
 
 class Weights(_message.Message):
-    __slots__ = ("epoch", "batches", "positions", "nbytes")
+    __slots__ = ("epoch", "batches", "positions", "nbytes", "ahead")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     batches: _containers.RepeatedScalarFieldContainer[int]
     positions: _containers.RepeatedScalarFieldContainer[int]
     nbytes: int
-    def __init__(self, epoch: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ...) -> None: ...
+    ahead: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., ahead: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EpochOver(_message.Message):
     __slots__ = ("epoch",)

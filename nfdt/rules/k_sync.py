@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.tree import Array, Tree, zip_map
 
+NOTE = "k_sync: a round is its first k batches, later ones are dropped; optimizer.iterations and schedules count rounds"
+
 
 @dataclass(frozen=True)
 class Round:
@@ -54,7 +56,7 @@ def rule(k: int = 0) -> Rule:
     def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
         return (Update(now.mean) if now.mean is not None else None), Round(now.members, now.number + 1)
 
-    return Rule(init, pull, push, leave, join, flush, waits=True)
+    return Rule(init, pull, push, leave, join, flush, waits=True, note=NOTE)
 
 
 def _add(now: Round, push: Push) -> Round:

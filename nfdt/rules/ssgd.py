@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.tree import Array, Tree, zip_map
 
+NOTE = "ssgd: a round is one batch of every worker; optimizer.iterations and schedules count rounds"
+
 
 @dataclass(frozen=True)
 class Round:
@@ -44,7 +46,7 @@ def rule() -> Rule:
     def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
         return (Update(now.mean) if now.mean is not None else None), Round(now.members)
 
-    return Rule(init, pull, push, leave, join, flush, waits=True)
+    return Rule(init, pull, push, leave, join, flush, waits=True, note=NOTE)
 
 
 def _add(now: Round, push: Push) -> Round:

@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     "minimum": _alike(tf.minimum),
     "maximum": _alike(tf.maximum),
 }
-SCALARS = ("tau", "samples", "seconds", "eta", "mu")  # nodes 0 to 4 of every push
+SCALARS = ("tau", "samples", "eta", "mu")  # nodes 0 to 3 of every push
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class _Program:
     update: list[int] | None = None
     fresh: list[int] | None = None  # given: the rule's momentum
     lr_scale: Any = 1.0  # a number, or (True, node)
+    steps: int | None = None  # given: the rule's own optimizer
     absent: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
     first: int = 0  # how many leading inputs are scalars, which the compiled function fills in
@@ -94,7 +95,8 @@ class _Program:
     @property
     def key(self) -> tuple[Any, ...]:
         update, fresh = (None if nodes is None else tuple(nodes) for nodes in (self.update, self.fresh))
-        return self.tape.key, tuple(self.outputs), update, fresh, self.lr_scale, self.absent, self.changed, self.first
+        how = (self.lr_scale, self.steps, self.absent, self.changed, self.first)
+        return self.tape.key, tuple(self.outputs), update, fresh, *how
 
     @property
     def computed(self) -> list[int]:
@@ -147,11 +149,12 @@ class ModelApplier:
     ) -> tuple[bool, State, State]:
         arrived: Arrived = gradient.values
         tape = Tape()
-        counts = tf.constant([tau, gradient.samples, gradient.seconds], tf.float32)
+        counts = tf.constant([tau, gradient.samples], tf.float32)
         scalars = tape.lift([counts] * len(SCALARS))
         shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
         grad = tape.lift(self._whole(arrived))
-        push = Push(worker, grad, before=before, **dict(zip(SCALARS, scalars, strict=True)))
+        said = {"before": before, "seconds": gradient.seconds, "batches": gradient.batches}
+        push = Push(worker, grad, **said, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
         program = replace(self._program(tape, update, kept, arrived), first=len(SCALARS), volatile=volatile)
@@ -175,7 +178,7 @@ class ModelApplier:
         given = tape.outputs(update.gradient)
         fresh = given if update.fresh is None else tape.outputs(update.fresh)
         fresh_of_rule = fresh if update.momentum == "rule" else None
-        return _Program(tape, outputs, given, fresh_of_rule, scale, arrived.absent, arrived.changed)
+        return _Program(tape, outputs, given, fresh_of_rule, scale, update.steps, arrived.absent, arrived.changed)
 
     def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
         """The tensors of `program.outputs`, and its update of the variables."""
@@ -237,6 +240,9 @@ class ModelApplier:
         assert program.update is not None
         kept = [i for i in range(len(program.update)) if i not in program.absent]
         gradients = [nodes[program.update[i]] for i in kept]
+        if program.steps is not None:
+            self.part.take_off(gradients, kept, program.steps)
+            return
         fresh = None if program.fresh is None else [nodes[program.fresh[i]] for i in kept]
         is_node = isinstance(program.lr_scale, tuple)
         rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale

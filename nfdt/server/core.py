@@ -18,6 +18,7 @@ class Gradient:
     samples: int
     seconds: float = 0.0
     finite: bool = True
+    batches: int = 1
 
 
 class Applier(Protocol):

@@ -19,8 +19,9 @@ from nfdt import staleness
 from nfdt.metrics import add_up
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient, Logged
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Pushed, Release, Send, StepDone
 from nfdt.server.job import ServedJob
-from nfdt.server.policy import EpochDone, EpochOver, Instruction, NotFinite, Policy, Pushed, Release, Send, StepDone
+from nfdt.server.policy import Policy
 
 Reply = Send | EpochOver | Release | None  # None: the session ends
 Replies = queue.SimpleQueue[Reply]
@@ -91,7 +92,7 @@ class Desk:
     def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
         """True: an answer comes by the queue."""
         note = Note(dict(message.logs), message.metrics)
-        pushed = Pushed(worker, message.push, message.batch, gradient, note)
+        pushed = Pushed(worker, message.push, tuple(message.batches), gradient, note)
         self._hear(worker, session, lambda: self.policy.push(pushed))
         return True
 
@@ -189,9 +190,10 @@ class Desk:
                 raise UserError(self._describe(error)) from None
 
     def _describe(self, error: NotFinite) -> str:
+        batches = ", ".join(map(str, error.batches))
         return (
             f"gradients must be finite. Received: NaN or infinity from worker {error.worker // self._lanes} in its "
-            f"step {error.push}, batch {error.batch} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
+            f"step {error.push}, batch {batches} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
         )
 
     def _do(self, event: Callable[[], list[Instruction]]) -> None:
@@ -224,9 +226,10 @@ class Desk:
 
     def _step_end(self, done: StepDone) -> Event:
         note: Note = done.note
-        arrays, rank = self.job.blobs.get_arrays(note.metrics), done.worker // self._lanes
-        self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
-        self.job.blobs.drop(note.metrics)
+        if done.fresh:
+            arrays, rank = self.job.blobs.get_arrays(note.metrics), done.worker // self._lanes
+            self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
+            self.job.blobs.drop(note.metrics)
         end = StepEnd(step=done.step, logs=note.logs, metrics=self._sum_metrics(), last=done.last)
         if self._with_state:
             state = self.job.snapshot()

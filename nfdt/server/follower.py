@@ -13,8 +13,8 @@ from fdt.rpc.session_pb2 import EpochEnd, Event
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient
 from nfdt.server.desk import Replies, epoch_end
+from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
-from nfdt.server.policy import Send
 
 
 class FollowingDesk:

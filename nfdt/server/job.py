@@ -26,7 +26,17 @@ def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Rule:
     rule = rulebook.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(f"rule {name} needs SGD: it foresees the optimizer's steps. Received: {type(inner).__name__}")
+    if rule.local_steps is not None:
+        _check_local(inner)
     return rule
+
+
+def _check_local(inner: Any) -> None:
+    """Raises UserError for optimizers that cannot be each worker's own."""
+    if getattr(inner, "use_ema", False):
+        raise UserError("with local steps nobody keeps the average that use_ema asks for. Received: use_ema=True")
+    if not hasattr(inner, "update_step"):
+        raise UserError(f"local steps need an optimizer that is no legacy one. Received: {type(inner).__name__}")
 
 
 def layout_of(part: Any) -> Layout:

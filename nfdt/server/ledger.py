@@ -26,12 +26,12 @@ class Ledger:
             return None
         return self._give(worker, batch)
 
-    def steal(self, worker: int) -> int | None:
-        """Give `worker` a batch that another has beyond the one it computes, so that nobody idles at the end.
+    def steal(self, worker: int, at_work: int = 1) -> int | None:
+        """Give `worker` a batch that another has beyond the `at_work` it computes, so that nobody idles at the end.
 
         Only one behind all that `worker` has had: what reads a stream cannot go back.
         """
-        rich = [hand for hand in self._hands.values() if len(hand) > 1 and hand[-1] > self._last.get(worker, -1)]
+        rich = [hand for hand in self._hands.values() if len(hand) > at_work and hand[-1] > self._last.get(worker, -1)]
         return self._give(worker, rich[0].pop()) if rich else None
 
     def hand(self, worker: int) -> tuple[int, ...]:

@@ -26,8 +26,17 @@ class PlainApplier:
     def push(
         self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
     ) -> tuple[bool, State, State]:
-        samples, seconds = np.asarray(float(gradient.samples)), np.asarray(gradient.seconds)
-        push = Push(worker, gradient.values, np.asarray(float(tau)), samples, seconds, self.eta, self.mu, self._before)
+        push = Push(
+            worker,
+            gradient.values,
+            np.asarray(float(tau)),
+            np.asarray(float(gradient.samples)),
+            self.eta,
+            self.mu,
+            self._before,
+            gradient.seconds,
+            gradient.batches,
+        )
         update, shared, mine = rule.push(shared, mine, self.params, push)
         return self._apply(update), shared, mine
 
@@ -36,10 +45,14 @@ class PlainApplier:
         return self._apply(update), shared
 
     def _apply(self, update: Update | None) -> bool:
-        if update is not None:
-            step = self.eta * update.lr_scale
-            mu = self.mu if update.momentum == "captured" else 0.0
-            self._momentum = zip_map(lambda m, u: mu * m - step * u, self._momentum, update.gradient)
-            self._before = self.params
-            self.params = zip_map(lambda w, m: w + m, self.params, self._momentum)
-        return update is not None
+        if update is None:
+            return False
+        self._before = self.params
+        if update.steps is not None:
+            self.params = zip_map(lambda w, u: w - u, self.params, update.gradient)
+            return True
+        step = self.eta * update.lr_scale
+        mu = self.mu if update.momentum == "captured" else 0.0
+        self._momentum = zip_map(lambda m, u: mu * m - step * u, self._momentum, update.gradient)
+        self.params = zip_map(lambda w, m: w + m, self.params, self._momentum)
+        return True

@@ -8,82 +8,12 @@ gRPC (service.py) is one shell over this object, a simulated clock (nfdt/simulat
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from nfdt.server.core import Core, Gradient
+from nfdt.server.core import Core
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Pushed, Release, Send, StepDone
 from nfdt.server.ledger import Ledger
 
-LOOKAHEAD = 2  # batches in a worker's hand: the one it computes and the one it fetches meanwhile
-
-
-@dataclass(frozen=True)
-class Send:
-    """Weights to compute on, and all batches in hand. `first`: of the epoch, so send what rarely changes too."""
-
-    worker: int
-    epoch: int
-    batches: tuple[int, ...]
-    sent: Any
-    first: bool = False
-
-
-@dataclass(frozen=True)
-class EpochOver:
-    """To a worker: no more batches in this epoch; report, then ask again."""
-
-    worker: int
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Release:
-    """To a worker: the job is over."""
-
-    worker: int
-
-
-@dataclass(frozen=True)
-class StepDone:
-    """Lock step: one push was taken; the next waits for `step()` or `stop_epoch()`."""
-
-    worker: int
-    step: int
-    last: bool
-    note: Any
-
-
-@dataclass(frozen=True)
-class EpochDone:
-    """`workers`: those who take part, and are told or will be."""
-
-    epoch: int
-    steps: int
-    samples: int
-    staleness: Counter[int]
-    workers: tuple[int, ...] = ()
-    skipped: int = 0
-
-
-Instruction = Send | EpochOver | Release | StepDone | EpochDone
-
-
-class NotFinite(Exception):
-    """A push holds NaN or infinity. `push`: the worker's own count."""
-
-    def __init__(self, pushed: "Pushed", epoch: int) -> None:
-        super().__init__(pushed.worker, pushed.push, pushed.batch, epoch)
-        self.worker, self.push, self.batch, self.epoch = pushed.worker, pushed.push, pushed.batch, epoch
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """A push as it arrives. `push` rises by worker; a retry repeats it. `note` goes back out in StepDone."""
-
-    worker: int
-    push: int
-    batch: int
-    gradient: Gradient
-    note: Any = None
+LOOKAHEAD = 2  # pushes whose batches are in a worker's hand: the one it computes and the one it fetches meanwhile
 
 
 @dataclass
@@ -114,18 +44,21 @@ class Policy:
         self._asking: dict[int, None] = {}  # an ordered set: first come, first served
         self._missed: dict[int, int] = {}  # by worker: the epoch that ended while it was away
         self._computing: set[int] = set()
+        self._per_push = core.rule.local_steps or 1  # batches
         self._held: list[Pushed] = []  # lock step: waiting for the client
+        self._untold: list[StepDone] = []  # lock step: of a push that was taken
         self._gate_open = True
         self._out: list[Instruction] = []
 
     # -- events ----------------------------------------------------------------------------------------------
 
     def start_epoch(self, number: int) -> list[Instruction]:
-        """Begin dealing the batches of an epoch. One for everybody first: a barrier needs all of them."""
+        """Begin dealing the batches of an epoch. One push's for everybody first: a barrier needs all of them."""
         self.epoch = Epoch(number, Ledger(self.steps))
         self._gate_open = True
-        for worker in self._present():
-            self.epoch.ledger.deal(worker)
+        for _ in range(self._per_push):
+            for worker in self._present():
+                self.epoch.ledger.deal(worker)
         return self._settle()
 
     def ask(self, worker: int) -> list[Instruction]:
@@ -152,7 +85,9 @@ class Policy:
     def step(self) -> list[Instruction]:
         """Lock step: the client's callbacks have seen the last push."""
         self._gate_open = True
-        if self._held:
+        if self._untold:
+            self._tell()
+        elif self._held:
             self._take(self._held.pop(0))
         return self._settle()
 
@@ -162,6 +97,7 @@ class Policy:
         if self.epoch:
             self.epoch.stopping = True
             self.epoch.ledger.stop()
+        self._untold.clear()
         for pushed in self._held:
             self._take(pushed)
         self._held.clear()
@@ -214,20 +150,32 @@ class Policy:
         tau = self.core.push(pushed.worker, pushed.push, pushed.gradient)
         if tau is None:
             return
-        epoch.ledger.finish(pushed.worker, pushed.batch)
+        self._finish(pushed, epoch)
         epoch.samples += pushed.gradient.samples
         epoch.staleness[tau] += 1
         if self.lock_step:
-            self._gate_open = epoch.ledger.complete  # the client does not answer the last step
-            self._out.append(StepDone(pushed.worker, epoch.ledger.done, epoch.ledger.complete, pushed.note))
+            done, count = epoch.ledger.done, len(pushed.batches)
+            last = done if epoch.ledger.complete else -1
+            steps = range(done - count + 1, done + 1)
+            self._untold = [StepDone(pushed.worker, n, n == last, pushed.note, n == steps[0]) for n in steps]
+            self._tell()
+
+    def _tell(self) -> None:
+        told = self._untold.pop(0)
+        self._gate_open = told.last  # the client does not answer the last step
+        self._out.append(told)
 
     def _refuse(self, pushed: Pushed, epoch: Epoch) -> None:
-        """Raises NotFinite, or counts the batch as done without having applied it."""
+        """Raises NotFinite, or counts the batches as done without having applied them."""
         if self.on_nan == "stop":
             raise NotFinite(pushed, epoch.number)
         if self.core.skip(pushed.worker, pushed.push):
-            epoch.ledger.finish(pushed.worker, pushed.batch)
-            epoch.skipped += 1
+            self._finish(pushed, epoch)
+            epoch.skipped += len(pushed.batches)
+
+    def _finish(self, pushed: Pushed, epoch: Epoch) -> None:
+        for batch in pushed.batches:
+            epoch.ledger.finish(pushed.worker, batch)
 
     def _settle(self) -> list[Instruction]:
         if self.finished:
@@ -243,8 +191,9 @@ class Policy:
         if epoch.stopping or not self._gate_open:
             return
         for worker in self._asking:
-            if not epoch.ledger.hand(worker) and epoch.ledger.deal(worker) is None:
-                epoch.ledger.steal(worker)
+            for _ in range(self._per_push - len(epoch.ledger.hand(worker))):
+                if epoch.ledger.deal(worker) is None:
+                    epoch.ledger.steal(worker, self._per_push)
         for worker in list(self._asking):
             if epoch.ledger.hand(worker):
                 self._send(epoch, worker)
@@ -253,13 +202,14 @@ class Policy:
         sent = self.core.pull(worker)
         if sent is None:
             return
-        while len(epoch.ledger.hand(worker)) < LOOKAHEAD and epoch.ledger.deal(worker) is not None:
+        while len(epoch.ledger.hand(worker)) < LOOKAHEAD * self._per_push and epoch.ledger.deal(worker) is not None:
             pass
         del self._asking[worker]
         self._computing.add(worker)
         first = worker not in epoch.greeted
         epoch.greeted.add(worker)
-        self._out.append(Send(worker, epoch.number, epoch.ledger.hand(worker), sent, first))
+        hand, count = epoch.ledger.hand(worker), self._per_push
+        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:]))
 
     def _move_on(self, epoch: Epoch) -> None:
         """Nobody computes: the epoch is over, or the rule keeps everybody waiting and must apply what it holds."""

@@ -18,8 +18,8 @@ from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.applier import Arrived, Sent
 from nfdt.server.core import Gradient
 from nfdt.server.desk import Replies
+from nfdt.server.instructions import EpochOver, Release, Send
 from nfdt.server.job import ServedJob
-from nfdt.server.policy import EpochOver, Release, Send
 from nfdt.transport.buffers import Buffer, chunks, fill
 
 NAME = "nfdt.rpc.ParameterServer"
@@ -139,7 +139,7 @@ class Session:
         tensors = self._incoming.tensors
         changes = [tensors[count + i] for i in changed]
         arrived = Arrived(tensors[:count], absent, changes, changed)
-        return Gradient(arrived, push.samples, push.seconds, not push.not_finite)
+        return Gradient(arrived, push.samples, push.seconds, not push.not_finite, len(push.batches))
 
     def _answer(self, reply: Send | EpochOver | Release) -> Iterator[bytes]:
         if isinstance(reply, EpochOver):
@@ -152,7 +152,7 @@ class Session:
     def _weights(self, reply: Send) -> Iterator[bytes]:
         everything, self._loads = self._loads != self._desk.job.loads, self._desk.job.loads
         positions, tensors = placed(reply.sent, everything=everything)
-        message = pb.Weights(epoch=reply.epoch, batches=reply.batches, positions=positions)
+        message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         if self._outgoing is not None:
             self._outgoing.write(positions, tensors)
             yield pb.ToWorker(weights=message).SerializeToString()

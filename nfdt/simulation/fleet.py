@@ -17,7 +17,7 @@ from fdt.network.pace import Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
 from nfdt.server.desk import Reply
-from nfdt.server.policy import EpochOver, Release, Send
+from nfdt.server.instructions import EpochOver, Release, Send
 
 Events = Generator[Any, Any, Any]
 
@@ -105,7 +105,7 @@ class Fleet:
         worker = lane // self._lanes
         with self._cores[worker].request() as core:
             yield core
-            seconds = self._paces[worker].seconds(self._env.now)
+            seconds = sum(self._paces[worker].seconds(self._env.now) for _ in sent.batches)
             yield self._env.timeout(seconds)
             gradient, nbytes = self._shop.compute(lane, sent)
         yield self.transfers.send(self._up(lane), nbytes)

@@ -36,7 +36,7 @@ class Simulator(Worker):
         run = Session(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
         self._desk = self._run = run
         self._record.fits.append(run.record)
-        self.send(Event(ready=Ready(steps_per_epoch=run.steps or 0)))
+        self.send(Event(ready=Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note)))
 
     def _finish(self) -> None:
         self._clock_s = self._run.now_s

@@ -139,7 +139,7 @@ def summary(outcome: Outcome) -> dict[str, str]:
         "workers": f"{outcome.workers:,}, simulated",
         "rule": outcome.rule,
         "simulated": f"{text.duration(outcome.simulated_s)}, {per_second}",
-        "pushes": f"{total('pushes'):,.0f}, {total('samples'):,.0f} samples",
+        "trained": f"{total('pushes'):,.0f} steps, {total('samples'):,.0f} samples",
         "staleness": str(spread(outcome.staleness) or ""),
         "moved": f"{text.nbytes(total('bytes_sent'))} sent, {text.nbytes(total('bytes_received'))} received "
         "by workers, over the simulated links",

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import simpy
-import tensorflow as tf
 
 from fdt.data import open_source
 from fdt.errors import UserError
@@ -28,13 +27,13 @@ from nfdt.run import Tally
 from nfdt.server.applier import Arrived
 from nfdt.server.core import Gradient
 from nfdt.server.desk import Desk
+from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
-from nfdt.server.policy import Send
 from nfdt.server.service import nbytes_of, placed
 from nfdt.simulation.batches import Batches
 from nfdt.simulation.fleet import Fleet
 from nfdt.simulation.record import EpochRecord, FitRecord, Point, Walls, Watched
-from nfdt.step import Step, ownerships, split
+from nfdt.step import Step, ownerships, samples_of, split
 
 POINTS = 50  # of the curve, in an epoch
 POINTS_EVERY = 20  # pushes between two, where nobody knows how many an epoch has
@@ -60,7 +59,7 @@ class Session:
         feed: Any = None,
         heard: Heard = lambda seconds, kind, worker, tau: None,
     ) -> None:
-        self._job, self._step, self._trainable, self._send = job, step, trainable, send
+        self._job, self._step, self._trainable, self._send = job, step.of(job.rule), trainable, send
         self._owned = ownerships(trainable, 1)
         self._batches, self.steps = self._open(feed)
         lanes, job.lanes = job.lanes, job.lanes * len(cluster.workers)
@@ -136,11 +135,11 @@ class Session:
         self._desk.leave(lane)
 
     def receive(self, lane: int, sent: Send) -> int | None:
-        if self.steps is None:
+        for batch in sent.batches if self.steps is None else ():
             try:
-                self._batches.look(sent.epoch, sent.batches[0])
+                self._batches.look(sent.epoch, batch)
             except IndexError:
-                self._desk.end_of_data(lane, sent.batches[0])
+                self._desk.end_of_data(lane, batch)
                 return None
         _, tensors = placed(sent.sent, everything=self._loads[lane] != self._job.loads)
         self._loads[lane] = self._job.loads
@@ -152,25 +151,27 @@ class Session:
         """((gradient, its lock-step note), bytes)."""
         pulled = placed(sent.sent, everything=True)  # another worker has used the model since
         with self._walls.counted("gradient_s"):
-            batch = self._batches.take(sent.epoch, sent.batches[0])
-            samples = int(tf.nest.flatten(batch)[0].shape[0])
-            computed = self._step.run(batch, self._owned, [pulled])
-        self._tally.add(samples, computed.logs)
+            batches = [self._batches.take(sent.epoch, batch) for batch in sent.batches]
+            computed = self._step.run(lane, batches, self._owned, [pulled])
+        samples = sum(samples_of(batch) for batch in batches)
+        self._tally.add(samples, computed.logs, len(batches))
         (part,) = split(self._owned, computed)
         absent, _, tensors = part.layout()
         nbytes = sum(nbytes_of(tensor) for tensor in tensors)
         self._moved[0] += nbytes
         arrived = Arrived(part.gradient, tuple(absent), part.changes, tuple(part.changed))
-        return (Gradient(arrived, samples, finite=computed.finite), self._note()), nbytes
+        gradient = Gradient(arrived, samples, finite=computed.finite, batches=len(batches))
+        return (gradient, self._note()), nbytes
 
     def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any], seconds: float) -> None:
         values, note = gradient
         self._pushes[lane] += 1
-        message = pb.Push(push=self._pushes[lane], batch=sent.batches[0], **note)
-        self._done += 1
+        message = pb.Push(push=self._pushes[lane], batches=sent.batches, **note)
+        before, self._done = self._done, self._done + values.batches
         self._samples += values.samples
         self._desk.push(lane, message, replace(values, seconds=seconds))
-        if self._done % max(1, (self.steps or POINTS * POINTS_EVERY) // POINTS) == 0:
+        every = max(1, (self.steps or POINTS * POINTS_EVERY) // POINTS)
+        if before // every < self._done // every:
             self._report(sent.epoch)
 
     def _note(self) -> dict[str, Any]:

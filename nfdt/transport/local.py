@@ -10,7 +10,7 @@ from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.applier import Arrived
 from nfdt.server.core import Gradient
 from nfdt.server.desk import Desk
-from nfdt.server.policy import EpochOver, Release
+from nfdt.server.instructions import EpochOver, Release
 from nfdt.server.service import placed
 from nfdt.transport.client import Outgoing
 
@@ -44,7 +44,8 @@ class LocalLink:
         everything, self._loads = self._loads != self._desk.job.loads, self._desk.job.loads
         positions, tensors = placed(reply.sent, everything=everything)
         self._pulled = dict(zip(positions, tensors, strict=True))
-        return pb.ToWorker(weights=pb.Weights(epoch=reply.epoch, batches=reply.batches, positions=positions))
+        weights = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
+        return pb.ToWorker(weights=weights)
 
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
         return [self._pulled[position] for position in positions]
@@ -56,4 +57,4 @@ class LocalLink:
 def _gradient(message: pb.Push, push: Outgoing) -> Gradient:
     absent, _, _ = push.layout()
     arrived = Arrived(push.gradient, tuple(absent), push.changes, tuple(push.changed))
-    return Gradient(arrived, message.samples, message.seconds, not message.not_finite)
+    return Gradient(arrived, message.samples, message.seconds, not message.not_finite, len(message.batches))

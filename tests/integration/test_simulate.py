@@ -25,7 +25,7 @@ def test_the_same_bits_for_a_seed_alone_and_in_a_comparison(tmp_path):
     one, other = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("alone", "asgd"))
     assert one["fits"][0]["points"] == other["fits"][0]["points"] and one["logs"] == other["logs"]
     said = dict(line.removeprefix("nfdt: ").split(":", 1) for line in alone.stderr.splitlines() if "nfdt: " in line)
-    assert said["pushes"].strip() == "24, 384 samples"
+    assert said["trained"].strip() == "24 steps, 384 samples"
     assert {"simulated", "staleness", "moved", "wall time"} <= set(said)
     rows = json.loads((tmp_path / "compare.json").read_text())
     assert [row["rule"] for row in rows] == ["asgd", "ssgd"] and rows[1]["staleness_max"] == 0

@@ -161,7 +161,12 @@ def test_two_workers_learn(pair, digits):
     assert model.evaluate(x, y, verbose=0)[1] > 0.9
 
 
-@pytest.mark.parametrize("options", [{"channel": "grpc"}, {"channel": "grpc", "overlap": "on"}, {"rule": "ssgd"}])
+LOCAL_STEPS = {"rule": "server_optimizer(local_steps=3)", "overlap": "on"}  # two lanes with slots of their own
+
+
+@pytest.mark.parametrize(
+    "options", [{"channel": "grpc"}, {"channel": "grpc", "overlap": "on"}, {"rule": "ssgd"}, LOCAL_STEPS]
+)
 def test_other_ways_learn_too(pair, digits, options):
     x, y = digits[0][:1000], digits[1][:1000]
     model = dense(keras.optimizers.Adam(0.01))

@@ -50,7 +50,7 @@ def train(rule, schedule, optimizer):
             seen[name] = core.pull(workers.index(name)).trainable[0].numpy()
         else:
             number[name] += 1
-            push(core, workers.index(name), number[name], [gradient(seen[name])])
+            push(core, workers.index(name), number[name], [schedules.computed(rule, seen[name])])
     core.flush()
     return applier.params[0].numpy(), applier
 
@@ -77,7 +77,8 @@ def test_weights_of_double_precision(name):
     core = Core(rulebook.make(name), applier := ModelApplier(Part(optimizer, [weights])), 2)
     sent = [core.pull(worker).trainable[0] for worker in (0, 1)]
     for worker in (0, 1):
-        core.push(worker, 1, Gradient(Arrived([tf.constant(gradient(sent[worker].numpy()))]), 1))
+        pushed = schedules.computed(core.rule, sent[worker].numpy())
+        core.push(worker, 1, Gradient(Arrived([tf.constant(pushed)]), 1))
     core.pull(0)
     wanted = schedules.train(rulebook.make(name), "abABa", mu=0.5)
     npt.assert_allclose(applier.params[0].numpy(), wanted, rtol=1e-6)

@@ -6,9 +6,10 @@ import pytest
 from nfdt import rulebook
 from nfdt.schedules import START, gradient
 from nfdt.server.core import Core, Gradient
+from nfdt.server.instructions import EpochDone, EpochOver, NotFinite, Pushed, Release, Send, StepDone
 from nfdt.server.ledger import Ledger
 from nfdt.server.plain import PlainApplier
-from nfdt.server.policy import EpochDone, EpochOver, NotFinite, Policy, Pushed, Release, Send, StepDone
+from nfdt.server.policy import Policy
 
 
 class Loop:
@@ -33,7 +34,7 @@ class Loop:
         sent = self.hands.pop(worker)
         self.pushes[worker] += 1
         grad = Gradient([gradient(sent.sent[0])], 1)
-        self.take(self.policy.push(Pushed(worker, self.pushes[worker], sent.batches[0], grad, note)))
+        self.take(self.policy.push(Pushed(worker, self.pushes[worker], sent.batches, grad, note)))
         return sent.batches[0]
 
     def run(self):
@@ -56,6 +57,27 @@ def test_every_batch_is_pushed_once(rule, workers):
     (done,) = loop.of(EpochDone)
     assert (done.epoch, done.steps, done.samples, done.staleness.total()) == (3, 5, 5, 5)
     assert [over.worker for over in loop.of(EpochOver)] != []
+
+
+def test_a_push_is_of_several_batches():
+    loop = Loop("server_optimizer(local_steps=3)", workers=2, steps=11)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    assert [sent.batches for sent in loop.hands.values()] == [(0, 2, 4), (1, 3, 5)]
+    loop.run()
+    sent = [len(event.batches) for event in loop.of(Send)]
+    assert sent[:3] == [3, 3, 3] and sum(sent) == 11, "an epoch's last pushes are of what is left"
+    assert loop.of(EpochDone)[0].steps == 11
+
+
+def test_a_source_that_ends_within_a_push_shortens_it():
+    loop = Loop("server_optimizer(local_steps=3)", workers=2, steps=None)
+    loop.take(loop.policy.start_epoch(0))
+    loop.ask_all()
+    loop.take(loop.policy.end_of_data(1, 5))
+    assert loop.hands[1].batches == (1, 3)
+    loop.run()
+    assert loop.of(EpochDone)[0].steps == 5
 
 
 def test_ssgd_counts_rounds():
@@ -198,7 +220,7 @@ def test_a_gradient_that_is_not_finite_is_refused_or_left_out():
         loop.ask_all()
         before = loop.applier.params[0]
         for batch in (0, 1):
-            last = Pushed(0, batch + 1, batch, Gradient([START * np.nan], 1, finite=False))
+            last = Pushed(0, batch + 1, (batch,), Gradient([START * np.nan], 1, finite=False))
             loop.take(loop.policy.push(last))
             loop.take(loop.policy.push(last))  # a retry
         np.testing.assert_array_equal(loop.applier.params[0], before)
@@ -206,5 +228,5 @@ def test_a_gradient_that_is_not_finite_is_refused_or_left_out():
 
     with pytest.raises(NotFinite) as raised:
         push("stop")
-    assert (raised.value.worker, raised.value.push, raised.value.batch, raised.value.epoch) == (0, 1, 0, 0)
+    assert (raised.value.worker, raised.value.push, raised.value.batches, raised.value.epoch) == (0, 1, (0,), 0)
     assert (push("skip").steps, push("skip").samples, push("skip").skipped) == (0, 0, 2)

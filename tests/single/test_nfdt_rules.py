@@ -20,15 +20,17 @@ from nfdt.rules import (
     ddc_asgd,
     gap_aware,
     k_sync,
+    server_optimizer,
     ssgd,
     ssp,
     staleness_aware,
 )
-from nfdt.schedules import CURVATURE, START, gradient, train
+from nfdt.schedules import CURVATURE, START, computed, gradient, train
 from nfdt.server.core import Core, Gradient
+from nfdt.server.instructions import EpochDone, Pushed, Send
 from nfdt.server.job import rule_of
 from nfdt.server.plain import PlainApplier
-from nfdt.server.policy import EpochDone, Policy, Pushed, Send
+from nfdt.server.policy import Policy
 from nfdt.tree import leaves
 
 RULES = rulebook.names()
@@ -47,6 +49,8 @@ REDUCTIONS = [  # (rule at neutral options, its parent)
     ("ssp(bound=99)", "asgd"),
     ("k_sync(k=3)", "ssgd"),
     ("k_sync(k=99)", "ssgd"),
+    ("server_optimizer", "asgd"),
+    ("server_optimizer(sync=True)", "ssgd"),
 ]
 
 
@@ -64,7 +68,7 @@ def policy_of(name, workers, steps):
 
 def push(policy, sent, number=1):
     worker, batch = sent.worker, sent.batches[0]
-    return policy.push(Pushed(worker, number, batch, Gradient([gradient(sent.sent[0])], 1)))
+    return policy.push(Pushed(worker, number, (batch,), Gradient([gradient(sent.sent[0])], 1)))
 
 
 def sends(instructions):
@@ -133,8 +137,9 @@ def test_state_pickles(name):
 def test_a_retried_push_applies_once(name):
     core = Core(rulebook.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
-    assert core.push(0, 1, Gradient([gradient(sent[0])], 1)) == 0
-    assert core.push(0, 1, Gradient([gradient(sent[0])], 1)) is None
+    pushed = Gradient([computed(core.rule, sent[0])], 1)
+    assert core.push(0, 1, pushed) == 0
+    assert core.push(0, 1, pushed) is None
     npt.assert_allclose(applier.params[0], sgd(1))
 
 
@@ -290,6 +295,29 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         rule_of(Options(name), keras.optimizers.Adam(), [])
 
 
+def test_server_optimizer_moves_a_part_of_the_way_to_where_the_worker_went():
+    # Two local steps at rate .1 make [4, -2] to [3.24, -1.805]; the server goes half of that way.
+    npt.assert_allclose(train(server_optimizer.rule(local_steps=2, lr=0.5), "aA"), [3.62, -1.9025])
+    # Momentum: what the second push takes off [3.62, -1.9025], and half of the first's [.76, -.195].
+    rule = server_optimizer.rule(local_steps=2, lr=0.5, momentum=0.5)
+    taken = np.array([3.62 * 0.19, -1.9025 * 0.0975]) + 0.5 * np.array([0.76, -0.195])
+    npt.assert_allclose(train(rule, "aAaA"), [3.62, -1.9025] - 0.5 * taken)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "v"),
+    [("adagrad", 1e-6 + 0.16), ("adam", 0.99e-6 + 0.01 * 0.16), ("yogi", 1e-6 + 0.01 * 0.16)],
+)
+def test_server_optimizer_adapts_as_the_paper_says(optimizer, v):
+    # One local step takes [.4, -.1] off; m is a tenth of it.
+    w = train(server_optimizer.rule(optimizer=optimizer, lr=0.1), "aA")
+    npt.assert_allclose(w[0], 4 - 0.1 * 0.04 / (v**0.5 + 1e-3), rtol=1e-9)
+
+
+def test_server_optimizer_sync_takes_the_mean_of_a_round():
+    npt.assert_allclose(train(server_optimizer.rule(local_steps=2, sync=True), "abABabAB"), sgd(4))
+
+
 def test_ssp_makes_the_fast_wait_for_the_slowest():
     core = Core(ssp.rule(bound=1), PlainApplier([START]), 2)
     for number in (1, 2):
@@ -342,6 +370,12 @@ def test_ssgd_averages_by_samples():
         ("ddc_asgd(k=0)", "k must be > 0"),
         ("ssp(bound=-1)", "bound must be >= 0"),
         ("k_sync(k=-1)", "k must be >= 0"),
+        ("server_optimizer(local_steps=0)", "local_steps must be >= 1"),
+        ("server_optimizer(optimizer='lion')", "must be one of sgd, adagrad, adam, yogi. Received: lion"),
+        ("server_optimizer(lr=0)", "lr must be > 0"),
+        ("server_optimizer(momentum=1.0)", "momentum must be in"),
+        ("server_optimizer(beta2=1.0)", "beta2 must be in"),
+        ("server_optimizer(tau=0)", "tau must be > 0"),
         ("dc_asgd(0.1)", "name=|parameter=value"),
         ("missing_rule.py", "must name a file that exists"),
     ],

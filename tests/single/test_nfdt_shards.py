@@ -153,7 +153,7 @@ def drive(cluster, schedule):
         thread.join()
     ended = []
     for number, worker in enumerate(schedule):
-        push = pb.Push(batch=answers[worker].weights.batches[0], samples=4)
+        push = pb.Push(batches=answers[worker].weights.batches, samples=4)
         if number >= len(schedule) - len(couriers):  # the last answers come together
             pushing = threading.Thread(target=couriers[worker].push, args=(push, parts(cluster, number)))
             pushing.start()
@@ -203,7 +203,7 @@ def test_weights_arrive_as_they_are(cluster, channel):
     for array, tensor in zip(arrays, tensors, strict=False):
         np.testing.assert_array_equal(array, tensor.numpy())
     before = [t.numpy().copy() for t in tensors]
-    courier.push(pb.Push(batch=answer.weights.batches[0], samples=1), parts(made, 0))
+    courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0))
     ((positions, tensors),) = courier.pulled()
     for old, gradient, new in zip(before, gradients(made.trainable, 0), tensors, strict=False):
         np.testing.assert_allclose(new.numpy(), old - gradient.numpy(), rtol=1e-5, atol=1e-6)
@@ -214,7 +214,7 @@ def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
     made = cluster(make_model(keras.optimizers.SGD(1.0)), rule="asgd")
     made.start(0)
     courier = made.courier()
-    batch = courier.ask().weights.batches[0]
+    batch = courier.ask().weights.batches
     link = courier.links[0]
     say = link._say
 
@@ -225,7 +225,7 @@ def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
         return say(message, push)  # on the broken stream: the answer was lost
 
     link._say = say_and_break
-    answer = courier.push(pb.Push(batch=batch, samples=1), parts(made, 0))
+    answer = courier.push(pb.Push(batches=batch, samples=1), parts(made, 0))
     assert answer.HasField("weights")
     assert made.desks[0].policy.core.version == 1
     assert int(made.desks[0].job.trainable.model.optimizer.iterations) == 1

@@ -162,7 +162,7 @@ def test_what_is_reported(tmp_path, capsys):
     assert xs == [ROWS, 2 * ROWS]
     assert max(outcomes[0].training_curve("samples")[0]) == 2 * ROWS
     said = summary(outcomes[0])
-    assert said["pushes"] == f"{2 * STEPS}, {2 * ROWS} samples" and "simulator" in said["wall time"]
+    assert said["trained"] == f"{2 * STEPS} steps, {2 * ROWS} samples" and "simulator" in said["wall time"]
     write_report(outcomes, tmp_path)
     write_table(outcomes, tmp_path)
     print_table(outcomes)

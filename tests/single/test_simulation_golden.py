@@ -18,10 +18,11 @@ from tests.single.simulations import simulate  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden"
 EPOCHS = 2
+PARAMETERS = {"server_optimizer": "(local_steps=2, lr=0.5, momentum=0.5)"}  # where the defaults show little of a rule
 
 
 def trace(rule):
-    simulated = simulate(rule=rule).epochs(EPOCHS)
+    simulated = simulate(rule=rule + PARAMETERS.get(rule, "")).epochs(EPOCHS)
     return {
         "events": [f"{kind} {worker} {tau}" for _, kind, worker, tau in simulated.calls],
         "seconds": [round(seconds, 6) for seconds, *_ in simulated.calls],

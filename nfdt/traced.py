@@ -1,0 +1,86 @@
+"""What a worker compiles: functions of a batch and some tensors, and what they assign to."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
+
+from fdt.compiled import call_flat
+from fdt.keras.variables import tensor_variable
+from fdt.trainable import Trainable
+
+Tensor = Any
+_ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
+
+
+@contextlib.contextmanager
+def assignments() -> Iterator[set[int]]:
+    """Ids of the tf.Variables that are assigned to within, while traced or run."""
+    assigned: set[int] = set()
+
+    def noting(original: Any) -> Any:
+        def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
+            assigned.add(id(self))
+            return original(self, *args, **kwargs)
+
+        return assign
+
+    # TensorFlow gives the subclass copies of some of these methods.
+    owners = (BaseResourceVariable, ResourceVariable)
+    methods = [(owner, name, vars(owner)[name]) for owner in owners for name in _ASSIGNS if name in vars(owner)]
+    for owner, name, original in methods:
+        setattr(owner, name, noting(original))
+    try:
+        yield assigned
+    finally:
+        for owner, name, original in methods:
+            setattr(owner, name, original)
+
+
+class ByShape:
+    """`function(batch, tensors)`, compiled as the model's own step would be; eager where the model runs eagerly."""
+
+    def __init__(self, function: Callable[[Any, list[Tensor]], Any], trainable: Trainable) -> None:
+        model = trainable.model
+        self._eager, self._function = bool(model.run_eagerly), function
+        self._concrete: dict[tuple[Any, ...], Any] = {}  # by shapes and types of a batch
+        if not self._eager:
+            if trainable.flavor.name == "keras":  # Keras 3 traces its own step without autograph
+                function = tf.autograph.experimental.do_not_convert(function)
+            jit = bool(model.jit_compile) or None
+            self._function = tf.function(function, jit_compile=jit, reduce_retracing=True)
+
+    def trace(self, batch: Any, tensors: list[Any]) -> None:
+        """Compile for what these tf.TypeSpecs describe."""
+        if not self._eager:
+            self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
+
+    def __call__(self, batch: Any, tensors: list[Tensor]) -> Any:
+        if self._eager:
+            return self._function(batch, tensors)
+        flat = [t for t in tf.nest.flatten(batch, expand_composites=True) if t is not None]
+        key = tuple((t.dtype, *t.shape) for t in flat)
+        if key not in self._concrete:
+            self._concrete[key] = self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
+        return call_flat(self._concrete[key], [*flat, *tensors])
+
+
+class Assign:
+    """Write variables, compiled for each choice of them."""
+
+    def __init__(self) -> None:
+        self._functions: dict[tuple[int, ...], Any] = {}
+
+    def __call__(self, variables: Sequence[Any], values: Sequence[Tensor]) -> None:
+        key = tuple(map(id, variables))
+        if key not in self._functions:
+            targets = [tensor_variable(v) for v in variables]
+            self._functions[key] = tf.function(lambda given: assign(targets, given), autograph=False)
+        self._functions[key](list(values))
+
+
+def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value, read_value=False)

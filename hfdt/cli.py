@@ -14,6 +14,8 @@ from fdt.cli.options import (
     TRAINING,
     apply,
     capture_options,
+    check_min_np,
+    fault_options,
     flag,
     job_options,
     listen_options,
@@ -49,6 +51,8 @@ JOB_OPTIONS = (
     "warmup_epochs",
     "batch_norm",
     "allow_inexact",
+    "restarts",
+    "min_np",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
@@ -142,6 +146,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
         from hfdt.engine import HfdtEngine
 
         workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
+        check_min_np(given, workers)
         return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers))
 
     return make
@@ -157,6 +162,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @number_options
 @hosts_options
 @rank_options
+@fault_options
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:

@@ -7,26 +7,36 @@ hold the same), everybody's counts added.
 from collections.abc import Iterable
 
 from fdt.job import FEED_WINDOW
-from fdt.rpc.session_pb2 import Command, Event, Failed, FeedWanted, Ready
+from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Ready
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service.crew import Outcome, share_of
+from hfdt.recovery import Recovery
+
+# The client's commands by what answers them; one is under way at a time.
+_ANSWERS = {"epoch": "epoch_end", "evaluate": "evaluated", "finish": "finished"}
 
 
 class RanksCoordinator:
-    """One job on `size` ranks. `done` is true once the job has ended, well (`failed` false) or not."""
+    """One job, on as many ranks as `recovery` says. `done`: it has ended, well (`failed` false) or not."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
         self._job = ""
         self._waiting: dict[str, dict[int, Event]] = {}
         self._wanted: dict[tuple[str, int], dict[int, int]] = {}
         self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
         self._changed: list[BlobRef] = []
+        self._pending: Command | None = None  # what the ranks have not answered
+        self._announced = False  # the client knows that they are ready
         self.done = self.failed = False
 
     def from_client(self, command: Command) -> Outcome:
         self._job = command.job
         kind = command.WhichOneof("kind")
+        if kind == "setup":
+            self._recovery.begin(command)
+        elif kind in _ANSWERS:
+            self._pending = command
         if kind == "feed":
             batch = command.feed
             self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
@@ -49,7 +59,19 @@ class RanksCoordinator:
         return self._gather(kind, rank, event)
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        return self.fail(failure)
+        """All ranks start anew from the last commit, where that is wanted; else the job ends."""
+        recovery = self._recovery
+        how = recovery.lose()
+        if not how:
+            return self.fail(failure)
+        self._waiting.clear()
+        outcome = Outcome(relaunch=recovery.size)
+        outcome.commands += [("worker", None, command) for command in recovery.replay(self._pending)]
+        member = f"a {role}" if rank is None else f"{role} {rank}"
+        action = f"restarted from {recovery.since}"
+        fault = Fault(message=f"{failure.message}; {how}", member=member, action=action)
+        outcome.events.append(Event(job=self._job, fault=fault))
+        return outcome
 
     def fail(self, failure: Failed) -> Outcome:
         """End the job: what one rank cannot do, none can."""
@@ -60,14 +82,21 @@ class RanksCoordinator:
         """Wait until every rank has said the same kind of thing, then say it once."""
         said = self._waiting.setdefault(kind, {})
         said[rank] = event
-        if len(said) < self._size:
+        if len(said) < self._recovery.size:
             return Outcome()
         del self._waiting[kind]
         first = said[0]
         if kind == "epoch_end":
             _add_counts(first, said.values())
+            self._recovery.commit(first.epoch_end.epoch, first.epoch_end.state)
         elif kind == "ready":
+            if self._announced:
+                return Outcome()  # ranks that started again
+            self._announced = True
             first.ready.notes = _distinct_lines(e.ready for _, e in sorted(said.items()))
+            first.ready.notes += f"\n{self._recovery.note}" if self._recovery.note else ""
+        if self._pending is not None and _ANSWERS[str(self._pending.WhichOneof("kind"))] == kind:
+            self._pending = None
         self.done = kind == "finished"
         drop, self._changed = self._changed, []
         return Outcome(events=[first], drop=drop)
@@ -77,7 +106,7 @@ class RanksCoordinator:
         key = wanted.name, wanted.epoch
         by_rank = self._wanted.setdefault(key, {})
         by_rank[rank] = wanted.up_to
-        if len(by_rank) < self._size:
+        if len(by_rank) < self._recovery.size:
             return Outcome()
         up_to = min(by_rank.values())
         event = Event(job=self._job, feed_wanted=FeedWanted(name=wanted.name, epoch=wanted.epoch, up_to=up_to))

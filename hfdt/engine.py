@@ -11,6 +11,7 @@ from fdt.rpc.session_pb2 import Command, Event
 from fdt.service.crew import Crew
 from hfdt.coordinator import RanksCoordinator
 from hfdt.launchers import choose_launcher
+from hfdt.recovery import Recovery
 
 
 class HfdtEngine:
@@ -54,7 +55,14 @@ class HfdtEngine:
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
         self.start()
-        return self._crew.run(RanksCoordinator(self.workers), commands)
+        return self._train(commands)
+
+    def _train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        recovery = Recovery(self.blobs, self.workers)
+        try:
+            yield from self._crew.run(RanksCoordinator(recovery), commands)
+        finally:
+            recovery.drop()
 
     def stop(self) -> None:
         self._crew.close()

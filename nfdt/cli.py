@@ -16,6 +16,7 @@ from fdt.cli.options import (
     Count,
     apply,
     capture_options,
+    check_min_np,
     fault_options,
     job_options,
     listen_options,
@@ -134,8 +135,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
     hosts, servers = chosen_hosts(given), given["ps"] or 1
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
     apart = bool(given.get("restarts"))  # no server in a worker's process
-    if (given.get("min_np") or 0) > workers and not given.get("server"):
-        raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
+    check_min_np(given, workers)
 
     def make(logs: Path) -> "NfdtEngine":
         from nfdt.engine import NfdtEngine

@@ -100,6 +100,12 @@ def fault_options(function: Decorated) -> Decorated:
     return apply(options, function)
 
 
+def check_min_np(given: dict[str, Any], workers: int) -> None:
+    """Raises UsageError where --min-np asks for more than the `workers` of a run of its own."""
+    if (given.get("min_np") or 0) > workers and not given.get("server"):
+        raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
+
+
 def report_options(function: Decorated) -> Decorated:
     """--log-dir, --tensorboard, --verbose, --quiet."""
     directory = click.Path(file_okay=False, path_type=Path)

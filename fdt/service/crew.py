@@ -36,10 +36,12 @@ EXPLAIN_S = 5.0  # how long the launcher may take to say how a member was lost
 class Outcome:
     """What follows from one input.
 
-    `restart`: (role, rank) of lost members to replace; commands wait for the replacement.  `commands`: (role, rank,
-    command), rank None for all of the role.  `drop`: blobs that nobody needs any more.
+    `restart`: (role, rank) of lost members to replace; commands wait for the replacement.  `relaunch`: end all members
+    and start so many workers instead, 0: no.  `commands`: (role, rank, command), rank None for all of the role.
+    `drop`: blobs that nobody needs any more.
     """
 
+    relaunch: int = 0
     restart: list[tuple[str, int]] = field(default_factory=list)
     commands: list[tuple[str, int | None, Command]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -48,6 +50,7 @@ class Outcome:
     def followed_by(self, other: "Outcome") -> "Outcome":
         """Both, this one first."""
         return Outcome(
+            other.relaunch or self.relaunch,
             self.restart + other.restart,
             self.commands + other.commands,
             self.events + other.events,
@@ -108,6 +111,7 @@ class Crew:
         self.hub = Hub(engine, run_dir, blobs, identity)
         self._identity = identity
         self._run_dir, self._blobs, self._launches = run_dir, blobs, launches
+        self._workers = 0  # how many, where a job goes on with fewer than began
         self._processes: list[Processes] = []
         self._lost: set[tuple[str, int]] = set()  # members whose end has been dealt with
         self._warm = False  # they have trained a job
@@ -116,14 +120,15 @@ class Crew:
 
     def start(self) -> None:
         """Start the members unless they run. Where one was lost since the last job, all are started anew."""
-        if self._warm and self._exits():
+        if self._warm and (self._exits() or self._workers):
             self.end()
         if not self._processes:
-            self._lost.clear()
-            self.hub.forget_members()
+            self._workers = 0
             self._launch()
 
     def _launch(self) -> None:
+        self._lost.clear()
+        self.hub.forget_members()
         try:
             for launcher, task in self._launches:
                 self._processes.append(launcher.start(self._prepared(task)))
@@ -154,7 +159,7 @@ class Crew:
         self._warm = False
         self.hub.expect_leave()
         for _, task in self._launches:
-            self.hub.broadcast(task.role, task.count, Command(exit=ExitCommand()))
+            self.hub.broadcast(task.role, self._count(task), Command(exit=ExitCommand()))
         processes, self._processes = self._processes, []
         for running in processes:
             running.stop()
@@ -191,6 +196,8 @@ class Crew:
 
     def _from_member(self, coordinator: Coordinator, arrival: Arrival) -> Outcome:
         role, rank, what = arrival.role, arrival.rank, arrival.what
+        if arrival.crew != self.hub.crew:
+            return Outcome()  # the last word of members that are gone
         if not isinstance(what, Lost):
             return coordinator.from_member(role, rank, what)
         return self._lose(coordinator, role, rank) if self.hub.holds(role, rank, what.outbox) else Outcome()
@@ -208,9 +215,13 @@ class Crew:
         return coordinator.from_client(command)
 
     def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
+        if outcome.relaunch:
+            self.end()
+            self._workers = outcome.relaunch
+            self._launch()
         for member in outcome.restart:
             self._restart(*member)
-        sizes = {task.role: task.count for _, task in self._launches}
+        sizes = {task.role: self._count(task) for _, task in self._launches}
         for role, rank, command in outcome.commands:
             if rank is None:
                 self.hub.broadcast(role, sizes[role], command)
@@ -247,16 +258,19 @@ class Crew:
                 time.sleep(POLL_S)
         return explain_loss(role, rank, cause or "no answer", self._run_dir)
 
+    def _count(self, task: Task) -> int:
+        return self._workers if self._workers and task.role == "worker" else task.count
+
     def _prepared(self, task: Task) -> Task:
         env = {
             **quiet.variables(),
             ENGINE_VARIABLE: self.hub.address,
             TOKEN_VARIABLE: self.hub.token,
-            SIZE_VARIABLE: str(task.count),
+            SIZE_VARIABLE: str(self._count(task)),
             **({} if self._identity is None else {tls.VARIABLE: self._identity.dumps()}),
             **task.env,
         }
-        return Task(task.role, task.argv, task.count, env)
+        return Task(task.role, task.argv, self._count(task), env)
 
 
 def blobs_in(message: Message) -> Iterator[BlobRef]:

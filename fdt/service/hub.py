@@ -38,6 +38,7 @@ class Arrival:
     role: str
     rank: int
     what: Event | Lost
+    crew: int  # the hub's when it attached
 
 
 class Hub(training_pb2_grpc.MemberServiceServicer):
@@ -56,6 +57,7 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._lock = threading.Lock()
         self._leaving = False
+        self.crew = 0  # how often all members were forgotten
         self._server = new_server(self.token, identity)
         training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
         training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
@@ -88,14 +90,13 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
             outbox.put(None)
 
     def forget_members(self) -> None:
-        """Drop outboxes and inbox: the members are gone and others will attach in their place."""
+        """Drop outboxes: the members are gone and others will attach in their place. What they said goes unheard."""
         with self._lock:
             outboxes, self._outboxes = self._outboxes, {}
             self.attached = {}
+            self.crew += 1
         for outbox in outboxes.values():
             outbox.put(None)
-        while not self.inbox.empty():
-            self.inbox.get()
         self._leaving = False
 
     def close(self) -> None:
@@ -117,22 +118,23 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         role, rank = attached.role, attached.rank
         outbox = self._outbox(role, rank)
         self.attached[role, rank] = attached
-        context.add_callback(lambda: self._ended(role, rank, outbox))
-        threading.Thread(target=self._read, args=(role, rank, request_iterator), daemon=True).start()
+        crew = self.crew
+        context.add_callback(lambda: self._ended(role, rank, outbox, crew))
+        threading.Thread(target=self._read, args=(role, rank, request_iterator, crew), daemon=True).start()
         yield from iter(outbox.get, None)
 
-    def _read(self, role: str, rank: int, events: Iterator[Event]) -> None:
+    def _read(self, role: str, rank: int, events: Iterator[Event], crew: int) -> None:
         try:
             for event in events:
                 event.rank = rank
-                self.inbox.put(Arrival(role, rank, event))
+                self.inbox.put(Arrival(role, rank, event, crew))
         except Exception:  # the stream broke: _ended says so
             pass
 
-    def _ended(self, role: str, rank: int, outbox: Outbox) -> None:
+    def _ended(self, role: str, rank: int, outbox: Outbox, crew: int) -> None:
         outbox.put(None)
         if not self._leaving and self.holds(role, rank, outbox):
-            self.inbox.put(Arrival(role, rank, Lost(outbox)))
+            self.inbox.put(Arrival(role, rank, Lost(outbox), crew))
 
     def _outbox(self, role: str, rank: int) -> Outbox:
         with self._lock:

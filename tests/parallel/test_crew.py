@@ -20,9 +20,10 @@ from fdt.service.client import TrainingClient
 from fdt.service.crew import Crew
 from fdt.service.server import serve
 from hfdt.coordinator import RanksCoordinator
+from hfdt.recovery import Recovery
 
 ECHO = Path(__file__).with_name("echo_member.py")
-DEADLY_EPOCH = 7
+DEADLY_EPOCH, ONCE_DEADLY_EPOCH = 7, 8
 
 
 class EchoEngine:
@@ -38,7 +39,7 @@ class EchoEngine:
 
     def train(self, commands):
         self.start()
-        return self.crew.run(RanksCoordinator(2), commands)
+        return self.crew.run(RanksCoordinator(Recovery(self.blobs, 2)), commands)
 
     def stop(self):
         self.crew.close()
@@ -58,10 +59,10 @@ def served(request, tmp_path):
     assert not engine.blobs.directory.exists()
 
 
-def converse(client, job, epoch):
+def converse(client, job, epoch, **options):
     """One job of one epoch; its events by kind."""
     conversation = client.train()
-    conversation.send(Command(job=job, setup=Setup()))
+    conversation.send(Command(job=job, setup=Setup(job=JobSpec(options=options))))
     heard = {}
     for event in conversation.events():
         kind = event.WhichOneof("kind")
@@ -91,6 +92,21 @@ def test_a_crew_trains_jobs_and_survives_a_killed_member(served):
     assert "hello from 1" in failure.detail
 
     assert "finished" in converse(client, "3", 1), "others take their place for the next job"
+    client.close()
+
+
+@pytest.mark.parametrize("options", [{"restarts": "1"}, {"min_np": "1"}], ids=str)
+def test_where_it_is_wanted_a_whole_crew_starts_again(served, options):
+    client = TrainingClient(served[1].address, "right")
+    heard = converse(client, "unlucky", ONCE_DEADLY_EPOCH, **options)
+    (fault,) = heard["fault"]
+    assert (fault.member, fault.action) == ("worker 1", "restarted from the beginning")
+    assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in fault.message
+    assert "failed" not in heard
+    (ended,) = heard["epoch_end"]
+    assert [w.samples for w in ended.workers] == ([5, 6] if "restarts" in options else [5])
+    assert len(heard["ready"]) == len(heard["finished"]) == 1
+    assert len(converse(client, "next", 0)["epoch_end"][0].workers) == 2, "the next job has all of them"
     client.close()
 
 

@@ -1,13 +1,38 @@
 """HFDT's decisions, with no process anywhere: events in, outcomes out."""
 
-from fdt.job import FEED_WINDOW
-from fdt.rpc.session_pb2 import Command, Epoch, EpochEnd, Event, Failed, FeedBatch, FeedWanted, Finished, Progress
+import pytest
+
+from fdt.blobs import LocalBlobs
+from fdt.job import FEED_WINDOW, BatchHooks
+from fdt.rpc.job_pb2 import FitArguments, JobSpec, State
+from fdt.rpc.session_pb2 import (
+    Command,
+    Epoch,
+    EpochEnd,
+    Event,
+    Failed,
+    FeedBatch,
+    FeedWanted,
+    Finished,
+    Progress,
+    Ready,
+    Setup,
+)
 from fdt.rpc.tensor_pb2 import BlobRef
 from hfdt.coordinator import RanksCoordinator
+from hfdt.recovery import Recovery
 
 
-def started(size=2):
-    coordinator = RanksCoordinator(size)
+@pytest.fixture
+def blobs(tmp_path):
+    return LocalBlobs(tmp_path)
+
+
+def started(size=2, blobs=None, **options):
+    coordinator = RanksCoordinator(Recovery(blobs, size))
+    fit = FitArguments(batch_hooks=int(options.pop("hooks", 0)))
+    job = JobSpec(options=options, fit=fit)
+    coordinator.from_client(Command(job="j", setup=Setup(job=job)))
     coordinator.from_client(Command(job="j", epoch=Epoch(epoch=0)))
     return coordinator
 
@@ -43,7 +68,7 @@ def test_events_of_an_earlier_job_are_passed_over():
 
 
 def test_what_the_client_changed_is_dropped_after_the_epoch():
-    coordinator = RanksCoordinator(1)
+    coordinator = RanksCoordinator(Recovery(None, 1))
     epoch = Epoch()
     epoch.changed.model.id = "m"
     coordinator.from_client(Command(job="j", epoch=epoch))
@@ -59,3 +84,55 @@ def test_a_feed_goes_as_far_as_the_slowest_rank_and_forgets_what_all_have_taken(
     outcome = say(coordinator, 1, feed_wanted=FeedWanted(name="x", up_to=FEED_WINDOW + 1))
     assert outcome.events[0].feed_wanted.up_to == FEED_WINDOW + 1
     assert [ref.id for ref in outcome.drop] == ["b0"]
+
+
+# -- a rank is lost ------------------------------------------------------------------------------------------------
+def lose(coordinator):
+    return coordinator.lost("worker", 1, Failed(message="worker 1 was lost"))
+
+
+def test_without_restarts_a_loss_ends_the_job():
+    coordinator = started()
+    (event,) = lose(coordinator).events
+    assert (event.failed.message, coordinator.failed) == ("worker 1 was lost", True)
+
+
+def test_all_ranks_take_up_the_last_commit_and_the_epoch_under_way(blobs):
+    coordinator = started(blobs=blobs, restarts="1")
+    model, optimizer = blobs.put(b"model"), blobs.put(b"optimizer")
+    say(coordinator, 1, epoch_end=EpochEnd())
+    say(coordinator, 0, epoch_end=EpochEnd(state=State(model=model, optimizer=optimizer)))
+    for ref in (model, optimizer):  # the client has loaded it
+        blobs.drop(ref)
+    coordinator.from_client(Command(job="j", epoch=Epoch(epoch=1)))
+    say(coordinator, 0, epoch_end=EpochEnd(epoch=1))
+
+    outcome = lose(coordinator)
+    assert (outcome.relaunch, outcome.events[0].fault.action) == (2, "restarted from the end of epoch 1")
+    (_, _, setup), (_, _, epoch) = outcome.commands
+    assert bytes(blobs.get(setup.setup.job.state.model)) == b"model"
+    assert bytes(blobs.get(setup.setup.job.state.optimizer)) == b"optimizer"
+    assert epoch.epoch.epoch == 1
+    assert say(coordinator, 1, epoch_end=EpochEnd(epoch=1)).events == [], "what was said before counts no more"
+    assert lose(coordinator).events[0].HasField("failed"), "one restart was given"
+
+
+def test_the_client_hears_once_that_the_ranks_are_ready(blobs):
+    coordinator = started(blobs=blobs, restarts="1")
+    heard = [say(coordinator, rank, ready=Ready()).events for rank in (0, 1)]
+    lose(coordinator)
+    again = [say(coordinator, rank, ready=Ready()).events for rank in (0, 1)]
+    assert [len(events) for events in heard + again] == [0, 1, 0, 0]
+
+
+def test_with_no_restart_left_fewer_ranks_go_on(blobs):
+    coordinator = started(3, blobs, restarts="1", min_np="2")
+    assert [lose(coordinator).relaunch for _ in range(3)] == [3, 2, 0]
+    assert coordinator.failed
+
+
+def test_what_cannot_be_trained_again_is_said_at_the_start(blobs):
+    coordinator = started(1, blobs, restarts="1", hooks=BatchHooks.LOGS)
+    (event,) = say(coordinator, 0, ready=Ready()).events
+    assert "--restarts and --min-np are not used" in event.ready.notes
+    assert lose(coordinator).events[0].HasField("failed")

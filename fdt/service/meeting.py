@@ -124,11 +124,9 @@ class Host:
         return _unpacked(header, data, self._slots[rank])
 
     def _hear(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
-        """The rank's next word; pushes are served meanwhile."""
-        if rank in self._kept:
-            return self._kept.pop(rank)
+        """The rank's next word; pushes are served meanwhile, and who serves may hear that word first (`arrived`)."""
         while True:
-            header, data = self._heard(rank, line, idle)
+            header, data = self._kept.pop(rank) if rank in self._kept else self._heard(rank, line, idle)
             if header["what"] != "push" or self.serve is None:
                 return header, data
             self.serve(Pushed(rank, header, self._vector(rank, header, data)))

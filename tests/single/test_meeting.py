@@ -110,3 +110,21 @@ def test_pushes_are_answered_when_they_come_and_while_rank_0_waits(meet):
     assert served == [(3, 3.0), (INLINE_BYTES, float(INLINE_BYTES))]
     assert total == [2.0]
     assert answers == [(n, 2 * s) for n, s in served]
+
+
+@pytest.mark.timeout(60)
+def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
+    def host(meeting):
+        def serve(push):
+            meeting.answer(push.rank, {}, push.vector)
+            while not meeting._kept:  # as an exchange looks for more pushes, until the rank's next word is there
+                assert meeting.arrived() == []
+
+        meeting.serve = serve
+        return meeting.add("met", np.ones(1), str).tolist()
+
+    def guest(meeting):
+        meeting.push({}, np.ones(1))
+        return meeting.add("met", np.ones(1), str).tolist()
+
+    assert meet(host, guest) == [[2.0], [2.0]]

@@ -198,9 +198,13 @@ class Crew:
         role, rank, what = arrival.role, arrival.rank, arrival.what
         if arrival.crew != self.hub.crew:
             return Outcome()  # the last word of members that are gone
-        if not isinstance(what, Lost):
+        if isinstance(what, Lost):
+            return self._lose(coordinator, role, rank) if self.hub.holds(role, rank, what.outbox) else Outcome()
+        others = [e for e in self._news() if e.rank not in (None, rank)] if what.HasField("failed") else []
+        if not others:
             return coordinator.from_member(role, rank, what)
-        return self._lose(coordinator, role, rank) if self.hub.holds(role, rank, what.outbox) else Outcome()
+        self.hub.inbox.put(arrival)  # it may have failed for want of a member that is gone: that one's end comes first
+        return self._lose(coordinator, others[0].role, others[0].rank, others[0].cause)
 
     def _lose(self, coordinator: Coordinator, role: str, rank: int | None, cause: str | None = None) -> Outcome:
         failure = self._explain(role, rank, cause)

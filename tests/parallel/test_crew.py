@@ -1,5 +1,6 @@
 """Real processes, real streams: an engine whose members only answer."""
 
+import math
 import os
 import signal
 import stat
@@ -11,13 +12,14 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UsageError, UserError
-from fdt.launch import Task
+from fdt.launch import Exit, Task
 from fdt.launch.local import LocalLauncher
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
-from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup
+from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup
 from fdt.service.client import TrainingClient
 from fdt.service.crew import Crew
+from fdt.service.hub import Arrival
 from fdt.service.server import serve
 from hfdt.coordinator import RanksCoordinator
 from hfdt.recovery import Recovery
@@ -44,6 +46,19 @@ class EchoEngine:
     def stop(self):
         self.crew.close()
         self.blobs.close()
+
+
+class Gone:
+    """A launcher whose worker 1 has ended as soon as it starts."""
+
+    def start(self, task):
+        return self
+
+    def exits(self):
+        return [Exit("worker", 1, "signal 9 (SIGKILL)")]
+
+    def stop(self, grace_s=0):
+        pass
 
 
 LAUNCHERS = [LocalLauncher, pytest.param(MpirunLauncher, marks=pytest.mark.skipif(not find_mpirun(), reason="no MPI"))]
@@ -234,3 +249,14 @@ def test_blobs_travel_to_callers_on_another_host(served, monkeypatch):
     with pytest.raises(KeyError):
         client.blobs.get(ref)
     client.close()
+
+
+def test_a_rank_that_fails_for_want_of_another_is_not_the_one_that_is_named(run_dir, monkeypatch):
+    monkeypatch.setattr("fdt.service.crew.WATCH_S", math.inf)  # the failure is heard before anybody looks
+    engine = EchoEngine(Gone(), run_dir)
+    engine.start()
+    failed = Event(failed=Failed(message="HorovodInternalError: connection closed by peer"))
+    engine.crew.hub.inbox.put(Arrival("worker", 0, failed, engine.crew.hub.crew))
+    (event,) = engine.train(iter(()))
+    assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in event.failed.message
+    engine.stop()

@@ -19,6 +19,7 @@ from nfdt.rules import (
     dc_asgd_k,
     ddc_asgd,
     gap_aware,
+    group_sync,
     k_sync,
     server_optimizer,
     ssgd,
@@ -49,6 +50,7 @@ REDUCTIONS = [  # (rule at neutral options, its parent)
     ("ssp(bound=99)", "asgd"),
     ("k_sync(k=3)", "ssgd"),
     ("k_sync(k=99)", "ssgd"),
+    ("group_sync(groups=1)", "ssgd"),
     ("server_optimizer", "asgd"),
     ("server_optimizer(sync=True)", "ssgd"),
 ]
@@ -295,6 +297,70 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         rule_of(Options(name), keras.optimizers.Adam(), [])
 
 
+def test_group_sync_parts_workers_where_their_speeds_do():
+    seconds = {0: 1.0, 1: 3.1, 2: 1.1, 3: 0.9, 4: 3.0, 5: 8.0}
+    assert group_sync.groups_by_speed(seconds, ratio=1.5) == {3: 0, 0: 0, 2: 0, 4: 1, 1: 1, 5: 2}
+    assert group_sync.groups_by_speed(seconds, ratio=1.5, count=2) == {3: 0, 0: 0, 2: 0, 4: 1, 1: 1, 5: 1}
+    assert set(group_sync.groups_by_speed(seconds, ratio=1.5, count=1).values()) == {0}
+
+
+class Groups:
+    """Workers that take the given seconds a batch, each gradient one."""
+
+    def __init__(self, seconds, **parameters):
+        self.seconds = list(seconds)
+        self.core = Core(group_sync.rule(**parameters), PlainApplier([START], eta=1.0), len(seconds))
+        self.pushes = [0] * len(seconds)
+
+    def pull(self, *workers):
+        return [self.core.pull(worker) is not None for worker in workers]
+
+    def push(self, *workers):
+        """What is taken off the weights by the workers' pushes."""
+        before = self.core.applier.params[0]
+        for worker in workers:
+            self.pushes[worker] += 1
+            self.core.push(worker, self.pushes[worker], Gradient([np.ones(2)], 1, self.seconds[worker]))
+        return (before - self.core.applier.params[0])[0]
+
+    def warmed_up(self):
+        everybody = range(len(self.seconds))
+        assert all(self.pull(*everybody))
+        assert self.push(*everybody) == pytest.approx(1.0), "the warm-up is a round of all"
+        assert all(self.pull(*everybody))
+        return self
+
+
+def test_group_sync_waits_within_a_group_only():
+    run = Groups([1.0, 1.1, 3.0], warm_up=1).warmed_up()
+    assert run.push(0) == 0.0
+    assert run.pull(0) == [False], "it waits for the other fast one"
+    assert run.push(1) == pytest.approx(2 / 3), "two of three workers, nothing came between"
+    assert run.pull(0, 1) == [True, True]
+    run.push(0, 1)
+    assert run.push(2) == pytest.approx(1 / 3 / 2), "one of three, two updates late"
+    assert run.pull(2) == [True]
+
+
+def test_group_sync_groups_anew_when_speeds_drift():
+    run = Groups([1.0, 1.0, 1.0], warm_up=1).warmed_up()
+    run.seconds[2] = 3.0
+    assert run.push(0, 1, 2) == pytest.approx(1.0), "still one group; now it is seen that worker 2 is slow"
+    run.pull(0, 1, 2)
+    assert run.push(0, 1) == pytest.approx(2 / 3), "nobody waits for it any more"
+
+
+def test_group_sync_lets_those_go_on_who_waited_for_a_leaver():
+    run = Groups([1.0, 1.0, 3.0], warm_up=1).warmed_up()
+    run.push(0)
+    run.core.leave(1)
+    assert run.pull(0) == [True]
+    assert run.push(0) == pytest.approx(1 / 2), "its group of one; both its gradients in one mean"
+    run.core.join(1)
+    assert run.pull(1) == [True]
+    assert run.push(1) == pytest.approx(1 / 3), "measured anew, and meanwhile alone"
+
+
 def test_server_optimizer_moves_a_part_of_the_way_to_where_the_worker_went():
     # Two local steps at rate .1 make [4, -2] to [3.24, -1.805]; the server goes half of that way.
     npt.assert_allclose(train(server_optimizer.rule(local_steps=2, lr=0.5), "aA"), [3.62, -1.9025])
@@ -370,6 +436,9 @@ def test_ssgd_averages_by_samples():
         ("ddc_asgd(k=0)", "k must be > 0"),
         ("ssp(bound=-1)", "bound must be >= 0"),
         ("k_sync(k=-1)", "k must be >= 0"),
+        ("group_sync(groups=-1)", "groups must be >= 0"),
+        ("group_sync(ratio=1.0)", "ratio must be > 1"),
+        ("group_sync(warm_up=0)", "warm_up must be >= 1"),
         ("server_optimizer(local_steps=0)", "local_steps must be >= 1"),
         ("server_optimizer(optimizer='lion')", "must be one of sgd, adagrad, adam, yogi. Received: lion"),
         ("server_optimizer(lr=0)", "lr must be > 0"),

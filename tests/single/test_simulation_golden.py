@@ -18,7 +18,10 @@ from tests.single.simulations import simulate  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden"
 EPOCHS = 2
-PARAMETERS = {"server_optimizer": "(local_steps=2, lr=0.5, momentum=0.5)"}  # where the defaults show little of a rule
+PARAMETERS = {  # where the defaults show little of a rule
+    "group_sync": "(warm_up=1)",
+    "server_optimizer": "(local_steps=2, lr=0.5, momentum=0.5)",
+}
 
 
 def trace(rule):

@@ -39,7 +39,7 @@ from nfdt.variables import Part  # noqa: E402
 
 Tensor = Any
 ALONE = "alone"
-WAITING = ("ssgd", "k_sync", "ssp")  # they wait: another bargain than staleness
+WAITING = ("ssgd", "k_sync", "ssp", "group_sync")  # they wait: another bargain than staleness
 BATCH = 64
 HELD_OUT = 10_000
 
@@ -144,8 +144,7 @@ def accuracy(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> float
 class Cluster:
     """Simulated workers around the server's policy."""
 
-    def __init__(self, run: Run) -> None:
-        task = TASKS[run.data]
+    def __init__(self, run: Run, task: Task) -> None:
         self.rng, self.clock = np.random.default_rng(run.seed), np.random.default_rng(run.seed + 1000)
         self.images, self.labels, *test = load(run.data)
         self.rows, self.test = np.arange(len(self.images)), test
@@ -153,36 +152,48 @@ class Cluster:
             self.rows = np.random.default_rng(777).permutation(self.rows)
             self.rows, held = self.rows[:-HELD_OUT], tf.constant(self.rows[-HELD_OUT:])
             self.test = [tf.gather(self.images, held), tf.gather(self.labels, held)]
-        self.workers, steps = run.workers, -(-len(self.rows) // BATCH)
-        optimizer = task.optimizer(steps * run.epochs)
+        self.workers, self.steps = run.workers, -(-len(self.rows) // BATCH)
+        optimizer = task.optimizer(self.steps * run.epochs)
         trainable = initial_weights(task.shapes, self.rng)
         optimizer.build(trainable)
         self.applier = ModelApplier(Part(optimizer, trainable))
         rule = rulebook.make("asgd" if run.rule == ALONE else run.rule)
-        self.policy = Policy(Core(rule, self.applier, run.workers), steps)
-        self.now, self.events, self.computing = 0.0, 0, []
+        self.policy = Policy(Core(rule, self.applier, run.workers), self.steps)
+        self.now, self.events, self.computing = 0.0, 0, []  # (when done, order, step_s, Send)
         self.pushes, self.taus = [0] * run.workers, [0, 0]
 
-    def epoch(self, number: int) -> None:
-        """One pass over the data, in an order of its own."""
+    def step_s(self, worker: int) -> float:
+        """How long a step that `worker` begins now takes."""
+        return float(self.clock.gamma(100, 0.01))
+
+    def pushed(self) -> bool:
+        """Called after each push; False stops the training."""
+        return True
+
+    def epoch(self, number: int) -> bool:
+        """One pass over the data, in an order of its own. False: it was stopped."""
         order = self.rng.permutation(self.rows)
         self.take(self.policy.start_epoch(number))
         for worker in range(self.workers):
             self.take(self.policy.ask(worker))
         while self.computing:
-            self.now, _, sent = heapq.heappop(self.computing)
+            self.now, _, seconds, sent = heapq.heappop(self.computing)
             batch = sent.batches[0]
             rows = order[batch * BATCH : (batch + 1) * BATCH]
             found = gradient(list(sent.sent.trainable), self.images, self.labels, tf.constant(rows, tf.int32))
             self.pushes[sent.worker] += 1
-            pushed = Gradient(Arrived(found), len(rows), 1.0)
+            pushed = Gradient(Arrived(found), len(rows), seconds)
             self.take(self.policy.push(Pushed(sent.worker, self.pushes[sent.worker], (batch,), pushed)))
+            if not self.pushed():
+                return False
+        return True
 
     def take(self, instructions: Sequence[Instruction]) -> None:
         for said in instructions:
             if isinstance(said, Send):
                 self.events += 1
-                heapq.heappush(self.computing, (self.now + self.clock.gamma(100, 0.01), self.events, said))
+                seconds = self.step_s(said.worker)
+                heapq.heappush(self.computing, (self.now + seconds, self.events, seconds, said))
             elif isinstance(said, EpochOver) and self.policy.epoch is not None:
                 self.take(self.policy.ask(said.worker))  # told of the epoch before
             elif isinstance(said, EpochDone):
@@ -193,7 +204,7 @@ class Cluster:
 def train(run: Run) -> dict[str, float]:
     """Accuracy on the test rows, in points, and what it took."""
     start = time.perf_counter()
-    cluster = Cluster(run)
+    cluster = Cluster(run, TASKS[run.data])
     for epoch in range(run.epochs):
         cluster.epoch(epoch)
     reached = accuracy(cluster.applier.params, *cluster.test)
@@ -221,8 +232,8 @@ def runs(given: argparse.Namespace) -> list[Run]:
 def split(text: str) -> list[str]:
     """`asgd;ssp(bound=1)`, or with commas where no rule has parameters; "": all of them."""
     if not text:
-        waiting = [name for name in rulebook.names() if name in WAITING]
-        return [name for name in rulebook.names() if name not in WAITING] + waiting
+        names = [name for name in rulebook.names() if rulebook.make(name).local_steps is None]  # gradients, here
+        return [name for name in names if name not in WAITING] + [name for name in names if name in WAITING]
     return [rule.strip() for rule in text.split(";" if ";" in text or "(" in text else ",")]
 
 

@@ -52,6 +52,17 @@ def zip_map(function: Callable[..., Array], first: list[Array], *others: list[Ar
     return [function(*arrays) for arrays in zip(first, *others, strict=True)]
 
 
+def zeros(like: list[Array]) -> list[Array]:
+    return [array * 0.0 for array in like]
+
+
+def averaged(mean: list[Array], weight: Array, other: list[Array], others: Array) -> tuple[list[Array], Array]:
+    """The mean of two lists of arrays that weigh `weight` and `others`, and what it weighs."""
+    both = weight + others
+    share = others / both
+    return zip_map(lambda m, o: m + (o - m) * share, mean, other), both
+
+
 def total(array: Array) -> Array:
     """The sum of all elements, 0-d."""
     return _call("total", array)

@@ -11,7 +11,7 @@ Only for SGD: eta mu sum_j v_j is a displacement of the weights only where an up
 from typing import NamedTuple
 
 from nfdt.rule import Hyper, Push, Rule, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, zeros, zip_map
 
 
 class Shared(NamedTuple):
@@ -32,7 +32,7 @@ def rule(lam: float = 0.04) -> Rule:
         return g + lam * g * g * (w - w_m)
 
     def init(params: Tree, workers: int) -> tuple[Shared, Mine]:
-        zero = zip_map(lambda w: w * 0.0, params)
+        zero = zeros(params)
         return Shared(zero), Mine(zero, params)
 
     def pull(shared: Shared, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, Mine]:

@@ -10,7 +10,7 @@ captured optimizer applies the result.
 from typing import NamedTuple
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, zeros, zip_map
 
 EPS = 1e-7
 
@@ -31,7 +31,7 @@ def rule(lam0: float = 2.0, m: float = 0.95) -> Rule:
         return g + lam0 / (mean_square + EPS) ** 0.5 * g * g * (w - w_m)
 
     def init(params: Tree, workers: int) -> tuple[State, Mine]:
-        return None, Mine(params, zip_map(lambda w: w * 0.0, params))
+        return None, Mine(params, zeros(params))
 
     def pull(shared: State, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, Mine]:
         return params, shared, Mine(params, mine.mean_square)

@@ -8,7 +8,7 @@ came one after another, and asynchrony adds momentum of its own (Mitliagkas et a
 from typing import NamedTuple
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, zeros, zip_map
 
 
 class Shared(NamedTuple):
@@ -26,7 +26,7 @@ def rule(lam: float = 0.04, mu: float | None = None) -> Rule:
         return g + lam * g * g * (w - w_m)
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
-        return Shared(zip_map(lambda w: w * 0.0, params)), params
+        return Shared(zeros(params)), params
 
     def pull(shared: Shared, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
         return params, shared, params

@@ -20,7 +20,7 @@ leaves the penalty alone.
 from typing import NamedTuple
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, maximum, zip_map
+from nfdt.tree import Array, Tree, maximum, zeros, zip_map
 
 KEEP = 0.99  # of running squares
 TINY = 1e-30
@@ -54,7 +54,7 @@ def rule(k: float = 4.0, momentum: str = "rule") -> Rule:
     def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
         if workers == 1:
             return None, None
-        zero = zip_map(lambda w: w * 0.0, params)
+        zero = zeros(params)
         return Shared(zero, zero, zero), Mine(zero, params)
 
     def pull(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:

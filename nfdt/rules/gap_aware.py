@@ -11,7 +11,7 @@ them; the paper computes the steps of SGD with momentum.
 from typing import NamedTuple
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, zeros, zip_map
 
 EPS = 1e-8  # of a weight that has not moved yet
 
@@ -31,7 +31,7 @@ def rule(keep: float = 0.9, strength: float = 1.0) -> Rule:
         return g / (1.0 + strength * abs(w - w_m) / (square_step**0.5 + EPS))
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
-        return Shared(zip_map(lambda w: w * 0.0, params)), params
+        return Shared(zeros(params)), params
 
     def pull(shared: Shared, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
         return params, shared, params

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, maximum, zip_map
+from nfdt.tree import Array, Tree, averaged, maximum
 
 NOTE = "group_sync: a round is one batch of every worker of a group; optimizer.iterations and schedules count rounds"
 KEEP = 0.9  # of a running mean of times, once it is of ten
@@ -141,9 +141,7 @@ def _add(held: Held, push: Push) -> Held:
     arrived = held.arrived | {push.worker}
     if not held.mean:
         return Held(arrived, push.gradient, push.samples, push.tau)
-    samples = held.samples + push.samples
-    share = push.samples / samples
-    mean = zip_map(lambda m, g: m + (g - m) * share, held.mean, push.gradient)
+    mean, samples = averaged(held.mean, held.samples, push.gradient, push.samples)
     return Held(arrived, mean, samples, maximum(held.tau, push.tau))
 
 
@@ -154,9 +152,7 @@ def _update(now: Shared, groups: list[int]) -> Update | None:
         return None
     total = rounds[0]
     for other in rounds[1:]:
-        samples = total.samples + other.samples
-        share = other.samples / samples
-        mean = zip_map(lambda m, o, share=share: m + (o - m) * share, total.mean, other.mean)
+        mean, samples = averaged(total.mean, total.samples, other.mean, other.samples)
         total = Held(frozenset(), mean, samples, maximum(total.tau, other.tau))
     workers = sum(len(_members(now, group)) for group in groups)
     share_of_all = max(1, workers) / max(1, len(now.members))

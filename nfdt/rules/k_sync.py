@@ -9,7 +9,7 @@ k = n is SSGD. `optimizer.iterations` and schedules count rounds; a dropped batc
 from dataclasses import dataclass, replace
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, averaged
 
 NOTE = "k_sync: a round is its first k batches, later ones are dropped; optimizer.iterations and schedules count rounds"
 
@@ -64,7 +64,5 @@ def _add(now: Round, push: Push) -> Round:
     arrived = now.arrived | {push.worker}
     if now.mean is None or now.samples is None:
         return replace(now, arrived=arrived, mean=push.gradient, samples=push.samples)
-    samples = now.samples + push.samples
-    share = push.samples / samples
-    mean = zip_map(lambda m, g: m + (g - m) * share, now.mean, push.gradient)
+    mean, samples = averaged(now.mean, now.samples, push.gradient, push.samples)
     return replace(now, arrived=arrived, mean=mean, samples=samples)

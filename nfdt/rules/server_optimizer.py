@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
 from nfdt.rules import asgd, ssgd
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, zeros, zip_map
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 ADAPTIVE_LR, ADAPTIVE_MOMENTUM = 0.01, 0.9
@@ -86,7 +86,7 @@ def rule(
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         inner, mine = when.init(params, workers)
-        m = zip_map(lambda w: w * 0.0, params) if keep else []
+        m = zeros(params) if keep else []
         v = [] if plain else zip_map(lambda w: w * 0.0 + tau * tau, params)
         return Shared(inner, 0, m, v), mine
 

@@ -9,7 +9,7 @@ ceil(batches / workers) an epoch, not batches. The epoch's last round takes what
 from dataclasses import dataclass
 
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.tree import Array, Tree, averaged
 
 NOTE = "ssgd: a round is one batch of every worker; optimizer.iterations and schedules count rounds"
 
@@ -54,6 +54,4 @@ def _add(now: Round, push: Push) -> Round:
     arrived = now.arrived | {push.worker}
     if now.mean is None or now.samples is None:
         return Round(now.members, arrived, push.gradient, push.samples)
-    samples = now.samples + push.samples
-    share = push.samples / samples
-    return Round(now.members, arrived, zip_map(lambda m, g: m + (g - m) * share, now.mean, push.gradient), samples)
+    return Round(now.members, arrived, *averaged(now.mean, now.samples, push.gradient, push.samples))

@@ -62,7 +62,11 @@ class Rulebook(Generic[Made]):
             made = self._factory(name)(**{key: _typed(name, known[key], value) for key, value in values.items()})
         except ValueError as error:
             raise UsageError(str(error)) from None
-        assert isinstance(made, self.kind), f"{name}: rule() must return a {self.kind.__name__}"
+        if not isinstance(made, self.kind):
+            raise UsageError(
+                f"a rule's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
+                f"Received: {name}, whose rule() returned {type(made).__name__}"
+            )
         return made
 
     def spelled(self, text: str | None, default: str, options: Options, given: Mapping[str, Any]) -> str | None:
@@ -81,6 +85,8 @@ class Rulebook(Generic[Made]):
             chosen[parameter] = value
         if text is None and not chosen:
             return None
+        if name.endswith(".py"):
+            name = str(Path(name).absolute())  # a server's workers have another working directory
         whole = spell(name, chosen)
         self.make(whole)
         return whole

@@ -18,7 +18,7 @@ import tensorflow as tf
 from fdt.data import slicing
 from fdt.errors import UserError
 from fdt.keras.variables import shifted_seed, tensor_variable
-from hfdt import autograph, forward
+from hfdt import autograph, forward, shares
 from hfdt import step as steps
 from hfdt.comm import Air, Comm
 from hfdt.exchange import Apply, Deferred
@@ -44,6 +44,7 @@ class Blocks:
             self._block = tf.function(self._block_step, reduce_retracing=True, autograph=False)
             self._update = tf.function(self._apply_sum, autograph=False)
         self._rule, self.plan, self.redundancy = rule, Plan([], _never, int), 0
+        self._ends: list[int] = []  # where blocks end, and the first begins
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -65,7 +66,9 @@ class Blocks:
             self.plan, self.redundancy = rule.plan(n, chosen), chosen
         except ValueError as error:
             raise UserError(str(error)) from None
-        return self._says()
+        sizes = self._sizes(train_step, batch)
+        self._ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        return self._says(sizes)
 
     def train(self, train_step: Any, batch: Any) -> tuple[Any, int]:
         """One step: (Keras's logs, samples that this rank counts)."""
@@ -76,7 +79,8 @@ class Blocks:
             if self._comm.rank not in owners:
                 continue
             _assign(self._terms.averaged.values(), before)
-            vector, logs, mine = self._one(train_step, batch, number, len(self.plan.owners), seeds, owners)
+            between = self._ends[number], self._ends[number + 1], self._ends[-1]
+            vector, logs, mine = self._one(train_step, batch, number, between, seeds, owners)
             own[number] = vector
             samples += mine
         self._finish_seeds(seeds)
@@ -93,9 +97,15 @@ class Blocks:
 
     # -- one block -----------------------------------------------------------------------------------------------------
     def _one(
-        self, train_step: Any, batch: Any, number: int, count: int, seeds: list[Tensor], owners: tuple[int, ...]
+        self,
+        train_step: Any,
+        batch: Any,
+        number: int,
+        between: tuple[int, int, int],
+        seeds: list[Tensor],
+        owners: tuple[int, ...],
     ) -> tuple[Any, Any, int]:
-        rows, share = slicing.cut_batch(batch, number, count)
+        rows, share = slicing.cut_between(batch, *between)
         _assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
         counts = owners[number % len(owners)] == self._comm.rank  # a block's samples are in one rank's metrics
         self._train_step = train_step
@@ -148,6 +158,24 @@ class Blocks:
                     "--placement groups or cyclic does without"
                 )
 
+    # -- how the work is divided ---------------------------------------------------------------------------------------
+    def _sizes(self, train_step: Any, batch: Any) -> list[int]:
+        """Of each block, the same on every rank."""
+        speeds, owners = self._rule.speeds, self.plan.owners
+        if speeds == ():
+            return [1] * len(owners)
+        if speeds is None:
+            mine = np.zeros(self._comm.size)
+            mine[self._comm.rank] = 1 / self._compute_s(train_step, batch)
+            speeds = tuple(np.asarray(self._comm.sum([tf.constant(mine)], "hfdt.blocks.speeds")[0]))
+        if len(speeds) != self._comm.size:
+            raise UserError(
+                f"--worker-shares must have a number for each of {self._comm.size} workers. Received: {len(speeds)}"
+            )
+        found = shares.block_sizes(owners, speeds) if self._comm.rank == 0 else [0] * len(owners)
+        agreed = self._comm.sum([tf.constant(found, tf.int64)], "hfdt.blocks.sizes")[0]
+        return [int(size) for size in np.asarray(agreed)]
+
     # -- redundancy ----------------------------------------------------------------------------------------------------
     def _fastest(self, train_step: Any, batch: Any) -> int:
         """The r with the least r * T_calc + T_comm(r), both measured; the same on every rank."""
@@ -163,13 +191,13 @@ class Blocks:
 
     def _compute_s(self, train_step: Any, batch: Any) -> float:
         """Of one n-th of the batch; the second run, as the first is traced. Everything is put back."""
-        trainable = self._trainable
+        trainable, rank = self._trainable, self._comm.rank
         variables = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics]]
         kept = [tf.identity(v) for v in variables]
         seeds = [tf.identity(v) for v in self._seeds]
         for _ in range(2):
             began = time.perf_counter()
-            self._one(train_step, batch, self._comm.rank, self._comm.size, seeds, (0,))
+            self._one(train_step, batch, rank, (rank, rank + 1, self._comm.size), seeds, (0,))
         seconds = time.perf_counter() - began
         _assign(variables, kept)
         return seconds
@@ -183,16 +211,20 @@ class Blocks:
                 self._air.multicast(packet, root, everyone)
         return (time.perf_counter() - began) / MEASURED_WORDS
 
-    def _says(self) -> str:
+    def _says(self, sizes: Sequence[int]) -> str:
         n, r, g = self._comm.size, self.redundancy, sum(int(np.prod(v.shape)) for v in self._trainable.trainable)
         count = len(self.plan.owners)
         uncoded = (n - r) * count * g // n
         sent = self.plan.sent_words(g)
         mega = 4 / 1e6
-        return (
+        said = (
             f"coded: {count} blocks a batch, each on {r} of {n} workers, who send {sent * mega:.3g} MB each a step "
             f"(these blocks uncoded {uncoded * mega:.3g} MB, SSGD that sums first {g * mega:.3g} MB)"
         )
+        if self._rule.speeds == ():
+            return said
+        loads = shares.loads(self.plan.owners, sizes, n)
+        return f"{said}; of a batch they compute {', '.join(f'{load:.0%}' for load in loads)}"
 
     @property
     def sent_bytes(self) -> int:

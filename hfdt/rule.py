@@ -89,10 +89,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class BlockRule(Rule):
-    """`plan(ranks, redundancy)` raises ValueError where there is none. `redundancy` None: the fastest, measured."""
+    """`plan(ranks, redundancy)` raises ValueError where there is none. `redundancy` None: the fastest, measured.
+
+    speeds: of the ranks, beside one another; blocks are sized so that all are done at once. None: measured; (): equal
+    blocks.
+    """
 
     plan: Callable[[int, int], Plan]
     redundancy: int | None = None
+    speeds: tuple[float, ...] | None = ()
 
 
 # -- parameters once a round -------------------------------------------------------------------------------------------

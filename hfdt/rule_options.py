@@ -79,6 +79,12 @@ def rule_options(function: Decorated) -> Decorated:
         ),
         option(
             ALGORITHM,
+            "--worker-shares",
+            metavar="equal|measured|S,S,..",
+            help="coded: how much each worker is given, by its measured speed or as said.  [default: equal]",
+        ),
+        option(
+            ALGORITHM,
             "--multicast",
             type=Multicast(),
             metavar="mpi|ip|ip:INTERFACE",

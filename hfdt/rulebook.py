@@ -22,6 +22,7 @@ OPTIONS: Options = {
     "redundancy": (("coded",), "redundancy"),
     "coding": (("coded",), "coding"),
     "placement": (("coded",), "placement"),
+    "worker_shares": (("coded",), "shares"),
 }
 
 _book = Rulebook(rules, Rule, "hfdt/rule.py")

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fdt.data.feed import FeedSource
+from fdt.data.source import in_memory
 from fdt.errors import CaptureError
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.logs import numbers
@@ -284,8 +284,8 @@ class Session:
 
     def _reader(self, source: Any, epoch: int) -> Callable[[], Any]:
         """Opens the rank's part of the epoch, from its start and in the same order every time."""
-        if isinstance(source, FeedSource) and self.rounds is not None and self.rounds.passes_in_all > 1:
-            kept = self._dataset(source, epoch).cache()  # the client draws it once
+        if source.reads_once and self.rounds is not None and self.rounds.passes_in_all > 1:
+            kept = in_memory(self._dataset(source, epoch))
             return lambda: kept
         return lambda: self._dataset(source, epoch)
 

@@ -48,6 +48,8 @@ class ArraySource:
     def element_spec(self) -> Any:
         return _map(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self._columns)
 
+    reads_once = False
+
     def count(self, epoch: int) -> int:
         return self._plan.count(epoch)
 

@@ -95,6 +95,7 @@ class FeedSource:
 
     batch_size: int | None = None
     samples: int | None = None
+    reads_once = True
 
     def __init__(self, data: FeedData, feed: Feed, blobs: Blobs, first: int) -> None:
         self.element_spec = cloudpickle.loads(blobs.get(data.spec))

@@ -54,6 +54,10 @@ class GraphSource:
     def steps(self) -> int | None:
         return self._plan.count(self._first) if self._plan else self._take or None
 
+    @property
+    def reads_once(self) -> bool:
+        return self._goes_on
+
     def count(self, epoch: int) -> int | None:
         return self._plan.count(epoch) if self._plan else None
 

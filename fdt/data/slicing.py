@@ -21,12 +21,17 @@ def part(batches: Dataset, rank: int, size: int) -> Dataset:
 
 def cut_batch(batch: Batch, rank: int, size: int) -> tuple[Batch, Any]:
     """The same rule as fdt/data/epochs.py `cut`, for tensors. Leaves without rows (scalars) go to every rank."""
+    return cut_between(batch, rank, rank + 1, size)
+
+
+def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, Any]:
+    """The rows from `low` / `parts` to `high` / `parts` of a batch; none there: a copy of its first, with share 0."""
     total = tf.cast(rows(batch), tf.int64)
-    low, high = total * rank // size, total * (rank + 1) // size
+    low, high = total * low // parts, total * high // parts
     share = tf.stack([high - low, total])
     idle = tf.equal(low, high)
     low, high = tf.where(idle, tf.zeros_like(low), low), tf.where(idle, tf.ones_like(high), high)
-    return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, low, high, size), batch), share
+    return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, low, high, parts), batch), share
 
 
 def rows(batch: Batch) -> Any:
@@ -39,8 +44,8 @@ def rows(batch: Batch) -> Any:
     return tf.shape(first)[0]
 
 
-def _cut_leaf(leaf: Any, low: Any, high: Any, size: int) -> Any:
-    if leaf is None or leaf.shape.rank == 0 or size == 1:
+def _cut_leaf(leaf: Any, low: Any, high: Any, parts: int) -> Any:
+    if leaf is None or leaf.shape.rank == 0 or parts == 1:
         return leaf
     if isinstance(leaf, tf.SparseTensor):
         return _cut_sparse(leaf, low, high)

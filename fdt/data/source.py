@@ -51,6 +51,11 @@ class Source(Protocol):
         """Steps of `epoch`: less than `steps` where the data end inside it; None while unknown."""
         ...
 
+    @property
+    def reads_once(self) -> bool:
+        """Must an epoch be read a second time by way of all before it, or not at all?"""
+        ...
+
     def first_batch(self) -> Batch:
         """The first batch of the first epoch, whole, to look at: the source does not move."""
         ...
@@ -65,3 +70,9 @@ class Source(Protocol):
         ...
 
     def reader(self, epoch: int) -> Reader: ...
+
+
+def in_memory(data: Dataset) -> Dataset:
+    """All elements of `data`, read now and once, to be read as often as is wanted."""
+    kept = list(data)
+    return tf.data.Dataset.from_generator(lambda: iter(kept), output_signature=data.element_spec)

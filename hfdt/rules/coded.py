@@ -29,8 +29,13 @@ RANGE = 10.0  # of what int32 can hold; the paper's
 SCALE = (2**31 - 1) / RANGE  # a value is off by 1 / (2 SCALE) = 2.3e-9 at most, a sum of k blocks by k times that
 
 
-def rule(redundancy: int | str = "auto", coding: str = "xor", placement: str = "paper") -> BlockRule:
-    """redundancy: r, or "auto", from measured times.  coding: "xor" | "int32", of the paper placement's packets."""
+def rule(
+    redundancy: int | str = "auto", coding: str = "xor", placement: str = "paper", shares: str = "equal"
+) -> BlockRule:
+    """redundancy: r, or "auto", from measured times.  coding: "xor" | "int32", of the paper placement's packets.
+
+    shares: of the work, by worker: "equal", "measured", or numbers such as "2,1,1". The sum is exact whatever they are.
+    """
     if redundancy != "auto" and not (isinstance(redundancy, int) and redundancy >= 1):
         raise ValueError(f"coded: redundancy must be 1 or more, or auto. Received: redundancy={redundancy!r}")
     if coding not in ("xor", "int32"):
@@ -42,7 +47,22 @@ def rule(redundancy: int | str = "auto", coding: str = "xor", placement: str = "
         "groups": _groups,
         "cyclic": _cyclic,
     }
-    return BlockRule(plans[placement], None if redundancy == "auto" else int(redundancy))
+    return BlockRule(plans[placement], None if redundancy == "auto" else int(redundancy), _speeds(shares))
+
+
+def _speeds(shares: str) -> tuple[float, ...] | None:
+    if shares in ("equal", "measured"):
+        return () if shares == "equal" else None
+    try:
+        speeds = tuple(float(share) for share in shares.split(","))
+    except ValueError:
+        speeds = (0.0,)
+    if not all(0 < speed < float("inf") for speed in speeds):
+        raise ValueError(
+            "coded: shares must be equal, measured, or a number above 0 for each worker, as 2,1,1. "
+            f"Received: shares={shares!r}"
+        )
+    return speeds
 
 
 # -- paper -------------------------------------------------------------------------------------------------------------

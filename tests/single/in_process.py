@@ -5,12 +5,13 @@ import contextlib
 from hfdt.comm.inprocess import on_ranks
 
 
-def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True, among=on_ranks):
+def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True, among=on_ranks, steps=0):
     """([weights, ...], [logs by epoch], notes) of rank 0 after `epochs` of the rule over `size` ranks.
 
     `make()`: a compiled Keras model, the same every time. Only rules that exchange outside the graph: ranks that wait
     inside it would keep one another's threads. `probe` False for models that draw random numbers: the probe stills
-    them for the whole process, which threads share. `among(size, rank)`: runs the ranks.
+    them for the whole process, which threads share. `among(size, rank)`: runs the ranks. `y` None: `x` is a
+    tf.data pipeline.
     """
     from client_shim.capture.data import capture_data
     from fdt.blobs import LocalBlobs
@@ -23,7 +24,7 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
 
     models = [make() for _ in range(size)]
     flavor, blobs = flavor_of(models[0]), LocalBlobs.create()
-    fit = FitArguments(batch_size=batch, epochs=epochs, shuffle=False)
+    fit = FitArguments(batch_size=batch, epochs=epochs, shuffle=False, steps_per_epoch=steps)
 
     def rank(comm):
         model = models[comm.rank]
@@ -35,7 +36,7 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
 
     unprobed = [] if probe else [Patch(Session, "_probe", lambda *_: [])]
     with contextlib.closing(blobs), patches(flavor.name), patched(unprobed):
-        data = capture_data(flavor.name, blobs, x, y, batch_size=batch)
+        data = capture_data(flavor.name, blobs, x, y, batch_size=None if y is None else batch)
         for model in models:
             if not flavor.built(model):
                 flavor.build(model, data.spec)

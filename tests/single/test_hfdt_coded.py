@@ -1,5 +1,6 @@
 """Coded SGD: placements, packets and what they cost, on vectors; and over Keras's own fit in memory."""
 
+import re
 import sys
 from itertools import combinations
 from math import comb
@@ -13,8 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
-from fdt.errors import UserError
-from hfdt import rulebook
+from fdt.errors import UsageError, UserError
+from hfdt import rulebook, shares
+from hfdt.blocks import Blocks
 from hfdt.comm.inprocess import on_ranks
 
 ALL = [(n, r) for n in range(2, 9) for r in range(1, n)]
@@ -135,6 +137,8 @@ CODED = [
     (3, "coded(redundancy=2, placement='cyclic')"),
     (3, "coded(redundancy=1, coding='int32')"),
     (2, "coded"),
+    (3, "coded(redundancy=2, shares='4,1,1')"),
+    (4, "coded(redundancy=2, placement='cyclic', shares='1,2,3,4')"),
 ]
 
 
@@ -182,3 +186,34 @@ def test_a_model_that_needs_the_whole_batch_is_refused():
     inexact = {"allow_inexact": "1"}
     _, logs, _, _ = trained("coded(redundancy=2)", 3, model(keras.layers.BatchNormalization), X, Y, options=inexact)
     assert logs[1]["loss"] < logs[0]["loss"]
+
+
+# -- workers of unequal speed ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("n", "r", "speeds", "expected"),
+    [
+        (3, 2, (1, 1, 1), (2 / 3, 2 / 3, 2 / 3)),
+        (3, 2, (2, 1, 1), (1, 0.5, 0.5)),  # blocks 01 and 02 are half the batch each, 12 is empty
+        (3, 2, (9, 1, 1), (1, 0.5, 0.5)),  # more than everything cannot be asked of anybody
+        (4, 2, (4, 3, 2, 1), (0.8, 0.6, 0.4, 0.2)),
+        (4, 1, (2, 1, 1, 1), (0.4, 0.2, 0.2, 0.2)),
+    ],
+)
+def test_blocks_are_sized_by_speed(n, r, speeds, expected):
+    owners = list(combinations(range(n), r))
+    npt.assert_allclose(shares.loads(owners, shares.block_sizes(owners, speeds), n), expected, atol=0.03)
+
+
+def test_measured_speeds_are_asked_of_every_rank(monkeypatch):
+    monkeypatch.setattr(Blocks, "_compute_s", lambda self, *_: [1.0, 2.0, 2.0][self._comm.rank])
+    _, _, notes, _ = trained("coded(redundancy=2, shares='measured')", 3, model(), X, Y, epochs=1)
+    loads = [int(load) for load in re.findall(r"(\d+)%", notes[-1])]
+    npt.assert_allclose(loads, [100, 50, 50], atol=3)
+
+
+def test_shares_that_cannot_be():
+    with pytest.raises(UserError, match="a number for each of 3 workers. Received: 2"):
+        trained("coded(redundancy=2, shares='2,1')", 3, model(), X, Y, epochs=1)
+    for wrong in ("2,x", "0,1", "-1,1", ""):
+        with pytest.raises(UsageError, match="shares must be equal, measured, or a number above 0 for each worker"):
+            rulebook.make(f"coded(shares={wrong!r})")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fdt.errors import UserError
+from fdt.errors import UsageError, UserError
 from hfdt import batchnorm, rulebook
 from hfdt import step as steps
 from hfdt.comm.inprocess import on_ranks
@@ -79,3 +79,21 @@ def test_an_unknown_rule_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match="allreduce.*Received: allreduse"):
         rulebook.make("allreduse")
     assert all(rulebook.describe(name) for name in rulebook.names())
+
+
+def test_a_rules_file_that_is_for_the_other_engine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from nfdt.rules import asgd\ndef rule():\n    return asgd.rule()\n")
+    said = r"must define rule\(...\) -> Rule \(hfdt/rule.py\). Received: .*mine.py, whose"
+    with pytest.raises(UsageError, match=said):
+        rulebook.make(str(path))
+
+
+def test_a_rules_file_is_found_from_any_directory(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from hfdt.rules import allreduce\ndef rule(k: int = 1):\n    return allreduce.rule()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    spelled = rulebook.spelled("mine.py(k=2)", {})
+    monkeypatch.chdir("/")
+    assert spelled == f"{tmp_path}/mine.py(k=2)" and rulebook.make(spelled)

@@ -13,6 +13,9 @@ import tf_keras
 sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
+from fdt.data import graph
+from hfdt.session import Session
+
 ROWS, BATCH, EPOCHS = 70, 16, 2  # the last batch has six rows
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(ROWS, 5)).astype("float32")
@@ -108,3 +111,45 @@ def test_tf_keras_and_a_step_of_the_scripts_own(rule):
     weights, _, _, _ = trained(rule, 1 if rule.startswith("dane") else 2, make, X, Y)
     for got, want in zip(weights, alone(make)[0], strict=True):
         npt.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_pipeline_that_goes_on_is_walked_once(monkeypatch):
+    """steps_per_epoch over tf.data: an epoch's second pass must not go through all epochs before."""
+    drained = []
+    monkeypatch.setattr(graph, "_drain", lambda data: drained.append(list(data)))
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat()
+    weights, *_ = trained("dane(local_epochs=2)", 2, model(), data, None, epochs=3, steps=3)
+    assert drained == []
+
+    def from_there():
+        made = model()()
+        if reached:
+            made.set_weights(reached)
+        return made
+
+    reached = []
+    for rows in np.split(np.arange(90) % ROWS, 3):
+        reached, *_ = trained("dane(local_epochs=2)", 2, from_there, X[rows], Y[rows], epochs=1, batch=10)
+    for got, want in zip(weights, reached, strict=True):
+        npt.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_validation_is_not_compiled_by_xla(monkeypatch):
+    """A round's training may be; a mask in validation adds up over ranks, which XLA cannot do."""
+    train, seen = Session.train, []
+
+    def train_and_evaluate(self, source, epoch, on_batch):
+        logs = train(self, source, epoch, on_batch)
+        self.evaluate(source, epoch)
+        seen.append(self.trainable.model.jit_compile)
+        return logs
+
+    def make():
+        made = model()()
+        made.compile("sgd", "mse", jit_compile=True)
+        return made
+
+    monkeypatch.setattr(Session, "train", train_and_evaluate)
+    monkeypatch.setattr(keras.Model, "evaluate", lambda self, *_, **__: seen.append(self.jit_compile) or {})
+    trained("dane", 2, make, X, Y, epochs=1)
+    assert sorted(seen) == [False, False, True, True]

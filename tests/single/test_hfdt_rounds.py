@@ -117,7 +117,7 @@ def test_a_pipeline_that_goes_on_is_walked_once(monkeypatch):
     """steps_per_epoch over tf.data: an epoch's second pass must not go through all epochs before."""
     drained = []
     monkeypatch.setattr(graph, "_drain", lambda data: drained.append(list(data)))
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat()
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat(3)
     weights, *_ = trained("dane(local_epochs=2)", 2, model(), data, None, epochs=3, steps=3)
     assert drained == []
 

@@ -34,6 +34,7 @@ from fdt.errors import UsageError
 from fdt.quiet import quiet_import
 from nfdt.choices import ALGORITHM, algorithm_options, checked_rule
 from nfdt.control.command import control_command
+from nfdt.options import CHECKPOINT_S
 from nfdt.simulation.command import simulate_command
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 TRANSPORT = "Servers and transport"
-JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", "restarts", "min_np", "on_nan")
+RESTARTS = 3  # with --checkpoint-every alone
+JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
+JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
 _FLAGS = {
     "workers": "-np",
     "server": "--server",
@@ -103,6 +106,32 @@ def transport_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
+class Duration(click.ParamType[float]):
+    """Seconds: 30, 30s, 5m."""
+
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value)
+        number, unit = (text[:-1], text[-1]) if text[-1:] in "smh" else (text, "s")
+        try:
+            seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < float("inf"):
+            raise UsageError(f"--checkpoint-every must be a time such as 30s or 5m. Received: {text}")
+        return seconds
+
+
+def checkpoint_option(function: Decorated) -> Decorated:
+    """--checkpoint-every."""
+    text = (
+        "Servers save their state in shared memory this often, and go back to it when one dies; 0s: its loss ends "
+        f"the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
+    )
+    return option(FAULTS, "--checkpoint-every", type=Duration(), metavar="30s", help=text)(function)
+
+
 def on_nan_option(function: Decorated) -> Decorated:
     """--on-nan."""
     text = (
@@ -156,6 +185,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @transport_options
 @emulate_option
 @fault_options
+@checkpoint_option
 @on_nan_option
 @report_options
 @server_options
@@ -163,9 +193,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim.replica import command as replicas
     from nfdt.replica.make import make_rank
-    from nfdt.replica.rules import checked
 
     given["rule"] = checked_rule(given)
+    if given["checkpoint_every"] and given["restarts"] is None:
+        given["restarts"] = RESTARTS
     if given["server"] and given["ps"]:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):
@@ -174,8 +205,6 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", *HOST_OPTIONS)
     if replicas.wanted(script, given, of_fit):
-        if given["rule"]:
-            checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
 

@@ -8,7 +8,6 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from fdt.blobs import Blobs
-from fdt.job import FEED_WINDOW
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import (
     Command,
@@ -16,19 +15,21 @@ from fdt.rpc.session_pb2 import (
     Event,
     Failed,
     Fault,
-    FeedWanted,
     Finished,
     Leave,
     Ready,
     Setup,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.service.crew import Outcome, share_of
+from fdt.service.crew import Outcome, blobs_in, share_of
+from nfdt.feeding import Feeding
 from nfdt.metrics import add_up
 from nfdt.options import Options
+from nfdt.recovery import Recovery
 from nfdt.roster import Roster, Verdict
 
 WORKER, SERVER = "worker", "server"
+LAST = 2**31  # an incarnation behind all
 
 
 @dataclass
@@ -49,7 +50,7 @@ class ServersCoordinator:
         self._hosted = hosted
         self._to_servers = WORKER if hosted else SERVER
         self._servers = 0 if hosted else len(addresses)
-        self._roster = Roster(workers)
+        self._roster, self._recovery = Roster(workers), Recovery(self._servers)
         self._workers, self._addresses, self._blobs = workers, list(addresses), blobs
         self._job = ""
         self._setup = Setup()
@@ -60,10 +61,11 @@ class ServersCoordinator:
         self._finished: set[tuple[str, int]] = set()
         self._epochs: dict[int, _Epoch] = {}
         self._wanted_epoch = -1  # the client asked for it; ends of later ones are kept back
+        self._given_epoch = -1  # the last whose end the client has
+        self._epoch = Command()  # the client's last
         self._changed: list[BlobRef] = []
         self._read: list[BlobRef] = []  # the command before's: with overlapped epochs a server may come to it late
-        self._wanted: dict[tuple[str, int], dict[int, int]] = {}
-        self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
+        self._feeding = Feeding()
         self.done = self.failed = False
 
     # -- the client's commands -------------------------------------------------------------------------------
@@ -81,6 +83,7 @@ class ServersCoordinator:
         self._setup = Setup(job=command.setup.job, peers=self._addresses)
         options = Options.read(command.setup.job.options)
         self._roster = Roster(self._workers, options.restarts, options.min_np)
+        self._recovery.begin(self._setup.job)
         to_servers = [] if self._hosted else [(SERVER, None, command)]
         outcome = Outcome(commands=[*to_servers, (WORKER, None, Command(job=self._job, setup=self._setup))])
         for role, rank, failure in self._lost_early:
@@ -88,7 +91,7 @@ class ServersCoordinator:
         return outcome
 
     def _client_epoch(self, command: Command) -> Outcome:
-        self._wanted_epoch = command.epoch.epoch
+        self._wanted_epoch, self._epoch = command.epoch.epoch, command
         outcome = self._end_if_complete()  # overlapped epochs: it may be over already
         self._keep(command.epoch.changed)
         outcome.commands.insert(0, (self._to_servers, None, command))
@@ -110,8 +113,7 @@ class ServersCoordinator:
         return Outcome(commands=[*to_servers, (WORKER, None, command)])
 
     def _client_feed(self, command: Command) -> Outcome:
-        batch = command.feed
-        self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
+        self._feeding.fed(command.feed)
         return Outcome(commands=[(WORKER, None, command)])
 
     # -- the members' events ---------------------------------------------------------------------------------
@@ -120,6 +122,10 @@ class ServersCoordinator:
         kind = event.WhichOneof("kind")
         if self.done or event.job != self._job:
             return Outcome()
+        if role == SERVER and rank in self._recovery.restoring and kind not in ("ready", "failed"):
+            return Outcome(drop=list(blobs_in(event)))  # of before
+        if kind == "checkpoint":
+            return Outcome(drop=self._recovery.keep(rank, event.checkpoint))
         if kind == "failed":
             return self.fail(event.failed)
         if kind in ("progress", "output", "step_end"):
@@ -129,23 +135,26 @@ class ServersCoordinator:
         if kind == "epoch_end":
             return self._member_epoch_end(role, rank, event.epoch_end)
         if kind == "feed_wanted":
-            return self._feed_wanted(rank, event.feed_wanted)
+            ask, drop = self._feeding.wants(rank, event.feed_wanted, len(self._roster.incarnations))
+            return Outcome(events=[Event(job=self._job, feed_wanted=event.feed_wanted)] if ask else [], drop=drop)
         if kind == "finished":
             return self._member_finished(role, rank, event)
         return Outcome()
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """A worker's batches go to the others, another may take its place (roster.py); a server's loss is the end."""
+        """Batches of a worker go to others, another may take its place (roster.py). Servers go back (recovery.py)."""
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
-        if role == SERVER or self._hosted or rank is None or self._setup.job.data.HasField("feed"):
+        if self._hosted or rank is None or self._setup.job.data.HasField("feed"):
             return self.fail(failure)
+        if role == SERVER:
+            return self._restore(rank, failure)
         incarnation = self._roster.incarnations[rank]
         verdict = self._roster.lose(rank, over=self._finishing)
         if verdict is Verdict.TOO_FEW:
             return self.fail(failure)
-        leave = Command(job=self._job, leave=Leave(rank=rank, incarnation=incarnation))
+        leave = self._leave(rank, incarnation)
         outcome = Outcome(commands=[(SERVER, None, leave)], events=[self._fault(rank, verdict, failure)])
         if verdict is Verdict.REPLACED:
             outcome.restart.append((WORKER, rank))
@@ -155,6 +164,27 @@ class ServersCoordinator:
         for then in (self._ready_if_all_are, self._end_if_complete, self._done_if_all_have_finished):
             outcome = outcome.followed_by(then())
         return outcome
+
+    def _restore(self, shard: int, failure: Failed) -> Outcome:
+        """All servers go back to the last snapshot; batches after it are dealt again."""
+        if self._finishing or not self._recovery.reaches(self._wanted_epoch) or not self._roster.spend():
+            return self.fail(failure)
+        setups, spent = self._recovery.restore(self._setup.job)
+        ends = self._epochs.pop(self._wanted_epoch, _Epoch())
+        spent += [ref for end in (*ends.servers.values(), *ends.workers.values()) for ref in blobs_in(end)]
+        follows = f"all servers go back to their last checkpoint, replacement {self._roster.used} of "
+        text = f"{failure.message}; {follows}{self._roster.restarts} starts"
+        fault = Fault(message=text, member=f"{SERVER} {shard}", action="restored")
+        outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
+        for number, setup in enumerate(setups):
+            outcome.commands.append((SERVER, number, Command(job=self._job, setup=setup)))
+        outcome.commands += [(SERVER, None, self._leave(rank)) for rank in self._roster.gone]
+        if self._wanted_epoch >= 0 and not self._recovery.holds(self._wanted_epoch):
+            outcome.commands.append((SERVER, None, self._epoch))
+        return outcome
+
+    def _leave(self, rank: int, incarnation: int = LAST) -> Command:
+        return Command(job=self._job, leave=Leave(rank=rank, incarnation=incarnation))
 
     def _fault(self, rank: int, verdict: Verdict, failure: Failed) -> Event:
         roster = self._roster
@@ -167,10 +197,12 @@ class ServersCoordinator:
 
     def fail(self, failure: Failed) -> Outcome:
         self.done = self.failed = True
-        return Outcome(events=[Event(job=self._job, failed=failure)])
+        return Outcome(drop=self._recovery.end(), events=[Event(job=self._job, failed=failure)])
 
     def _member_ready(self, role: str, rank: int, ready: Ready) -> Outcome:
         self._ready[role, rank] = ready
+        if role == SERVER:
+            self._recovery.restoring.discard(rank)
         return self._ready_if_all_are()
 
     def _ready_if_all_are(self) -> Outcome:
@@ -182,6 +214,8 @@ class ServersCoordinator:
         return Outcome(events=[Event(job=self._job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
+        if end.epoch <= self._given_epoch:  # told again by members that went back
+            return Outcome(drop=list(blobs_in(end)))
         if self._hosted and end.state.model.id:
             role = SERVER
         epoch = self._epochs.setdefault(end.epoch, _Epoch())
@@ -199,6 +233,7 @@ class ServersCoordinator:
         return self._epoch_end(epoch)
 
     def _epoch_end(self, epoch: _Epoch) -> Outcome:
+        self._given_epoch = self._wanted_epoch
         first, workers = epoch.servers[0], [epoch.workers[rank] for rank in sorted(epoch.workers)]
         end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
         end.skipped = first.skipped
@@ -209,7 +244,7 @@ class ServersCoordinator:
         end.metrics.CopyFrom(self._metrics(first, workers))
         state, spent = self._state([epoch.servers[shard] for shard in sorted(epoch.servers)])
         end.state.CopyFrom(state)
-        spent += [*(w.metrics for w in workers), *self._read, *self._passed(first.epoch)]
+        spent += [*(w.metrics for w in workers), *self._read, *self._feeding.passed(first.epoch)]
         self._read, self._changed = self._changed, []
         return Outcome(events=[Event(job=self._job, epoch_end=end)], drop=spent)
 
@@ -249,29 +284,7 @@ class ServersCoordinator:
         """Ends of epochs that the client did not wait for, and what it wrote last."""
         ends = [end for e in self._epochs.values() for end in (*e.servers.values(), *e.workers.values())]
         refs = [ref for end in ends for ref in (end.state.model, end.state.optimizer, end.metrics)]
-        return [*refs, *self._read, *self._changed]
-
-    def _feed_wanted(self, rank: int, wanted: FeedWanted) -> Outcome:
-        """Ask the client for what the fastest worker has room for: batches are dealt, so a slow one holds up nobody.
-
-        What all workers have passed is dropped; a worker that gets no batch passes nothing before the epoch ends.
-        """
-        key = wanted.name, wanted.epoch
-        by_rank = self._wanted.setdefault(key, {})
-        before = max(by_rank.values(), default=0)
-        by_rank[rank] = wanted.up_to
-        passed = min(by_rank.values()) - FEED_WINDOW if len(by_rank) == len(self._roster.incarnations) else 0
-        fed = self._fed.get(key, [])
-        self._fed[key] = [(index, ref) for index, ref in fed if index >= passed]
-        drop = [ref for index, ref in fed if index < passed]
-        if wanted.up_to <= before:
-            return Outcome(drop=drop)
-        return Outcome(events=[Event(job=self._job, feed_wanted=wanted)], drop=drop)
-
-    def _passed(self, epoch: int) -> list[BlobRef]:
-        """What was fed in an epoch that is over."""
-        keys = [key for key in self._fed if key[1] <= epoch]
-        return [ref for key in keys for _, ref in self._fed.pop(key)]
+        return [*refs, *self._read, *self._changed, *self._recovery.end()]
 
     def _keep(self, changed: State) -> None:
         self._changed += [ref for ref in (changed.model, changed.optimizer) if ref.id]

@@ -7,6 +7,7 @@ from fdt.errors import UsageError
 
 CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
+CHECKPOINT_S = 30.0
 ON_NAN = ("", "stop", "skip")
 
 
@@ -18,6 +19,7 @@ class Options:
     overlap: whether push and pull go on while the next gradient is computed, on weights one update older.
     overlap_epochs: whether workers go on while the client validates and runs its callbacks.
     restarts: how many lost members are replaced.  min_np: how few workers may go on without; 0: all are needed.
+    checkpoint_s: seconds between the servers' checkpoints; 0: none.
     on_nan: what becomes of a gradient that is not finite: "stop", "skip"; "" stops unless the script sees every step.
     """
 
@@ -28,6 +30,7 @@ class Options:
     restarts: int = 0
     min_np: int = 0
     on_nan: str = ""
+    checkpoint_s: float = 0.0
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
@@ -40,6 +43,7 @@ class Options:
             int(options.get("restarts", 0)),
             int(options.get("min_np", 0)),
             options.get("on_nan", ""),
+            float(options.get("checkpoint_every", CHECKPOINT_S if int(options.get("restarts", 0)) else 0)),
         )
         _check("--channel", chosen.channel, CHANNELS)
         _check("--overlap", chosen.overlap, OVERLAPS)

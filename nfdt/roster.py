@@ -26,14 +26,24 @@ class Roster:
         self.least = self.least or self.workers
         self.incarnations = dict.fromkeys(range(self.workers), 0)
 
+    def spend(self) -> bool:
+        """Use up one replacement, if there is one left."""
+        left = self.used < self.restarts
+        self.used += left
+        return left
+
     def lose(self, rank: int, *, over: bool) -> Verdict:
         """`over`: the job is, and needs no replacement."""
-        if not over and self.used < self.restarts:
-            self.used += 1
+        if not over and self.spend():
             self.incarnations[rank] += 1
             return Verdict.REPLACED
         del self.incarnations[rank]
         return Verdict.LEFT_OUT if over or len(self.incarnations) >= self.least else Verdict.TOO_FEW
+
+    @property
+    def gone(self) -> list[int]:
+        """Those that nobody replaces."""
+        return [rank for rank in range(self.workers) if rank not in self.incarnations]
 
     def has(self, rank: int, incarnation: int) -> bool:
         """Whether that very process is there, as far as anybody knows."""

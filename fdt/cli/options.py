@@ -170,7 +170,7 @@ def tls_options(function: Decorated) -> Decorated:
 
 def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
     """Those of `values` that are set, as JobSpec.options has them: strings, "1" for a flag."""
-    chosen = {name: values[name] for name in names if values.get(name) not in (None, False)}
+    chosen = {name: values[name] for name in names if values.get(name) is not None and values[name] is not False}
     return {name: "1" if value is True else str(value) for name, value in chosen.items()}
 
 

@@ -9,7 +9,6 @@ import grpc
 from fdt.errors import UsageError, UserError
 from fdt.service import tls
 from fdt.service.auth import RequireToken
-from fdt.service.malformed import RefuseMalformed
 from fdt.service.tls import Identity
 
 # A stream holds a thread as long as it lives: two per member, two per client.
@@ -26,6 +25,7 @@ OPTIONS = (
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.max_concurrent_streams", MAX_STREAMS // 4),  # of one connection
     ("grpc.so_reuseport", 0),
+    ("grpc.max_reconnect_backoff_ms", 2000),  # to a server that is started anew
     ("grpc.enable_http_proxy", 0),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
 )
@@ -46,12 +46,7 @@ def new_server(token: str, identity: Identity | None = None) -> grpc.Server:
     """A server that refuses calls without `token`. `identity`: it is for other hosts too."""
     pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
     options = OPTIONS if identity is None else OPTIONS + PINGS
-    return grpc.server(
-        pool,
-        interceptors=[RequireToken(token), RefuseMalformed()],
-        options=options,
-        maximum_concurrent_rpcs=MAX_STREAMS,
-    )
+    return grpc.server(pool, interceptors=[RequireToken(token)], options=options, maximum_concurrent_rpcs=MAX_STREAMS)
 
 
 def bind(server: grpc.Server, address: str, identity: Identity | None = None) -> str:

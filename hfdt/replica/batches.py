@@ -53,7 +53,6 @@ def is_array(leaf: Any) -> bool:
 
 
 def has_batches(element: Any) -> bool:
-    """Does a dataset yield batches, not single values? An index in front is `enumerate`'s."""
+    """Does a dataset yield batches, not single values?"""
     leaves = [leaf for leaf in tf.nest.flatten(element) if tf.is_tensor(leaf)]
-    first = next((leaf for leaf in leaves if leaf.shape.rank != 0 or leaf.dtype != tf.int64), None)
-    return first is not None and first.shape.rank != 0
+    return bool(leaves) and leaves[0].shape.rank != 0

@@ -13,7 +13,6 @@ from tensorflow.python.eager.polymorphic_function import function_context, polym
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
-from client_shim.replica.reads import agreed_reads
 from client_shim.replica.steps import function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
@@ -22,7 +21,7 @@ from hfdt import batchnorm, losses, metrics, rulebook
 from hfdt import step as steps
 from hfdt.comm.replicas import ReplicaComm
 from hfdt.exchange import Exchange
-from hfdt.replica import batches, kinds
+from hfdt.replica import batches
 from hfdt.replica.batches import Share
 from hfdt.replica.constants import Rows
 from hfdt.replica.make import step_rule
@@ -98,8 +97,7 @@ class Rank:
         with (
             self.places.installed(),
             patched(patches),
-            agreed_reads(self._reads.agreed),
-            kinds.followed(),
+            self._reads.installed(),
             _entry(loops, dataset_ops.DatasetV2, in_graph),
         ):
             try:
@@ -119,7 +117,6 @@ class Rank:
         part, share = batches.cut_element(element, self.comm.rank, self.comm.size)
         self.places.part_of_loop(site, share)
         share_now = self.places.share_now()
-        kinds.enter(part, share_now)
         self.rows.given(site, share_now[1])
         self._count(share_now)
         return part
@@ -222,7 +219,7 @@ class Rank:
         step.applies += 1
         self._applying = True
         try:
-            with steps.entered(step), kinds.unfollowed():
+            with steps.entered(step):
                 return self._exchange.apply(apply, gradients, variables)
         finally:
             self._applying = False

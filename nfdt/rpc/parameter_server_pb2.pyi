@@ -23,8 +23,10 @@ class Hello(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., steps: _Optional[int] = ..., push_file: _Optional[str] = ..., pull_file: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Next(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("pull",)
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    pull: int
+    def __init__(self, pull: _Optional[int] = ...) -> None: ...
 
 class Push(_message.Message):
     __slots__ = ("push", "batches", "samples", "seconds", "absent", "changed", "nbytes", "logs", "metrics", "not_finite")
@@ -82,18 +84,20 @@ class Welcome(_message.Message):
     def __init__(self, shared_memory: bool = ...) -> None: ...
 
 class Weights(_message.Message):
-    __slots__ = ("epoch", "batches", "positions", "nbytes", "ahead")
+    __slots__ = ("epoch", "batches", "positions", "nbytes", "ahead", "pull")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
     AHEAD_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     batches: _containers.RepeatedScalarFieldContainer[int]
     positions: _containers.RepeatedScalarFieldContainer[int]
     nbytes: int
     ahead: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., ahead: _Optional[_Iterable[int]] = ...) -> None: ...
+    pull: int
+    def __init__(self, epoch: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., ahead: _Optional[_Iterable[int]] = ..., pull: _Optional[int] = ...) -> None: ...
 
 class EpochOver(_message.Message):
     __slots__ = ("epoch",)
@@ -142,7 +146,9 @@ class Logged(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., worker: _Optional[int] = ..., push: _Optional[int] = ..., tau: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "generation")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     job: str
-    def __init__(self, job: _Optional[str] = ...) -> None: ...
+    generation: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...

@@ -8,7 +8,7 @@ from typing import Any
 
 from fdt.errors import UserError
 from fdt.job import JobSpec, Program, State
-from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready
+from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.auth import credentials
 from fdt.service.member import Member
 from fdt.service.transport import listening_at, open_channel
@@ -44,7 +44,7 @@ class Server:
     def _obey(self, command: Command) -> None:
         kind = command.WhichOneof("kind")
         if kind == "setup":
-            self._set_up(JobSpec.from_proto(command.setup.job))
+            self._set_up(JobSpec.from_proto(command.setup.job), command.setup)
         elif kind == "epoch":
             self._desk.start_epoch(command.epoch.epoch, _state(command.epoch.changed))
         elif kind == "step":
@@ -57,19 +57,34 @@ class Server:
             self._desk.finish()
             self._send(Event(finished=Finished()))
 
-    def _set_up(self, spec: JobSpec) -> None:
+    def _set_up(self, spec: JobSpec, setup: Setup) -> None:
         from nfdt.server.desk import Desk
         from nfdt.server.follower import FollowingDesk
         from nfdt.server.job import ServedJob
 
         self._job = spec.id
         shard, shards = self._member.rank, self._member.size
-        job = ServedJob(spec, self._build(spec.program), self._member.blobs, shard, shards, self._workers)
-        self._desk = (FollowingDesk if shard else Desk)(job, self._workers, self._send)
-        self._service.show(self._desk)
+        if self._desk is not None:
+            self._desk.close()
+        program = self._build(spec.program)
+        job = ServedJob(spec, program, self._member.blobs, shard, shards, self._workers, setup.generation)
+        self._desk = desk = (FollowingDesk if shard else Desk)(job, self._workers, self._send)
+        if setup.snapshot.id:
+            desk.restore(setup.snapshot)
+        self._service.show(desk)
         if shard:
-            threading.Thread(target=self._follow, args=(self._desk, spec.id), daemon=True).start()
+            threading.Thread(target=self._follow, args=(desk, spec.id), daemon=True).start()
+        elif job.options.checkpoint_s:
+            threading.Thread(target=self._keep, args=(desk, job.options.checkpoint_s), daemon=True).start()
         self._send(Event(ready=Ready(address=self._service.address)))
+        desk.resume()
+
+    def _keep(self, desk: Any, every_s: float) -> None:
+        while not desk.closed.wait(every_s):
+            try:
+                desk.checkpoint()
+            except Exception as error:
+                self._failed(error, traceback.format_exc())
 
     def _build(self, program: Program) -> Any:
         from fdt.trainable import build
@@ -79,13 +94,19 @@ class Server:
         return self._built[1]
 
     def _follow(self, desk: Any, job: str) -> None:
+        from nfdt.transport.client import Interrupted, interrupted
+
         try:
             channel = open_channel(self._peers[0])
             call = channel.unary_stream("/nfdt.rpc.ParameterServer/Follow", response_deserializer=pb.Logged.FromString)
-            request = pb.FollowRequest(job=job).SerializeToString()
-            desk.replay(call(request, metadata=credentials(self._member.token), wait_for_ready=True))
+            request = pb.FollowRequest(job=job, generation=desk.job.generation).SerializeToString()
+            with interrupted():
+                desk.replay(call(request, metadata=credentials(self._member.token), wait_for_ready=True))
         except Exception as error:
-            self._failed(error, traceback.format_exc())
+            if isinstance(error, Interrupted):
+                print(f"shard 0 is gone: {error}", file=sys.stderr, flush=True)  # the engine knows why
+            else:
+                self._failed(error, traceback.format_exc())
 
     def _send(self, event: Event) -> None:
         event.job = self._job

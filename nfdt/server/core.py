@@ -68,6 +68,7 @@ class Core:
     applier: Applier
     workers: int
     version: int = 0
+    pulls: int = 0
     log: list[Logged] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,6 +79,7 @@ class Core:
         """What to send to `worker`, or None when the rule makes it wait."""
         slot = self.slots[worker]
         self.log.append(Logged("pull", worker))
+        self.pulls += 1
         sent, self.shared, slot.mine = self.applier.pull(self.rule, self.shared, slot.mine, worker)
         if sent is not None:
             slot.version = self.version

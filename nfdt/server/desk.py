@@ -18,10 +18,12 @@ from fdt.tensors import Array
 from nfdt import staleness
 from nfdt.metrics import add_up
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.core import Core, Gradient, Logged
+from nfdt.server.core import Core, Gradient
 from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Pushed, Release, Send, StepDone
 from nfdt.server.job import ServedJob
 from nfdt.server.policy import Policy
+from nfdt.server.reports import epoch_end, to_proto
+from nfdt.server.snapshot import Decided, restore, save
 
 Reply = Send | EpochOver | Release | None  # None: the session ends
 Replies = queue.SimpleQueue[Reply]
@@ -59,7 +61,9 @@ class Desk:
         self._lanes = job.lanes
         self._incarnations: dict[int, int] = {}  # by rank, of workers that were replaced
         self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
-        self._ended = -1  # the last epoch that is over
+        self._checkpoints = 0
+        self._resumed: EpochEnd | None = None  # told again after a restoration
+        self.closed = threading.Event()
         self._lock = threading.Lock()
         self._replies: dict[int, Inbox] = {}
         self._followers: list[Log] = []
@@ -71,7 +75,7 @@ class Desk:
         """A worker's session begins, or begins anew; its queue is what it then says its words with."""
         replies: Replies = queue.SimpleQueue()
         with self._lock:
-            if not self._admit(worker // self._lanes, incarnation):
+            if self.closed.is_set() or not self._admit(worker // self._lanes, incarnation):
                 replies.put(None)
                 return replies
             before = self._replies.get(worker)
@@ -127,7 +131,7 @@ class Desk:
             self._write(pb.Logged(kind="load", epoch=epoch))
             self.job.load(changed)
             running = self.policy.epoch is not None and self.policy.epoch.number >= epoch
-            return [] if running or epoch <= self._ended else self.policy.start_epoch(epoch)
+            return [] if running or epoch <= self.policy.ended else self.policy.start_epoch(epoch)
 
         self._do(start)
 
@@ -178,11 +182,47 @@ class Desk:
         self.policy.steps = steps
         self._replies[worker] = inbox
 
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """In the midst of an epoch: all shards at this position of the log."""
+        with self._lock:
+            if self.policy.epoch is not None and not self.closed.is_set():
+                self._checkpoints += 1
+                number = self.policy.epoch.number
+                self._write(pb.Logged(kind="checkpoint", epoch=number, push=self._checkpoints))
+                self._save(number)
+
+    def _save(self, epoch: int, end: EpochEnd | None = None) -> None:
+        decided = Decided(*self.policy.saved(), self.policy.ended, self._incarnations, self._checkpoints)
+        save(self.job, self.policy.core, self._send_event, epoch, self._checkpoints, end, decided)
+
+    def restore(self, ref: BlobRef) -> None:
+        """Go on from what was saved; before the first session."""
+        decided, self._resumed = restore(self.job, self.policy.core, ref)
+        self.policy.ended, self._checkpoints = decided.ended, decided.number
+        self._incarnations = decided.incarnations
+        self.policy.restore(decided.epoch, decided.missed)
+
+    def resume(self) -> None:
+        """Tell of the epoch that had ended: its first telling may have been lost."""
+        if self._resumed is not None:
+            self._send_event(epoch_end(self.job, self._resumed))
+
+    def close(self) -> None:
+        """End all sessions and touch nothing any more: another desk takes this one's place, over the same variables."""
+        with self._lock:
+            self.closed.set()
+            for replies in self._replies.values():
+                replies.put(None)
+            for log in self._followers:
+                log.put(None)
+
     # -- carrying out ----------------------------------------------------------------------------------------
 
     def _hear(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
         with self._lock:
-            if session is not None and self._replies.get(worker) is not session:
+            if self.closed.is_set() or (session is not None and self._replies.get(worker) is not session):
                 return
             try:
                 self._carry_out(event())
@@ -211,8 +251,6 @@ class Desk:
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:
-        self._ended = done.epoch
-        self._write(pb.Logged(kind="snapshot", epoch=done.epoch))
         extra = staleness.fields(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
@@ -220,6 +258,9 @@ class Desk:
         ranks = sorted({worker // self._lanes for worker in done.workers})
         end.workers.extend(WorkerShare(rank=rank, incarnation=self._incarnations.get(rank, 0)) for rank in ranks)
         self._metrics.clear()
+        self._checkpoints += 1
+        self._write(pb.Logged(kind="snapshot", epoch=done.epoch, push=self._checkpoints))
+        self._save(done.epoch, end)
         self._send_event(epoch_end(self.job, end))
         if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
             self._carry_out(self.policy.start_epoch(done.epoch + 1))
@@ -247,15 +288,3 @@ class Desk:
         self._log.append(entry)
         for log in self._followers:
             log.put(entry)
-
-
-def epoch_end(job: ServedJob, end: EpochEnd) -> Event:
-    """`end` with a snapshot of what this server owns."""
-    state = job.snapshot()
-    end.state.model.CopyFrom(state.model)
-    end.state.optimizer.CopyFrom(state.optimizer)
-    return Event(job=job.spec.id, epoch_end=end)
-
-
-def to_proto(entry: Logged) -> pb.Logged:
-    return pb.Logged(**vars(entry))

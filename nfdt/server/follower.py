@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable
 
 from fdt.job import State
 from fdt.rpc.session_pb2 import EpochEnd, Event
+from fdt.rpc.tensor_pb2 import BlobRef
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient
-from nfdt.server.desk import Replies, epoch_end
+from nfdt.server.desk import Replies
 from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
+from nfdt.server.reports import epoch_end
+from nfdt.server.snapshot import restore, save
 
 
 class FollowingDesk:
@@ -28,6 +31,9 @@ class FollowingDesk:
         self._replies: dict[int, Replies] = {worker: queue.SimpleQueue() for worker in self.core.slots}
         self._staged: dict[int, Gradient] = {}
         self._epochs: queue.SimpleQueue[State] = queue.SimpleQueue()
+        self._resumed: EpochEnd | None = None
+        self._replaying = threading.Lock()
+        self._closed = False
 
     # -- sessions --------------------------------------------------------------------------------------------
 
@@ -35,6 +41,8 @@ class FollowingDesk:
         replies: Replies = queue.SimpleQueue()
         with self._lock:
             before, self._replies[worker] = self._replies.get(worker), replies
+            if self._closed:
+                replies.put(None)
         if before is not None:
             before.put(None)
         return replies
@@ -69,22 +77,48 @@ class FollowingDesk:
     def finish(self) -> None:
         """Shard 0's business."""
 
+    def restore(self, ref: BlobRef) -> None:
+        """Go on from what was saved; before the first session."""
+        _, self._resumed = restore(self.job, self.core, ref)
+        with self._lock:
+            self._replies = {worker: queue.SimpleQueue() for worker in self.core.slots}
+
+    def resume(self) -> None:
+        """As Desk.resume."""
+        if self._resumed is not None:
+            self._send_event(epoch_end(self.job, self._resumed))
+
+    def close(self) -> None:
+        """As Desk.close."""
+        with self._replaying, self._lock:
+            self._closed = True
+            for replies in self._replies.values():
+                replies.put(None)
+
     def replay(self, log: Iterable[pb.Logged]) -> None:
         for entry in log:
-            getattr(self, f"_{entry.kind}")(entry)
-            self.core.take_log()
+            with self._replaying:
+                if self._closed:
+                    return
+                getattr(self, f"_{entry.kind}")(entry)
+                self.core.take_log()
 
     def _load(self, entry: pb.Logged) -> None:
         self.job.load(self._epochs.get())
 
     def _snapshot(self, entry: pb.Logged) -> None:
-        self._send_event(epoch_end(self.job, EpochEnd(epoch=entry.epoch)))
+        end = EpochEnd(epoch=entry.epoch)
+        save(self.job, self.core, self._send_event, entry.epoch, entry.push, end)
+        self._send_event(epoch_end(self.job, end))
+
+    def _checkpoint(self, entry: pb.Logged) -> None:
+        save(self.job, self.core, self._send_event, entry.epoch, entry.push)
 
     def _pull(self, entry: pb.Logged) -> None:
         sent = self.core.pull(entry.worker)
         if sent is not None:
             with self._lock:
-                self._replies[entry.worker].put(Send(entry.worker, 0, (), sent))
+                self._replies[entry.worker].put(Send(entry.worker, 0, (), sent, pull=self.core.pulls))
 
     def _push(self, entry: pb.Logged) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ from nfdt.server.core import Gradient
 class Send:
     """Weights to compute on, and the batches of one push. `ahead`: other batches in hand.
 
-    first: of the epoch, so send what rarely changes too.
+    first: of the epoch, so send what rarely changes too.  pull: its number among all workers' pulls.
     """
 
     worker: int
@@ -20,6 +20,7 @@ class Send:
     sent: Any
     first: bool = False
     ahead: tuple[int, ...] = ()
+    pull: int = 0
 
 
 @dataclass(frozen=True)

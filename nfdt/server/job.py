@@ -55,6 +55,7 @@ class ServedJob:
     shard: int
     shards: int
     workers: int
+    generation: int = 0  # how often the servers were restored in this job
     loads: int = 1
     options: Options = field(init=False)
 

@@ -1,7 +1,7 @@
 """Which batch of the epoch went to whom: each is dealt to one worker, and dealt again if that worker leaves."""
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 
@@ -74,3 +74,16 @@ class Ledger:
         self._hands.setdefault(worker, deque()).append(batch)
         self._last[worker] = max(batch, self._last.get(worker, -1))
         return batch
+
+
+@dataclass
+class Epoch:
+    """What the policy knows of an epoch that runs."""
+
+    number: int
+    ledger: Ledger
+    samples: int = 0
+    stopping: bool = False
+    staleness: Counter[int] = field(default_factory=Counter)
+    greeted: set[int] = field(default_factory=set)
+    skipped: int = 0

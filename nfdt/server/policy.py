@@ -5,26 +5,13 @@ pushes. It is in one of three states: asking, computing, or away (told that the 
 gRPC (service.py) is one shell over this object, a simulated clock (nfdt/simulation/) another.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from nfdt.server.core import Core
 from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Pushed, Release, Send, StepDone
-from nfdt.server.ledger import Ledger
+from nfdt.server.ledger import Epoch, Ledger
 
 LOOKAHEAD = 2  # pushes whose batches are in a worker's hand: the one it computes and the one it fetches meanwhile
-
-
-@dataclass
-class Epoch:
-    number: int
-    ledger: Ledger
-    samples: int = 0
-    stopping: bool = False
-    staleness: Counter[int] = field(default_factory=Counter)
-    greeted: set[int] = field(default_factory=set)
-    skipped: int = 0
 
 
 class Policy:
@@ -39,6 +26,7 @@ class Policy:
         self.steps = steps
         self.lock_step = lock_step
         self.epoch: Epoch | None = None
+        self.ended = -1  # the last epoch that is over
         self.finished = False
         self.absent: set[int] = set()  # workers that are to come: nothing is dealt to them, nobody waits for them
         self._asking: dict[int, None] = {}  # an ordered set: first come, first served
@@ -127,6 +115,19 @@ class Policy:
         self.core.join(worker)
         return self._settle()
 
+    def saved(self) -> tuple[Epoch | None, dict[int, int]]:
+        """The epoch, and who is yet to be told that one has ended; when none runs, everybody."""
+        over = dict.fromkeys(self._present(), self.ended)
+        return self.epoch, self._missed if self.epoch else over
+
+    def restore(self, epoch: Epoch | None, missed: dict[int, int]) -> None:
+        """Go on from what was saved. Whoever comes is dealt batches anew: those in hand were lost with the sessions."""
+        self.epoch, self._missed = epoch, missed
+        if epoch:
+            epoch.greeted.clear()
+            for worker in self.core.slots:
+                epoch.ledger.take_back(worker)
+
     def finish(self) -> list[Instruction]:
         """The job is over: whoever asks is released."""
         self.finished = True
@@ -144,6 +145,8 @@ class Policy:
         epoch = self.epoch
         if epoch is None or epoch.stopping:
             return
+        if not set(pushed.batches) <= set(epoch.ledger.hand(pushed.worker)):
+            return  # a retry, or computed before the server was restored: dealt again since
         if not pushed.gradient.finite and self.on_nan != "apply":
             self._refuse(pushed, epoch)
             return
@@ -208,8 +211,8 @@ class Policy:
         self._computing.add(worker)
         first = worker not in epoch.greeted
         epoch.greeted.add(worker)
-        hand, count = epoch.ledger.hand(worker), self._per_push
-        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:]))
+        hand, count, pull = epoch.ledger.hand(worker), self._per_push, self.core.pulls
+        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:], pull))
 
     def _move_on(self, epoch: Epoch) -> None:
         """Nobody computes: the epoch is over, or the rule keeps everybody waiting and must apply what it holds."""
@@ -223,6 +226,7 @@ class Policy:
 
     def _end(self, epoch: Epoch) -> None:
         self.core.flush()
+        self.ended = epoch.number
         self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
         there = tuple(self._present())

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
 from fdt.service import tls
@@ -64,36 +63,32 @@ class Service:
         }
         return grpc.method_handlers_generic_handler(NAME, methods)
 
-    def _desk_of(self, job: str) -> Any:
+    def _desk_of(self, job: str, generation: int = 0) -> Any:
+        def is_there() -> bool:
+            return self._desk is not None and self._desk.job.spec.id == job and self._desk.job.generation >= generation
+
         with self._changed:
-            ready = self._changed.wait_for(lambda: self._desk is not None and self._desk.job.spec.id == job, SETUP_S)
+            ready = self._changed.wait_for(is_there, SETUP_S)
         if not ready:
             raise RuntimeError(f"a session must name this server's job. Received: {job}")
         return self._desk
 
     def _follow(self, request: bytes, context: Any) -> Iterator[bytes]:
-        log = self._desk_of(pb.FollowRequest.FromString(request).job).follow()
+        wanted = pb.FollowRequest.FromString(request)
+        log = self._desk_of(wanted.job, wanted.generation).follow()
         if context.add_callback(lambda: log.put(None)):  # a thread that waits for ever would hold up the process's end
             for entry in iter(log.get, None):
                 yield entry.SerializeToString()
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        session = self._opened(requests, context)
         try:
+            hello = pb.ToServer.FromString(next(requests)).hello
+            session = Session(self._desk_of(hello.job), hello, self._directory())
             if context.add_callback(session.end):
                 yield from session.run(requests)
         except Exception as error:
             if context.is_active():
                 self._failed(error, traceback.format_exc())
-
-    def _opened(self, requests: Iterator[bytes], context: Any) -> "Session":
-        """What cannot become a worker's session harms nobody but who asked for it."""
-        try:
-            hello = pb.ToServer.FromString(next(requests, b"")).hello
-            return Session(self._desk_of(hello.job), hello, self._directory())
-        except (ValueError, OSError, RuntimeError, DecodeError) as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise  # abort did
 
     def _directory(self) -> Path | None:
         return self._blobs.directory if isinstance(self._blobs, LocalBlobs) else None
@@ -103,9 +98,6 @@ class Session:
     """One worker's stream. Each of its messages has one answer."""
 
     def __init__(self, desk: AnyDesk, hello: pb.Hello, directory: Path | None) -> None:
-        lanes = desk.job.workers * desk.job.lanes
-        if hello.worker >= lanes:
-            raise ValueError(f"a worker's number must be below {lanes}. Received: {hello.worker}")
         self._desk, self._worker = desk, hello.worker
         self._layout = desk.job.layout
         self.shared = bool(hello.push_file) and directory is not None
@@ -127,6 +119,8 @@ class Session:
                 yield pb.ToWorker(staged=pb.Staged()).SerializeToString()
                 continue
             reply = self._replies.get()
+            while isinstance(reply, Send) and reply.pull < message.next.pull:  # for a session before this one
+                reply = self._replies.get()
             if reply is None:
                 return
             yield from self._answer(reply)
@@ -165,6 +159,7 @@ class Session:
         everything, self._loads = self._loads != self._desk.job.loads, self._desk.job.loads
         positions, tensors = placed(reply.sent, everything=everything)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
+        message.pull = reply.pull
         if self._outgoing is not None:
             self._outgoing.write(positions, tensors)
             yield pb.ToWorker(weights=message).SerializeToString()

@@ -1,11 +1,13 @@
 """A worker's side of its sessions: one Link per shard, and the Courier that keeps them in step."""
 
+import contextlib
 import queue
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
@@ -14,8 +16,12 @@ from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import Buffer, Layout, chunks, fill
 
+PATIENCE_S = 600.0  # for a server that is restored; the engine ends whoever waits in vain
+RETRY_S = 0.1
+ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 SESSION = "/nfdt.rpc.ParameterServer/Session"
 Tensor = Any
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -35,31 +41,54 @@ class Outgoing:
         return absent, positions, [*(g for _, g in present), *self.changes]
 
 
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """Raise Interrupted for whatever a stream's end looks like."""
+    try:
+        yield
+    except (grpc.RpcError, StopIteration) as error:
+        if isinstance(error, grpc.RpcError) and error.code() not in ENDED:
+            raise
+        raise Interrupted(f"the session with a server must last. Received: {error!r}") from None
+
+
+class Interrupted(Exception):
+    """A session has ended: its server died, or begins anew from a checkpoint."""
+
+
 class Link:
-    """One stream to one shard. A stream that breaks is opened again and the message repeated, once."""
+    """One stream to one shard. `say` and `open` raise Interrupted when it ends; `open` begins another."""
 
     def __init__(self, address: str, token: str, hello: pb.Hello, layout: Layout, directory: Path | None) -> None:
         self._channel = open_channel(address)
         self._token, self._hello, self._layout, self._directory = token, hello, layout, directory
         self.bytes_sent = self.bytes_received = 0
-        self._open()
+        self._call: Any = None
 
     def say(self, message: pb.ToServer, push: Outgoing | None = None) -> pb.ToWorker:
         """Send one message and return its answer; weights are then in `pulled`."""
-        try:
-            return self._say(message, push)
-        except grpc.RpcError:
-            self._open()
-            return self._say(message, push)
+        if self._call is None:
+            self.open()
+        with interrupted():
+            self._outbox.put(self._messages(message, push))
+            answer = pb.ToWorker.FromString(next(self._call))
+            if answer.HasField("weights"):
+                self._receive(answer.weights)
+            return answer
 
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
         """Tensors over the pull buffer, good until the next message."""
         return [self._incoming.tensors[position] for position in positions]
 
     def close(self) -> None:
-        self._outbox.put(None)
-        self._call.cancel()
+        if self._call is not None:
+            self._outbox.put(None)
+            self._call.cancel()
         self._channel.close()
+
+    def open(self) -> None:
+        with interrupted():
+            self._open()
 
     def _open(self) -> None:
         files = [self._directory / secrets.token_hex(8) for _ in range(2)] if self._directory else [None, None]
@@ -84,13 +113,6 @@ class Link:
     def _requests(outbox: "queue.SimpleQueue[Iterable[bytes] | None]") -> Iterator[bytes]:
         for messages in iter(outbox.get, None):
             yield from messages
-
-    def _say(self, message: pb.ToServer, push: Outgoing | None) -> pb.ToWorker:
-        self._outbox.put(self._messages(message, push))
-        answer = pb.ToWorker.FromString(next(self._call))
-        if answer.HasField("weights"):
-            self._receive(answer.weights)
-        return answer
 
     def _messages(self, message: pb.ToServer, push: Outgoing | None) -> Iterable[bytes]:
         if push is None:
@@ -117,32 +139,43 @@ class AnyLink(Protocol):
 
     def say(self, message: pb.ToServer, push: Outgoing | None = None) -> pb.ToWorker: ...
     def pulled(self, positions: Iterable[int]) -> list[Tensor]: ...
+    def open(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Courier:
-    """One lane's links. Followers hold a push before shard 0 hears of it; its answer says whether they answer."""
+    """One lane's links. Followers hold a push before shard 0 hears of it; its answer says whether they answer.
+
+    Where a session ends, all begin anew and the exchange is repeated whole: a server that had the push knows it by its
+    number, one that was restored to before it passes it over. Raises Interrupted after PATIENCE_S of that.
+    """
 
     def __init__(self, links: Sequence[AnyLink]) -> None:
         self._first, *self._followers = links
         self.links = links
         self._pushes = 0
+        self._whole = False  # every link is open
+        self._patiently(lambda: None)
 
     def ask(self) -> pb.ToWorker:
-        return self._complete(self._first.say(pb.ToServer(next=pb.Next())))
+        return self._patiently(lambda: self._complete(self._first.say(pb.ToServer(next=pb.Next()))))
 
     def end_of_data(self, batch: int) -> pb.ToWorker:
-        return self._complete(self._first.say(pb.ToServer(end=pb.EndOfData(batch=batch))))
+        end = pb.ToServer(end=pb.EndOfData(batch=batch))
+        return self._patiently(lambda: self._complete(self._first.say(end)))
 
     def push(self, message: pb.Push, parts: Sequence[Outgoing]) -> pb.ToWorker:
         """Push; the answer is the next pull's. `parts`: one per shard."""
         self._pushes += 1
         message.push = self._pushes
+        return self._patiently(lambda: self._complete(self._push(message, parts)))
+
+    def _push(self, message: pb.Push, parts: Sequence[Outgoing]) -> pb.ToWorker:
         for link, part in zip(self._followers, parts[1:], strict=True):
             staged = pb.ToServer(push=message)
             if not link.say(staged, part).HasField("staged"):
                 raise RuntimeError("a shard that follows must stage what it is sent")
-        return self._complete(self._first.say(pb.ToServer(push=message), parts[0]))
+        return self._first.say(pb.ToServer(push=message), parts[0])
 
     def pulled(self) -> list[tuple[list[int], list[Tensor]]]:
         """By shard: which variables the last answer held, and their values."""
@@ -154,11 +187,26 @@ class Courier:
         for link in self.links:
             link.close()
 
+    def _patiently(self, exchange: Callable[[], Answer]) -> Answer:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                for link in () if self._whole else self.links:
+                    link.open()
+                self._whole = True
+                return exchange()
+            except Interrupted:
+                if time.monotonic() > until:
+                    raise
+                self._whole = False
+                time.sleep(RETRY_S)
+
     def _complete(self, answer: pb.ToWorker) -> pb.ToWorker:
         if answer.HasField("weights"):
             self._positions = [list(answer.weights.positions)]
+            wanted = pb.ToServer(next=pb.Next(pull=answer.weights.pull))
             for link in self._followers:
-                self._positions.append(list(link.say(pb.ToServer(next=pb.Next())).weights.positions))
+                self._positions.append(list(link.say(wanted).weights.positions))
         return answer
 
 

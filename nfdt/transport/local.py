@@ -50,6 +50,9 @@ class LocalLink:
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
         return [self._pulled[position] for position in positions]
 
+    def open(self) -> None:
+        """Nothing is open, and nothing breaks."""
+
     def close(self) -> None:
         """Nothing is open."""
 

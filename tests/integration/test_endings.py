@@ -91,8 +91,12 @@ def test_a_killed_worker_is_named_with_signal_and_log(engine, training):
 
 def test_a_killed_command_leaves_nothing_running(engine, training):
     workers = members(training.pid, f"{engine}.worker")
+    everybody = psutil.Process(training.pid).children(recursive=True)
+    store = Path(workers[0].environ()["FDT_ENGINE"].removeprefix("unix:")).parent
+    assert store.is_dir()
     training.kill()
-    assert gone(workers, 10)
+    assert gone(everybody, 30)
+    assert not store.exists(), "with its sockets"
 
 
 def test_a_script_that_raises_shows_its_own_traceback(engine):

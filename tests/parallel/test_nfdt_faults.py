@@ -127,3 +127,13 @@ def test_with_no_replacement_left_the_others_go_on_down_to_min_np(engine):
     run.until("progress")
     os.kill(engine._crew.hub.attached["worker", 1].pid, signal.SIGKILL)
     assert "worker 1 was lost" in run.until("failed").message
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_killed_server_is_restored_and_every_sample_is_in_the_weights_once(engine, shard):
+    run = Run(engine, restarts="1", checkpoint_every="0.2")
+    run.epoch()
+    run.epoch(("server", shard))
+    assert [(fault.member, fault.action) for fault in run.faults] == [(f"server {shard}", "restored")]
+    run.epoch()
+    run.finish()

@@ -7,6 +7,7 @@ from fdt.blobs import LocalBlobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import (
+    Checkpoint,
     Command,
     Epoch,
     EpochEnd,
@@ -202,3 +203,50 @@ def test_a_worker_lost_before_the_job_came_is_replaced_with_the_job(tmp_path):
 def test_what_the_client_draws_is_gone_with_the_worker_that_had_it(room):
     room.client(setup=Setup(job=JobSpec(options={"restarts": "1"}, data={"feed": {"name": "x"}})))
     assert room.lose("worker", 1).events[0].HasField("failed")
+
+
+def test_servers_go_back_to_the_last_checkpoint_that_all_have_given(tmp_path):
+    room = Room(tmp_path, servers=2)
+    room.allow(restarts="3")
+    room.client(epoch=Epoch(epoch=0))
+    parts = [[room.put(1.0), room.put(2.0)], [room.put(3.0)], [room.put(4.0), room.put(5.0)]]
+
+    def give(shard, number, ref):
+        return room.say("server", shard, checkpoint=Checkpoint(number=number, epoch=0, running=True, state=ref)).drop
+
+    assert [give(0, 1, parts[0][0]), give(1, 1, parts[0][1]), give(0, 2, parts[1][0])] == [[], [], []]
+    outcome = room.lose("server", 1)
+    assert outcome.restart == [("server", 1)] and outcome.events[0].fault.action == "restored"
+    assert [c[2].setup.snapshot for c in outcome.commands] == parts[0], "half of the second was never there"
+    assert outcome.drop == parts[1], "and no epoch is asked for again: it runs"
+    assert give(0, 3, room.put(9.0)), "what shard 0 said before it went back"
+    for shard in (0, 1):
+        room.say("server", shard, ready=Ready())
+    assert [give(0, 2, parts[2][0]), give(1, 2, parts[2][1])] == [[], parts[0]]
+    assert room.coordinator.fail(Failed()).drop == parts[2]
+
+
+def test_servers_that_die_before_a_checkpoint_begin_at_the_beginning(room):
+    room.allow(restarts="2")
+    assert [c[2].WhichOneof("kind") for c in room.lose("server", 0).commands] == ["setup"]
+    room.say("server", 0, ready=Ready())
+    room.client(epoch=Epoch(epoch=0))
+    assert [c[2].WhichOneof("kind") for c in room.lose("server", 0).commands] == ["setup", "epoch"]
+    assert room.lose("server", 0).events[0].HasField("failed"), "there are two replacements only"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"restarts": "1", "checkpoint_every": "0"}, {"restarts": "1", "overlap_epochs": "1"}]
+)
+def test_a_lost_server_is_the_end_where_nobody_can_go_back(room, options):
+    room.allow(**options)
+    assert room.lose("server", 0).events[0].HasField("failed")
+
+
+def test_an_epoch_that_is_told_again_is_not_given_again(room):
+    room.client(epoch=Epoch(epoch=0))
+    for member in room.members:
+        room.end(*member)
+    again = room.put(1.0)
+    outcome = room.say("worker", 0, epoch_end=EpochEnd(epoch=0, metrics=again))
+    assert (outcome.events, outcome.drop) == ([], [again])

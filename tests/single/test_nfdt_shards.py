@@ -3,7 +3,6 @@
 import contextlib
 import threading
 
-import grpc
 import keras
 import numpy as np
 import pytest
@@ -217,15 +216,15 @@ def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
     courier = made.courier()
     batch = courier.ask().weights.batches
     link = courier.links[0]
-    say = link._say
+    say = link.say
 
     def say_and_break(message, push):
         say(message, push)
-        link._say = say
+        link.say = say
         link._call.cancel()
         return say(message, push)  # on the broken stream: the answer was lost
 
-    link._say = say_and_break
+    link.say = say_and_break
     answer = courier.push(pb.Push(batches=batch, samples=1), parts(made, 0))
     assert answer.HasField("weights")
     assert made.desks[0].policy.core.version == 1
@@ -270,32 +269,40 @@ def test_what_cannot_be_split_is_refused(optimizer):
         own(trainable, 0, 2)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        b"\xff\xff\xff",
-        b"",
-        pb.ToServer(next=pb.Next()).SerializeToString(),
-        pb.ToServer(hello=pb.Hello(job="j", worker=1)).SerializeToString(),
-        pb.ToServer(hello=pb.Hello(job="j", worker=2**32 - 1)).SerializeToString(),
-        pb.ToServer(hello=pb.Hello(job="j", push_file="../../etc/passwd", pull_file="x")).SerializeToString(),
-        pb.ToServer(hello=pb.Hello(job="j", push_file="nothing", pull_file="nothing")).SerializeToString(),
-    ],
-)
-def test_what_cannot_be_a_session_is_refused_and_harms_nobody(cluster, first, monkeypatch):
-    """`_failed` of the cluster would raise, and the job would end."""
-    monkeypatch.setattr("nfdt.server.service.SETUP_S", 0.1)  # a job's name that is none is waited for
-    served = cluster(make_model(keras.optimizers.SGD(0.1)))
-    courier = served.courier()
-    with open_channel(served.addresses[0]) as channel:
-        call = channel.stream_stream("/nfdt.rpc.ParameterServer/Session")
-        metadata = (("authorization", f"Bearer {served.token}"),)
-        with pytest.raises(grpc.RpcError) as refused:
-            list(call(iter([first]), metadata=metadata, timeout=60))
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        with pytest.raises(grpc.RpcError) as refused:
-            list(call(iter([first]), timeout=60))
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    served.start(0)
-    assert courier.ask().HasField("weights"), "the worker goes on"
+@pytest.mark.parametrize("rule", ["ddc_asgd", "dc_asgd_a", "ssgd"])
+def test_a_checkpoint_restores_all_that_decides(cluster, rule):
+    """Saved in the midst of an epoch, then restored into a new desk: it goes on as the first one does."""
+
+    def push(made, courier, number):
+        batches = courier.ask().weights.batches
+        courier.push(pb.Push(batches=batches, samples=1), parts(made, number))
+
+    made = cluster(make_model(keras.optimizers.Adam(0.1)), workers=2, rule=rule, steps=6, restarts="1")
+    made.start(0)
+    courier = made.courier()
+    push(made, courier, 1)
+    made.desks[0].checkpoint()
+    saved = made.events.pop().checkpoint
+    assert (saved.number, saved.epoch, saved.running) == (1, 0, True)
+    push(made, courier, 2)
+    before, first = made.desks[0].job.trainable.model_arrays(), made.desks[0]
+    first.close()
+    made.desks = [made._desk(0, 1, 2)]
+    made.desks[0].restore(saved.state)
+    push(made, courier, 2)  # by a session that ended with the first desk, and begins anew
+    for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
+        np.testing.assert_allclose(now, was, rtol=1e-6)
+    assert made.desks[0].policy.epoch.ledger.done == 2
     courier.close()
+
+
+def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsys):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), restarts="1")
+    made.start(0)
+
+    def full(arrays):
+        raise UserError("/dev/shm must have room for 10 bytes more. Received: no space left on device")
+
+    monkeypatch.setattr(made.blobs, "put_arrays", full)
+    made.desks[0].checkpoint()
+    assert not made.events and "no checkpoint: /dev/shm must have room" in capsys.readouterr().err

@@ -106,7 +106,7 @@ class LocalBlobs:
         try:
             with open(self.directory / _checked(ref.id), "rb") as file:
                 return memoryview(mmap.mmap(file.fileno(), ref.nbytes, prot=mmap.PROT_READ))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # not there, or not as large as that
             raise KeyError(ref.id) from None
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:

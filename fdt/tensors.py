@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import ml_dtypes
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from fdt.rpc.tensor_pb2 import TensorSpec, TensorTable
 
@@ -19,6 +20,11 @@ Buffer = bytes | bytearray | memoryview
 Array = np.ndarray  # of any shape and dtype
 
 ALIGNMENT = 64
+NUMBERS = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+    *(name for name, kind in vars(ml_dtypes).items() if isinstance(kind, type) and issubclass(kind, np.generic)),
+}
 _LENGTH = struct.Struct("<Q")
 
 
@@ -55,7 +61,10 @@ def unpack(data: Buffer) -> list[Array]:
     (length,) = _LENGTH.unpack_from(view)
     if length > len(view) - _LENGTH.size:
         raise ValueError(f"the table is longer than the bytes. Received: {length} of {len(view)} bytes")
-    table = TensorTable.FromString(bytes(view[_LENGTH.size : _LENGTH.size + length]))
+    try:
+        table = TensorTable.FromString(bytes(view[_LENGTH.size : _LENGTH.size + length]))
+    except DecodeError as error:
+        raise ValueError(f"packed arrays begin with a table of them. Received: {error}") from None
     body = view[_aligned(_LENGTH.size + length) :]
     return [_view(spec, body) for spec in table.tensors]
 
@@ -64,17 +73,18 @@ def _view(spec: TensorSpec, body: memoryview) -> Array:
     end = spec.offset + spec.nbytes
     if end > len(body):
         raise ValueError(f"an array ends behind the bytes. Received: end {end} of {len(body)} bytes")
-    raw = body[spec.offset : end]
+    raw, shape = body[spec.offset : end], tuple(spec.shape)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"a shape must hold no negative number. Received: {shape}")
     if spec.dtype == "string":
-        return _strings(raw, tuple(spec.shape))
-    return np.frombuffer(raw, dtype=_dtype(spec.dtype)).reshape(tuple(spec.shape))
+        return _strings(raw, shape)
+    return np.frombuffer(raw, dtype=_dtype(spec.dtype)).reshape(shape)
 
 
 def _dtype(name: str) -> np.dtype:
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise ValueError(f"a tensor's dtype must be a NumPy number or string. Received: {name!r}") from None
+    if name not in NUMBERS:
+        raise ValueError(f"a tensor's dtype must be a NumPy number or string. Received: {name!r}")
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _plain(array: Array) -> tuple[str, tuple[int, ...], Array]:
@@ -88,12 +98,14 @@ def _plain(array: Array) -> tuple[str, tuple[int, ...], Array]:
 
 
 def _strings(raw: memoryview, shape: tuple[int, ...]) -> Array:
-    (count,) = _LENGTH.unpack_from(raw)
-    if (count + 1) * 8 > len(raw):
-        raise ValueError(f"a string array is cut short. Received: {count} strings in {len(raw)} bytes")
-    lengths = np.frombuffer(raw[8 : 8 + 8 * count], np.uint64).tolist()
-    out = np.empty(count, object)
+    count = _LENGTH.unpack_from(raw)[0] if len(raw) >= _LENGTH.size else 0
     position = 8 + 8 * count
+    if position > len(raw):
+        raise ValueError(f"a string array is cut short. Received: {count} strings in {len(raw)} bytes")
+    lengths = np.frombuffer(raw[8:position], np.uint64).tolist()
+    if position + sum(lengths) > len(raw):
+        raise ValueError(f"a string array is cut short. Received: {sum(lengths)} characters in {len(raw)} bytes")
+    out = np.empty(count, object)
     for index, length in enumerate(lengths):
         out[index] = bytes(raw[position : position + length])
         position += length

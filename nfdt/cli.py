@@ -193,6 +193,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim.replica import command as replicas
     from nfdt.replica.make import make_rank
+    from nfdt.replica.rules import checked
 
     given["rule"] = checked_rule(given)
     if given["checkpoint_every"] and given["restarts"] is None:
@@ -205,6 +206,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", *HOST_OPTIONS)
     if replicas.wanted(script, given, of_fit):
+        if given["rule"]:
+            checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
 

@@ -26,7 +26,9 @@ class EchoDesk:
 
     def __init__(self, count: int, size: int) -> None:
         layout = Layout([((size,), "float32")] * count, [], [])
-        self.job: Any = SimpleNamespace(spec=SimpleNamespace(id="benchmark"), layout=layout, loads=0)
+        self.job: Any = SimpleNamespace(
+            spec=SimpleNamespace(id="benchmark"), layout=layout, loads=0, workers=1, lanes=1
+        )
         self._sent = Sent([tf.fill([size], float(i)) for i in range(count)], [], [], ())
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

@@ -6,7 +6,6 @@ Replicas run the same lines; they stay together only while they branch alike.
 import builtins
 import contextlib
 import functools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import wrapt
 
 from client_shim.replica.replacing import replace
-from client_shim.replica.steps import of_script, where
+from client_shim.replica.steps import by_script, where
 from client_shim.seeding import seed_all
 from fdt.service.meeting import Meeting
 
@@ -40,7 +39,7 @@ def agreed(meeting: Meeting, seed: int, *, clocks: bool = True) -> Iterator[None
 def _clock(meeting: Meeting, original: Callable[[], float], name: str) -> float:
     """Rank 0's clock, where the script itself reads it; libraries have their own."""
     now = original()
-    if of_script(sys._getframe(1).f_code.co_filename):
+    if by_script():
         return float(meeting.same(name, now, where))
     return now
 

@@ -5,7 +5,7 @@ gradients, or trains batch by batch, in code of its own.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,10 @@ def capture_of(script: str, chosen: str | None = None) -> str:
 def look(script: str) -> list[Finding]:
     """Every training call of the script and of the modules beside it, in order."""
     found: list[Finding] = []
-    for path, tree in _sources(Path(script)):
-        found += _of_module(path, tree)
+    sources = list(_sources(Path(script)))
+    classes = _classes(tree for _, tree in sources)
+    for path, tree in sources:
+        found += _of_module(path, tree, classes)
     return found
 
 
@@ -74,8 +76,10 @@ def refuse_sessions(script: str) -> None:
 def refuse_own_updates(script: str) -> None:
     """Raises UserError where the script moves its weights by hand: no rank would hear of the others' gradients."""
     taken, moved, applied = False, "", False
-    for path, tree in _sources(Path(script)):
-        for call, _, bases in _calls(tree, "", ()):
+    sources = list(_sources(Path(script)))
+    classes = _classes(tree for _, tree in sources)
+    for path, tree in sources:
+        for call, _, bases in _calls(tree, "", (), classes):
             name = _name(call.func)
             taken |= name == "GradientTape" and not any(base.endswith(_OF_KERAS) for base in bases)
             applied |= applies(call) or name in ("fit", BATCHWISE)
@@ -94,9 +98,9 @@ def _is_session(function: ast.AST) -> bool:
     return isinstance(function, ast.Attribute) and function.attr in _SESSIONS and root.startswith(("tf", "tensorflow"))
 
 
-def _of_module(path: Path, tree: ast.Module) -> Iterator[Finding]:
+def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.ClassDef]]) -> Iterator[Finding]:
     modules = _modules(tree)
-    for call, function, bases in _calls(tree, "", ()):
+    for call, function, bases in _calls(tree, "", (), classes):
         name = _name(call.func)
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in modules:
             continue  # a function of a module: scipy.optimize's minimize
@@ -107,7 +111,7 @@ def _of_module(path: Path, tree: ast.Module) -> Iterator[Finding]:
                 str(path), call.lineno, "replica", f"{name}: every rank runs the script on its part of each batch"
             )
         elif applies(call):
-            owned = any(base.endswith(_OF_KERAS) for base in bases)
+            owned = any(base.endswith(_OF_KERAS) for base in bases) or (function == "train_step" and bool(bases))
             yield _applying(str(path), call.lineno, name, function, owned)
 
 
@@ -127,11 +131,9 @@ def _modules(tree: ast.Module) -> set[str]:
 
 
 def _calls(
-    node: ast.AST, function: str, bases: tuple[str, ...], classes: Mapping[str, ast.ClassDef] | None = None
+    node: ast.AST, function: str, bases: tuple[str, ...], classes: Mapping[str, list[ast.ClassDef]]
 ) -> Iterator[tuple[ast.Call, str, tuple[str, ...]]]:
-    """Every call, the function it stands in, and the bases of the class around, theirs within the module included."""
-    if classes is None:
-        classes = {found.name: found for found in ast.walk(node) if isinstance(found, ast.ClassDef)}
+    """Every call, the function it stands in, and the bases of the class around, theirs included."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
             yield child, function, bases
@@ -143,11 +145,24 @@ def _calls(
             yield from _calls(child, function, bases, classes)
 
 
-def _bases(of: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> tuple[str, ...]:
-    found, waiting = [], [of]
+def _classes(trees: Iterable[ast.Module]) -> Mapping[str, list[ast.ClassDef]]:
+    """The classes of all modules by name, and by what an import calls them."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    found: dict[str, list[ast.ClassDef]] = {}
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            found.setdefault(node.name, []).append(node)
+    renamed = [a for node in nodes if isinstance(node, ast.ImportFrom) for a in node.names if a.asname]
+    return found | {a.asname: found[a.name] for a in renamed if a.asname and a.name in found}
+
+
+def _bases(of: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> tuple[str, ...]:
+    found: list[str] = []
+    waiting = [of]
     while waiting:
         names = [ast.unparse(base) for base in waiting.pop().bases]
-        waiting += [classes[name] for name in names if name in classes and name not in found]
+        new = [name for name in names if name not in found]
+        waiting += [kind for name in new for kind in classes.get(name.rpartition(".")[2], ())]
         found += names
     return tuple(found)
 

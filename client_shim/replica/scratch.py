@@ -29,6 +29,7 @@ _READS = ("stat", "lstat", "access")
 _LISTS = ("listdir", "scandir")
 # TensorFlow's own ways to files: (module, owner, function, position of the path, does it write?)
 _FILE_IO, _CHECKPOINT = "tensorflow.python.lib.io.file_io", "tensorflow.python.checkpoint.checkpoint"
+_DATA = "tensorflow.python.data.ops."
 _LIBRARIES = (
     (_FILE_IO, "", "recursive_create_dir_v2", 0, True),
     (_FILE_IO, "", "create_dir_v2", 0, True),
@@ -45,9 +46,22 @@ _LIBRARIES = (
     ("tensorflow.python.ops.summary_ops_v2", "", "create_file_writer_v2", 0, True),
     ("tensorflow.python.saved_model.save", "", "save_and_return_nodes", 1, True),
     ("tensorflow.python.saved_model.load", "", "load_partial", 0, False),
+    # and those that open files in C++
+    ("tensorflow.python.ops.gen_io_ops", "", "write_file", 0, True),
+    ("tensorflow.python.ops.gen_io_ops", "", "read_file", 0, False),
+    ("tensorflow.python.lib.io.tf_record", "TFRecordWriter", "__init__", 1, True),
+    (_DATA + "dataset_ops", "DatasetV2", "cache", 1, True),
+    (_DATA + "dataset_ops", "DatasetV2", "save", 1, True),
+    (_DATA + "dataset_ops", "DatasetV2", "load", 0, False),
+    (_DATA + "readers", "TFRecordDatasetV2", "__init__", 1, False),
+    (_DATA + "readers", "TextLineDatasetV2", "__init__", 1, False),
+    ("tensorflow.python.training.saver", "Saver", "save", 2, True),
+    ("tensorflow.python.training.saver", "Saver", "restore", 2, False),
+    ("tensorflow.python.summary.writer.writer", "FileWriter", "__init__", 1, True),
 )
 _OPENING = {_FILE_IO: "FileIO", "h5py": "File"}  # classes made of (name, mode)
-_NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", "name", "filename"))  # as keywords
+# as keywords
+_NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", "filename", "filenames"))
 
 
 class Scratch:
@@ -115,7 +129,7 @@ def _makedirs(path: str) -> None:
 
 
 def _is_path(path: Any) -> bool:
-    return isinstance(path, (str, bytes, os.PathLike))
+    return isinstance(path, (str, bytes, os.PathLike)) and path not in ("", b"")
 
 
 @contextlib.contextmanager
@@ -192,11 +206,20 @@ def _mapped(original: Any, mapping: Callable[[Any], Any], places: tuple[int, ...
     def call(*args: Any, **kwargs: Any) -> Any:
         if any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
             return original(*args, **kwargs)
-        args = tuple(mapping(a) if i in places else a for i, a in enumerate(args))
-        kwargs = {key: mapping(value) if key in _NAMES else value for key, value in kwargs.items()}
+        args = tuple(_each(mapping, a) if i in places else a for i, a in enumerate(args))
+        kwargs = {key: _each(mapping, value) if key in _NAMES else value for key, value in kwargs.items()}
         return original(*args, **kwargs)
 
     return call
+
+
+def _each(mapping: Callable[[Any], Any], paths: Any) -> Any:
+    """Of one path or a list of them, which TensorFlow takes as eager tensors, too."""
+    if isinstance(paths, (list, tuple)):
+        return [_each(mapping, path) for path in paths]
+    if hasattr(paths, "numpy") and hasattr(paths, "dtype"):
+        return _each(mapping, paths.numpy().tolist() if paths.shape.rank else paths.numpy())
+    return mapping(paths)
 
 
 def _patch(

@@ -12,6 +12,7 @@ import linecache
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,12 @@ class Site:
 def of_script(path: str) -> bool:
     """Does this file belong to the script: neither ours, nor a library's, nor generated?"""
     return not path.startswith(("<", *_OURS, *_LIBRARIES)) and "__autograph_generated" not in path
+
+
+def by_script() -> bool:
+    """Does the script itself call our caller? In the thread that runs it: those that make data go at their own pace."""
+    caller = sys._getframe(2).f_code.co_filename
+    return of_script(caller) and threading.current_thread() is threading.main_thread()
 
 
 def script_frames() -> Iterator[FrameType]:

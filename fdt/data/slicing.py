@@ -35,8 +35,8 @@ def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, A
 
 
 def rows(batch: Batch) -> Any:
-    """Samples of a batch: the rows of its first tensor."""
-    first = next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None)
+    """Samples of a batch: the rows of its first tensor that is no scalar (the index that `enumerate` puts first)."""
+    first = next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None and leaf.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows(tf.int32)
     if isinstance(first, tf.SparseTensor):

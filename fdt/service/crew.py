@@ -109,6 +109,7 @@ class Crew:
         identity: Identity | None = None,
     ) -> None:
         self.hub = Hub(engine, run_dir, blobs, identity)
+        self.hub.members = {task.role: task.count for _, task in launches}
         self._identity = identity
         self._run_dir, self._blobs, self._launches = run_dir, blobs, launches
         self._workers = 0  # how many, where a job goes on with fewer than began

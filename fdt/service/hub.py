@@ -5,7 +5,7 @@ Members may attach late (TensorFlow takes seconds to import): commands wait in t
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,8 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         self._engine, self._blobs = engine, blobs
         self._nonce = blobs.put(b"hub").id
         self._outboxes: dict[tuple[str, int], Outbox] = {}
+        self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose member has attached
+        self.members: Mapping[str, int] = {}  # by role, how many may attach
         self._lock = threading.Lock()
         self._leaving = False
         self.crew = 0  # how often all members were forgotten
@@ -114,22 +116,39 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         )
 
     def Attach(self, request_iterator: Iterator[Event], context: grpc.ServicerContext) -> Iterator[Command]:
-        attached = next(request_iterator).attached
+        first = next(request_iterator, Event())
+        attached = first.attached
         role, rank = attached.role, attached.rank
-        outbox = self._outbox(role, rank)
+        outbox = self._claimed(role, rank) if first.HasField("attached") else None
+        if outbox is None:
+            said = f"a member attaches once, by a role and rank of this engine's. Received: {role} {rank}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
+        assert outbox is not None  # abort raised
         self.attached[role, rank] = attached
         crew = self.crew
         context.add_callback(lambda: self._ended(role, rank, outbox, crew))
-        threading.Thread(target=self._read, args=(role, rank, request_iterator, crew), daemon=True).start()
+        threading.Thread(target=self._read, args=(role, rank, request_iterator, outbox, crew), daemon=True).start()
         yield from iter(outbox.get, None)
 
-    def _read(self, role: str, rank: int, events: Iterator[Event], crew: int) -> None:
+    def _read(self, role: str, rank: int, events: Iterator[Event], outbox: Outbox, crew: int) -> None:
         try:
             for event in events:
                 event.rank = rank
                 self.inbox.put(Arrival(role, rank, event, crew))
         except Exception:  # the stream broke: _ended says so
             pass
+        outbox.put(None)  # who says nothing more is not there, even where the stream is
+
+    def _claimed(self, role: str, rank: int) -> Outbox | None:
+        """The outbox of a member that nobody else has claimed."""
+        if rank >= self.members.get(role, 0):
+            return None
+        outbox = self._outbox(role, rank)
+        with self._lock:
+            if self._claims.get((role, rank)) is outbox:
+                return None
+            self._claims[role, rank] = outbox
+        return outbox
 
     def _ended(self, role: str, rank: int, outbox: Outbox, crew: int) -> None:
         outbox.put(None)

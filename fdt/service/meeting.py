@@ -22,7 +22,7 @@ Where = Callable[[], str]  # the script's file and line, for errors
 
 ADDRESS = "meeting.sock"
 INLINE_BYTES = 32 * 1024  # what is larger lies in a mapped file
-ENDED_WELL = "exit code 0"
+FAILED = "exit code 1"  # an exception of the script's; other codes are its own to choose
 LEFT_ALONE = 70  # exit code; nobody is left to read it
 
 
@@ -92,7 +92,7 @@ class Host:
         heard = []
         for rank, line in self._everybody().items():
             header, data = self._hear(rank, line, self._check)
-            if header["what"] == "end" and self.serve is not None and header["value"]["how"] == ENDED_WELL:
+            if header["what"] == "end" and self.serve is not None and _as_it_chose(header["value"]["how"]):
                 self.left[rank] = header["value"]
             elif header["what"] != wanted:
                 raise self._failed(_elsewhere(rank, header, f"rank 0 is at {where()} for {_named(wanted)}"))
@@ -223,6 +223,10 @@ def _unpacked(header: dict[str, Any], data: bytes, slot: Slot) -> Vector:
     if header["count"] * dtype.itemsize <= INLINE_BYTES:
         return np.frombuffer(data, dtype)
     return np.array(slot.read(np.empty(header["count"], dtype)))
+
+
+def _as_it_chose(how: str) -> bool:
+    return how.startswith("exit code ") and how != FAILED
 
 
 def _elsewhere(rank: int, header: dict[str, Any], mine: str) -> str:

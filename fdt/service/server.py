@@ -13,6 +13,7 @@ from fdt.rpc.session_pb2 import Command, Event, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.blobs import BlobServicer
 from fdt.service.engine import Engine
+from fdt.service.order import Orderly
 from fdt.service.tls import Identity
 from fdt.service.transport import bind, new_server
 
@@ -74,11 +75,15 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
     def _train(self, commands: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
         if self._one_at_a_time.locked():
             yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
-        first = list(itertools.islice(commands, 1))  # who says nothing must not keep the others waiting
+        ordered = Orderly(commands)
+        rest = iter(ordered)
+        first = list(itertools.islice(rest, 1))  # who says nothing must not keep the others waiting
         with self._turn(context) as ours:
             if ours and first:
                 self._engine.start()
-                yield from self._engine.train(itertools.chain(first, commands))
+                yield from self._engine.train(itertools.chain(first, rest))
+        if ordered.fault:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, ordered.fault)
 
     @contextlib.contextmanager
     def _turn(self, context: grpc.ServicerContext) -> Iterator[bool]:

@@ -9,6 +9,7 @@ import grpc
 from fdt.errors import UsageError, UserError
 from fdt.service import tls
 from fdt.service.auth import RequireToken
+from fdt.service.malformed import RefuseMalformed
 from fdt.service.tls import Identity
 
 # A stream holds a thread as long as it lives: two per member, two per client.
@@ -46,7 +47,12 @@ def new_server(token: str, identity: Identity | None = None) -> grpc.Server:
     """A server that refuses calls without `token`. `identity`: it is for other hosts too."""
     pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
     options = OPTIONS if identity is None else OPTIONS + PINGS
-    return grpc.server(pool, interceptors=[RequireToken(token)], options=options, maximum_concurrent_rpcs=MAX_STREAMS)
+    return grpc.server(
+        pool,
+        interceptors=[RequireToken(token), RefuseMalformed()],
+        options=options,
+        maximum_concurrent_rpcs=MAX_STREAMS,
+    )
 
 
 def bind(server: grpc.Server, address: str, identity: Identity | None = None) -> str:

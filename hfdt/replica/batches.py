@@ -53,6 +53,7 @@ def is_array(leaf: Any) -> bool:
 
 
 def has_batches(element: Any) -> bool:
-    """Does a dataset yield batches, not single values?"""
+    """Does a dataset yield batches, not single values? An index in front is `enumerate`'s."""
     leaves = [leaf for leaf in tf.nest.flatten(element) if tf.is_tensor(leaf)]
-    return bool(leaves) and leaves[0].shape.rank != 0
+    first = next((leaf for leaf in leaves if leaf.shape.rank != 0 or leaf.dtype != tf.int64), None)
+    return first is not None and first.shape.rank != 0

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from client_shim.replica.steps import of_script
 from fdt.patches import Patch
+from hfdt.replica import kinds
 from hfdt.replica.places import Places
 from hfdt.replica.probe import Trials
 
@@ -52,7 +53,10 @@ class Rows:
         if trying:
             return whole[slice(*self._trials.rows)]
         low, high = (self.largest * part // self._ranks for part in (self._rank, self._rank + 1))
-        return whole[low : max(high, low + 1)]
+        part = whole[low : max(high, low + 1)]
+        if tf.executing_eagerly():
+            kinds.enter(part, (high - low, self.largest))
+        return part
 
 
 def _rows_are(shape: Any, rows: int) -> bool:

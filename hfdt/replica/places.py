@@ -17,6 +17,7 @@ import tensorflow as tf
 from client_shim.replica.steps import Site
 from fdt.patches import Patch, patched
 from hfdt import step as steps
+from hfdt.replica import kinds
 from hfdt.replica.batches import Share
 from hfdt.step import Reading, Step, Tensor, Terms
 
@@ -35,6 +36,12 @@ class ReplicaStep(Step):
         if self.reading is Reading.STEP_SUM:
             return tf.cast(self.mine > 0, dtype)
         return self.share(dtype)
+
+    def over_share(self, value: Tensor) -> Tensor:
+        """As every step's. What is corrected so is to be weighed by share, as a mean is."""
+        corrected = super().over_share(value)
+        kinds.become_mean(corrected)
+        return corrected
 
 
 class _Here(threading.local):

@@ -13,6 +13,7 @@ from tensorflow.python.eager.polymorphic_function import function_context, polym
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
+from client_shim.replica.reads import agreed_reads
 from client_shim.replica.steps import function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
@@ -21,7 +22,7 @@ from hfdt import batchnorm, losses, metrics, rulebook
 from hfdt import step as steps
 from hfdt.comm.replicas import ReplicaComm
 from hfdt.exchange import Exchange
-from hfdt.replica import batches
+from hfdt.replica import batches, kinds
 from hfdt.replica.batches import Share
 from hfdt.replica.constants import Rows
 from hfdt.replica.make import step_rule
@@ -97,7 +98,8 @@ class Rank:
         with (
             self.places.installed(),
             patched(patches),
-            self._reads.installed(),
+            agreed_reads(self._reads.agreed),
+            kinds.followed(),
             _entry(loops, dataset_ops.DatasetV2, in_graph),
         ):
             try:
@@ -117,6 +119,7 @@ class Rank:
         part, share = batches.cut_element(element, self.comm.rank, self.comm.size)
         self.places.part_of_loop(site, share)
         share_now = self.places.share_now()
+        kinds.enter(part, share_now)
         self.rows.given(site, share_now[1])
         self._count(share_now)
         return part
@@ -219,7 +222,7 @@ class Rank:
         step.applies += 1
         self._applying = True
         try:
-            with steps.entered(step):
+            with steps.entered(step), kinds.unfollowed():
                 return self._exchange.apply(apply, gradients, variables)
         finally:
             self._applying = False

@@ -6,25 +6,27 @@
   stays, else it is averaged; a truth is rank 0's.
 """
 
-import contextlib
 import ctypes
-import functools
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
-from client_shim.replica.steps import of_script
+from client_shim.replica.steps import where
+from fdt.errors import CaptureError
 from hfdt import step as steps
+from hfdt.replica import kinds
 from hfdt.replica.batches import is_scalar
+from hfdt.replica.kinds import Kind
 from hfdt.replica.places import Places, ReplicaStep
 from hfdt.replica.probe import Found
 from hfdt.step import Reading, Tensor
 
 Number = Any
+BOTH = (
+    "an eager loss must be a mean or a sum over the batch's samples. Received: one plus the other, differentiated at "
+    "{where}; take both means (or sums), or put the step into a tf.function"
+)
 
 
 def whole_output(output: Any, step: ReplicaStep, mine: int, total: int, found: Found) -> Any:
@@ -51,16 +53,30 @@ def whole_output(output: Any, step: ReplicaStep, mine: int, total: int, found: F
 
 def take_gradient(original: Any, tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of GradientTape.gradient: notes how the target is read, and makes a scalar loss global."""
-    gradient = original(tape, target, *args, **kwargs)
+    with kinds.unfollowed():
+        gradient = original(tape, target, *args, **kwargs)
     step = steps.current()
     if not isinstance(step, ReplicaStep) or not tf.is_tensor(target):
         return gradient
     step.reading = Reading.STEP_SUM if target.shape.rank else step.default
     if tf.executing_eagerly() and is_scalar(target):
-        with steps.entered(None):
-            (whole,) = step.sum([step.weigh(target, step.weight(target.dtype))], "loss")
-        _overwrite(target, whole)
+        with steps.entered(None), kinds.unfollowed():
+            _make_global(target, step)
     return gradient
+
+
+def _make_global(loss: Any, step: ReplicaStep) -> None:
+    """Find out how an eager loss is to be read, and give it the value that the whole batch has."""
+    mark = kinds.mark_of(loss)
+    if mark is not None and mark.kind is Kind.BOTH:
+        raise CaptureError(BOTH.format(where=where()))
+    is_sum = mark is not None and mark.kind is Kind.SUM
+    add, part = (step.weigh(loss, w) for w in (tf.cast(step.mine > 0, loss.dtype), step.share(loss.dtype)))
+    added, averaged, sums = tf.unstack(step.sum([tf.stack([add, part, tf.cast(is_sum, loss.dtype)])], "loss")[0])
+    if sums > 0:
+        step.reading = Reading.STEP_SUM
+    _overwrite(loss, added if step.reading is Reading.STEP_SUM else averaged)
+    kinds.forget(loss)
 
 
 def average_loss(original: Any, per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
@@ -71,47 +87,26 @@ def average_loss(original: Any, per_example_loss: Any, sample_weight: Any = None
 
 
 class Reads:
-    """Replaces what turns a tensor into a Python number."""
-
-    METHODS = ("numpy", "__float__", "__int__", "__bool__", "__format__", "__str__", "__array__")
+    """What the script gets of a number that it reads."""
 
     def __init__(self, places: Places, comm: Any) -> None:
         self._places, self._comm = places, comm
-        self._busy = False
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for name in self.METHODS:
-                original = getattr(ops._EagerTensorBase, name)
-                stack.callback(setattr, ops._EagerTensorBase, name, original)
-                setattr(ops._EagerTensorBase, name, self._reading(original))
-            yield
-
-    def _reading(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._busy or not of_script(sys._getframe(1).f_code.co_filename) or not _is_number(tensor):
-                return original(tensor, *args, **kwargs)
-            self._busy = True
-            try:
-                divided = self._places.divided()
-                with steps.entered(None):
-                    agreed = self._agreed(tensor, divided)
-            finally:
-                self._busy = False
-            return original(agreed, *args, **kwargs)
-
-        return read
-
-    def _agreed(self, tensor: Any, divided: bool) -> Any:
-        place = tf.one_hot(self._comm.rank, self._comm.size, dtype=tf.float64)
-        share = self._places.share_now() if divided else (1, self._comm.size)
-        mine = tf.stack([tf.cast(tensor, tf.float64), tf.constant(share[0] / share[1], tf.float64)])
-        values, shares = self._comm.sum([mine[:, None] * place[None, :]], "hfdt.read")[0].numpy()
-        if np.all(values == values[0]) or np.all(np.isnan(values)):
-            return tensor
-        return tf.cast(tf.constant(agree(values, shares, tensor.dtype, divided=divided), tf.float64), tensor.dtype)
+    def agreed(self, tensor: Any) -> Any:
+        """`tensor`, a number, with a value that all ranks have."""
+        divided, mark = self._places.divided(), kinds.mark_of(tensor)
+        with steps.entered(None):
+            share = mark.share if mark else self._places.share_now() if divided else (1, self._comm.size)
+            adds = mark is not None and mark.kind is Kind.SUM and not tensor.dtype.is_bool
+            place = tf.one_hot(self._comm.rank, self._comm.size, dtype=tf.float64)
+            mine = tf.stack([tf.cast(tensor, tf.float64), *tf.constant([share[0] / share[1], adds], tf.float64)])
+            values, shares, sums = self._comm.sum([mine[:, None] * place[None, :]], "hfdt.read")[0].numpy()
+            if np.any(sums):
+                return tf.cast(tf.constant(np.sum(values[shares > 0])), tensor.dtype)
+            if np.all(values == values[0]) or np.all(np.isnan(values)):
+                return tensor
+            number = agree(values, shares, tensor.dtype, divided=divided and mark is None)
+            return tf.cast(tf.constant(number, tf.float64), tensor.dtype)
 
 
 def agree(values: Any, shares: Any, dtype: Any, *, divided: bool) -> Number:
@@ -121,11 +116,6 @@ def agree(values: Any, shares: Any, dtype: Any, *, divided: bool) -> Number:
     if dtype.is_integer:
         return values.sum() if divided else values[0]  # a count of a part
     return float(np.sum(values * shares))
-
-
-def _is_number(tensor: Any) -> bool:
-    kinds = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
-    return bool(kinds and tensor.shape.rank == 0)
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:

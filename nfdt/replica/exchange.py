@@ -14,44 +14,15 @@ import tensorflow as tf
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
-from nfdt.rule import Hyper, Push, Rule, State, Update
+from nfdt.momentum import clipped, is_sgd, momentum_of, off
+from nfdt.replica.rules import HELD, Arithmetic, form_of
+from nfdt.rule import Rule
 from nfdt.server.core import Core, Gradient
-from nfdt.variables import is_loss_scaled
+from nfdt.variables import current_rate, is_loss_scaled, scaled_rate
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
 Poll = Callable[[int], list[Pushed]]  # the pushes that have come for an optimizer
-
-
-class _Applier:
-    """A rule's arithmetic on NumPy; `update` is what the optimizer is to be given next."""
-
-    def __init__(self, params: list[Any]) -> None:
-        self.params = self.update = self._before = params
-
-    def init(self, rule: Rule, workers: int) -> tuple[State, State]:
-        return rule.init(self.params, workers)
-
-    def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
-        zero = np.zeros((), np.float32)
-        return rule.pull(shared, mine, self.params, Hyper(worker, zero, zero))
-
-    def push(
-        self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
-    ) -> tuple[bool, State, State]:
-        tau_, samples, zero = (np.float32(v) for v in (tau, gradient.samples, 0))
-        push = Push(worker, gradient.values, tau_, samples, zero, zero, self._before, gradient.seconds)
-        update, shared, mine = rule.push(shared, mine, self.params, push)
-        if update is None or not _plain(update):
-            raise CaptureError(
-                "scripts with loops of their own take rules that apply each push with the script's optimizer as it is. "
-                "Received: another; use --rule asgd or dc_asgd"
-            )
-        self.update, self._before = update.gradient, self.params
-        return True, shared, mine
-
-    def flush(self, rule: Rule, shared: State) -> tuple[bool, State]:
-        return False, shared
 
 
 class Exchange:
@@ -60,16 +31,16 @@ class Exchange:
     def __init__(
         self, number: int, optimizer: Any, variables: Sequence[Any], rule: Rule, meeting: Host | Guest, poll: Poll
     ) -> None:
-        if is_loss_scaled(optimizer):
-            raise CaptureError("NFDT's replicas share no loss scale. Received: a LossScaleOptimizer; hfdt run takes it")
+        _check(optimizer, rule)
         self.number, self._optimizer, self._meeting = number, optimizer, meeting
         self.variables = list(variables)
-        self._raw = [tensor_variable(v) for v in variables]
-        self._sizes = [int(v.shape.num_elements()) for v in self._raw]
+        self.raw = [tensor_variable(v) for v in variables]
+        self._sizes = [int(v.shape.num_elements()) for v in self.raw]
         self._rule, self._poll = rule, poll
-        self._present = [True] * len(self._raw)
+        self._form, self._mu = form_of(rule, meeting.size), np.float32(momentum_of(optimizer))
+        self._present = [True] * len(self.raw)
         self._core: Core | None = None
-        self._applier: _Applier | None = None
+        self._arithmetic: Arithmetic | None = None
         self._waiting: list[Pushed] = []
         self._answering: Pushed | None = None
         self.samples = 0  # of the batch at hand
@@ -79,13 +50,13 @@ class Exchange:
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:
         """In place of the optimizer's apply, on any rank."""
         present = self._present = [g is not None for g in gradients]
-        flat = _flat([g for g in gradients if g is not None])
+        flat = _flat(self._whole(gradients))
         if isinstance(self._meeting, Guest):
             pulled = _python(self._push, [flat])
             self._assign(pulled)
             return
-        first = _python(self._take_own, [flat, self._read()])
-        apply(self._unflat(first, present), variables)
+        first = _python(self._take_own, [flat, self._read(), self._rate()])
+        self._apply(apply, first, present, variables)
         _python(self._done, [self._read()])
         self._serve_in_step(apply, present, variables)
 
@@ -96,31 +67,63 @@ class Exchange:
 
     def _serve_in_step(self, apply: Apply, present: list[bool], variables: list[Any]) -> None:
         def body(_: Any) -> list[Any]:
-            update = _python(self._take, [self._read()])
-            apply(self._unflat(update, present), variables)
+            update = _python(self._take, [self._read(), self._rate()])
+            self._apply(apply, update, present, variables)
             _python(self._answer, [self._read()])
             return [self._more()]
 
         _follow(tf.while_loop(lambda more: more, body, [self._more()]))
 
+    def _apply(self, apply: Apply, update: Any, present: list[bool], variables: list[Any]) -> None:
+        """The script's optimizer, given what the rule made of a push."""
+        size = sum(self._sizes)
+        update = tf.ensure_shape(update, [1 + size * (1 + self._form.momentum)])
+        direction = self._unflat(update[1 : 1 + size], present)
+        with scaled_rate(self._optimizer, update[0] if self._form.scales else None):
+            if not self._form.momentum:
+                apply(direction, variables)
+                return
+            self._build(variables)
+            moved, along = zip(
+                *((v, u) for v, u in zip(variables, direction, strict=True) if u is not None), strict=True
+            )
+            fresh = [g for g in self._unflat(update[1 + size :], present) if g is not None]
+            with off(self._optimizer, moved, along, fresh) as given:
+                rest = iter(given)
+                apply([next(rest) if there else None for there in present], variables)
+
+    def _build(self, variables: list[Any]) -> None:
+        """The moments that the rule's take the place of."""
+        if not getattr(self._optimizer, "built", getattr(self._optimizer, "_built", True)):
+            with tf.init_scope():
+                self._optimizer.build(variables)
+
     def _more(self) -> Any:
         return tf.ensure_shape(_python(self._has_come, [], tf.bool), [])
 
     def _read(self) -> Any:
-        return _flat([v.read_value() for v in self._raw])
+        return _flat([v.read_value() for v in self.raw])
+
+    def _rate(self) -> Any:
+        return current_rate(getattr(self._optimizer, "inner_optimizer", self._optimizer))
+
+    def _whole(self, gradients: Sequence[Any]) -> list[Any]:
+        """One for every variable, zeros where there is none; clipped, where the rule makes a momentum of them."""
+        there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        rest = iter(clipped(self._optimizer, there) if self._form.momentum else there)
+        pairs = zip(gradients, self.raw, strict=True)
+        return [tf.zeros(v.shape) if g is None else next(rest) for g, v in pairs]
 
     def _assign(self, pulled: Any) -> None:
         pulled = tf.ensure_shape(pulled, [sum(self._sizes) + 1])
-        for variable, value in zip(self._raw, tf.split(pulled[:-1], self._sizes), strict=True):
+        for variable, value in zip(self.raw, tf.split(pulled[:-1], self._sizes), strict=True):
             variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
         iterations = tensor_variable(self._optimizer.iterations)
         iterations.assign(tf.cast(pulled[-1], iterations.dtype))
 
     def _unflat(self, vector: Any, present: list[bool]) -> list[Any]:
-        sizes = [s for s, there in zip(self._sizes, present, strict=True) if there]
-        parts = iter(tf.split(tf.ensure_shape(vector, [sum(sizes)]), sizes))
-        raw = zip(self._raw, present, strict=True)
-        return [tf.cast(tf.reshape(next(parts), v.shape), v.dtype) if there else None for v, there in raw]
+        parts = zip(tf.split(vector, self._sizes), self.raw, present, strict=True)
+        return [tf.cast(tf.reshape(part, v.shape), v.dtype) if there else None for part, v, there in parts]
 
     # -- NumPy, from within the step -------------------------------------------------------------------------------
     def _push(self, gradient: Vector) -> Vector:
@@ -128,12 +131,12 @@ class Exchange:
         _, weights = self._meeting.push({"optimizer": self.number, "samples": self.samples}, gradient)
         return weights
 
-    def _take_own(self, gradient: Vector, params: Vector) -> Vector:
-        return self._pushed(0, gradient, params, self.samples)
+    def _take_own(self, gradient: Vector, params: Vector, eta: Any) -> Vector:
+        return self._pushed(0, gradient, params, eta, self.samples)
 
-    def _take(self, params: Vector) -> Vector:
-        self._answering = self._waiting.pop(0)
-        return self._pushed(self._answering.rank, self._answering.vector, params, self._answering.header["samples"])
+    def _take(self, params: Vector, eta: Any) -> Vector:
+        self._answering = push = self._waiting.pop(0)
+        return self._pushed(push.rank, push.vector, params, eta, push.header["samples"])
 
     def _done(self, params: Vector) -> Vector:
         self._pulled(0, params)
@@ -150,46 +153,45 @@ class Exchange:
         self._waiting += self._poll(self.number)
         return np.bool_(bool(self._waiting))
 
-    def _pushed(self, worker: int, gradient: Vector, params: Vector, samples: int) -> Vector:
+    def _pushed(self, worker: int, gradient: Vector, params: Vector, eta: Any, samples: int) -> Vector:
         self._start(params)
-        assert self._core is not None and self._applier is not None
-        self._applier.params = self._cut(params)
+        assert self._core is not None and self._arithmetic is not None
+        self._arithmetic.params, self._arithmetic.eta = self._cut(params), eta
         values = self._cut(gradient)
         tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(values, samples))
         self._core.take_log()
         self.taus.append(tau or 0)
-        return np.concatenate([np.ravel(u) for u in self._applier.update]).astype(np.float32)
+        return self._arithmetic.packed(self._form)
 
     def _pulled(self, worker: int, params: Vector) -> Vector:
-        assert self._core is not None and self._applier is not None
-        self._applier.params = self._cut(params)
+        assert self._core is not None and self._arithmetic is not None
+        self._arithmetic.params = self._cut(params)
         sent = self._core.pull(worker)
         if sent is None:
-            raise CaptureError("scripts with loops of their own take rules that never make a worker wait; --rule asgd")
+            raise CaptureError(HELD.format("one that makes a worker wait"))
         return np.concatenate([np.ravel(s) for s in sent]).astype(np.float32)
 
     def _start(self, params: Vector) -> None:
         if self._core is None:
-            self._applier = _Applier(self._cut(params))
-            self._core = Core(self._rule, self._applier, self._meeting.size)
+            self._arithmetic = Arithmetic(self._cut(params))
+            self._arithmetic.mu = self._mu
+            self._core = Core(self._rule, self._arithmetic, self._meeting.size)
             for worker in range(self._meeting.size):
                 self._core.pull(worker)  # all begin with the same weights
 
     def _cut(self, vector: Vector) -> list[Any]:
-        if len(vector) != sum(self._sizes):  # gradients of some variables only: the rule sees one array
-            return [vector]
         parts = np.split(vector, np.cumsum(self._sizes)[:-1])
-        return [p.reshape(v.shape) for p, v in zip(parts, self._raw, strict=True)]
+        return [p.reshape(v.shape) for p, v in zip(parts, self.raw, strict=True)]
+
+
+def _check(optimizer: Any, rule: Rule) -> None:
+    if is_loss_scaled(optimizer):
+        raise CaptureError("NFDT's replicas share no loss scale. Received: a LossScaleOptimizer; hfdt run takes it")
+    if rule.needs_sgd and not is_sgd(optimizer):
+        raise CaptureError(f"this rule's arithmetic is SGD's. Received: {type(optimizer).__name__}; use another rule")
 
 
 _last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # graph -> what its next call follows
-
-
-def _plain(update: Update) -> bool:
-    """Whether the script's optimizer, as it is, is what applies it."""
-    return (
-        update.momentum == "captured" and update.steps is None and np.isscalar(update.lr_scale) and update.lr_scale == 1
-    )
 
 
 def _python(function: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:

@@ -15,9 +15,9 @@ from tensorflow.python.eager.polymorphic_function import function_context, polym
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
+from client_shim.replica.reads import agreed_reads
 from client_shim.replica.steps import Site, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
-from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt import rulebook, staleness
@@ -44,6 +44,7 @@ class Rank:
         self._applies: dict[int, Any] = {}  # its own apply, by the exchange's number
         self._arrived: list[Pushed] = []
         self._site: Site | None = None
+        self._around: Site | None = None  # the loop in which steps are called in turn
         self._turn = ""  # "mine", "others": of a step that is called in turn
         self._calls: dict[int, int] = {}
         self._outputs: dict[int, Any] = {}
@@ -64,13 +65,12 @@ class Rank:
     # -- TensorFlow ------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
-        with patched(
-            [
-                Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
-                Patch(polymorphic_function.Function, "__call__", self._call),
-                Patch(function_context, "make_function_context", self._context),
-            ]
-        ):
+        patches = [
+            Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
+            Patch(polymorphic_function.Function, "__call__", self._call),
+            Patch(function_context, "make_function_context", self._context),
+        ]
+        with patched(patches), agreed_reads(self._agreed, ("__bool__",)):
             yield
 
     def _next(self, original: Any, iterator: Any) -> Any:
@@ -78,7 +78,11 @@ class Rank:
         site = loop_at_work() if tf.executing_eagerly() and not self._turn else None
         if site is None or not site.leads:
             return original(iterator)
-        skip = self._size - 1 if "_fdt_begun" in vars(iterator) else self._rank
+        begun = "_fdt_begun" in vars(iterator)
+        if not begun:
+            self._leave(site)
+            self._met = False
+        skip = self._size - 1 if begun else self._rank
         iterator._fdt_begun = True
         try:
             for _ in range(skip):
@@ -88,9 +92,16 @@ class Rank:
             self._site = None
             self._meet()
             raise
-        self._site, self._met = site, False
+        self._site = site
         self._count(element)
         return element
+
+    def _leave(self, site: Site | None = None) -> None:
+        """Something else begins, the loop at `site`: one that was left by `break` has ended, and its worker meets the
+        others at last. So all workers meet once for every loop, however many batches each has had of it."""
+        if self._site is not None and (self._site == site or not self._site.running()):
+            self._site = None
+            self._meet()
 
     def _call(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """A tf.function: a training step outside a loop over batches is called in turn."""
@@ -100,18 +111,21 @@ class Rank:
             function._jit_compile = False  # XLA holds no exchange
         if self._turn or self._in_turn():
             return original(function, *args, **kwargs)
+        if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
+            raise CaptureError(UNDIVIDED.format(where=where()))
         return self._by_turns(id(function), (args, kwargs), lambda: original(function, *args, **kwargs))
 
     def _by_turns(self, key: int, given: Any, run: Any) -> Any:
         """Call `run` when it is this worker's turn; else what it gave last, which the script may read."""
         number = self._calls[key] = self._calls.get(key, -1) + 1
         mine, rows = number % self._size == self._rank, _rows(given)
+        self._leave()
+        self._met, self._around = False, loop_at_work()
         if not mine and key in self._outputs:
             return _as_of(rows, *self._outputs[key])
         self._turn = "mine" if mine else "others"
         if mine:
             self._count(given)
-            self._met = False
         try:
             self._outputs[key] = rows, run()
         finally:
@@ -164,8 +178,7 @@ class Rank:
             self._applying = False
 
     def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
-        default = "dc_asgd" if type(optimizer).__name__ == "SGD" else "asgd"
-        rule = rulebook.make(self._options.get("rule") or default)
+        rule = rulebook.make(self._options.get("rule") or rulebook.default_for(optimizer, variables))
         number = len(self._exchanges)
         made = Exchange(number, optimizer, variables, rule, self._meeting, self._poll)
         self._exchanges[id(optimizer)] = made
@@ -202,10 +215,14 @@ class Rank:
 
     def _serve(self, push: Pushed) -> None:
         """A push that comes while rank 0 waits, its own part of the loop done."""
-        exchange, apply = self._applies[push.header["optimizer"]]
         before, self._applying = self._applying, True
+        waiting = [push]
         try:
-            exchange.serve(apply, push)
+            while waiting:
+                push = waiting.pop(0)
+                exchange, apply = self._applies[push.header["optimizer"]]
+                exchange.serve(apply, push)
+                waiting, self._arrived = [*waiting, *self._arrived], []  # those of other optimizers that came meanwhile
         finally:
             self._applying = before
 
@@ -217,15 +234,25 @@ class Rank:
         arrived, self._arrived = self._arrived, []
         for push in arrived:
             self._serve(push)
-        for exchange in sorted(self._exchanges.values(), key=lambda e: e.number):
-            raw = [tensor_variable(v) for v in exchange.variables]
-            self._met_values(raw, f"weights of optimizer {exchange.number}")
+        exchanges = {exchange.number: exchange for exchange in self._exchanges.values()}
+        shapes = {number: [v.shape.as_list() for v in exchange.raw] for number, exchange in exchanges.items()}
+        for number, known in self._meeting.same("optimizers", sorted(shapes.items()), where):
+            mine = exchanges[number].raw if number in exchanges else []  # a worker may have had no batch at all
+            self._met_values(mine, known, f"weights of optimizer {number}")
 
-    def _met_values(self, variables: list[Any], name: str) -> None:
-        keep = [v.read_value() if self._rank == 0 else tf.zeros_like(v) for v in variables]
-        for variable, value in zip(variables, self._sum(keep, name), strict=True):
-            if self._rank:  # rank 0 has served others since it gave its own
-                variable.assign(value)
+    def _met_values(self, variables: list[Any], shapes: list[Any], name: str) -> None:
+        keep = [v.read_value() for v in variables] if self._rank == 0 else [tf.zeros(shape) for shape in shapes]
+        whole = self._sum(keep, name)
+        if self._rank:  # rank 0 has served others since it gave its own
+            for variable, value in zip(variables, whole, strict=False):
+                variable.assign(tf.cast(value, variable.dtype))
+
+    def _agreed(self, tensor: Any) -> Any:
+        """A decision outside training loops is rank 0's; numbers stay a worker's own: it may have more of them."""
+        if self._training() or (self._around is not None and self._around.running()):
+            return tensor
+        self._meet()
+        return tf.constant(self._meeting.same("a decision", tensor.numpy().item(), where), tensor.dtype)
 
     def _add(self, tensors: Any, name: str) -> list[Any]:
         self._meet()
@@ -243,6 +270,11 @@ def _rows(given: Any) -> int:
     """Samples of a batch: the rows of its first array."""
     shapes: list[Any] = [getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(given)]
     return next((int(s[0]) for s in shapes if len(s) and s[0] is not None), 0)
+
+
+def _has_batches(argument: Any) -> bool:
+    """Does a step function take batches of it by itself?"""
+    return isinstance(argument, (tf.data.Dataset, tf.data.Iterator))
 
 
 def _as_of(rows: int, before: int, output: Any) -> Any:

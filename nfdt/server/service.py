@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
 from fdt.service import tls
@@ -81,14 +82,22 @@ class Service:
                 yield entry.SerializeToString()
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        session = self._opened(requests, context)
         try:
-            hello = pb.ToServer.FromString(next(requests)).hello
-            session = Session(self._desk_of(hello.job), hello, self._directory())
             if context.add_callback(session.end):
                 yield from session.run(requests)
         except Exception as error:
             if context.is_active():
                 self._failed(error, traceback.format_exc())
+
+    def _opened(self, requests: Iterator[bytes], context: Any) -> "Session":
+        """What cannot become a worker's session harms nobody but who asked for it."""
+        try:
+            hello = pb.ToServer.FromString(next(requests, b"")).hello
+            return Session(self._desk_of(hello.job), hello, self._directory())
+        except (ValueError, OSError, RuntimeError, DecodeError) as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise  # abort did
 
     def _directory(self) -> Path | None:
         return self._blobs.directory if isinstance(self._blobs, LocalBlobs) else None
@@ -98,6 +107,9 @@ class Session:
     """One worker's stream. Each of its messages has one answer."""
 
     def __init__(self, desk: AnyDesk, hello: pb.Hello, directory: Path | None) -> None:
+        lanes = desk.job.workers * desk.job.lanes
+        if hello.worker >= lanes:
+            raise ValueError(f"a worker's number must be below {lanes}. Received: {hello.worker}")
         self._desk, self._worker = desk, hello.worker
         self._layout = desk.job.layout
         self.shared = bool(hello.push_file) and directory is not None

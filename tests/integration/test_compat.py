@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.compat.catalogue import OTHER_NUMBERS, QUICK
+from tests.integration.compat.catalogue import OTHER_NUMBERS, QUICK, STEPS_PRINTED
 from tests.integration.compat.outputs import difference
 
 BUNDLE = Path(__file__).parent / "compat" / "bundle.py"
@@ -47,6 +47,8 @@ def test_scripts_as_people_write_them(name, capture, alone, tmp_path):
     outputs, files, said = run(engine(name, capture), QUICK[capture], tmp_path / "run")
     assert list(outputs) == QUICK[capture]
     for script, output in outputs.items():
+        if name == "nfdt" and script in STEPS_PRINTED:
+            continue
         exactly = name == "hfdt" and script not in OTHER_NUMBERS
         assert not difference(expected[script], output, exactly=exactly), script
     assert files == expected_files

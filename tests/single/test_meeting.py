@@ -128,3 +128,12 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
         return meeting.add("met", np.ones(1), str).tolist()
 
     assert meet(host, guest) == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize("how", ["exit code 0", "exit code 3"])
+def test_an_asynchronous_rank_may_leave_earlier(meet, how):
+    def host(meeting):
+        meeting.serve = lambda push: None
+        return meeting.add("met", np.ones(1), str).tolist(), meeting.end(lambda: None)
+
+    assert meet(host, lambda m: m.end({"how": how}))[0] == ([1.0], [{"how": how}])

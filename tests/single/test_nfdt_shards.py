@@ -3,6 +3,7 @@
 import contextlib
 import threading
 
+import grpc
 import keras
 import numpy as np
 import pytest
@@ -267,6 +268,37 @@ def test_what_cannot_be_split_is_refused(optimizer):
     own(trainable, 0, 1)
     with pytest.raises(UserError, match="--ps must be 1"):
         own(trainable, 0, 2)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"\xff\xff\xff",
+        b"",
+        pb.ToServer(next=pb.Next()).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", worker=1)).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", worker=2**32 - 1)).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", push_file="../../etc/passwd", pull_file="x")).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", push_file="nothing", pull_file="nothing")).SerializeToString(),
+    ],
+)
+def test_what_cannot_be_a_session_is_refused_and_harms_nobody(cluster, first, monkeypatch):
+    """`_failed` of the cluster would raise, and the job would end."""
+    monkeypatch.setattr("nfdt.server.service.SETUP_S", 0.1)  # a job's name that is none is waited for
+    served = cluster(make_model(keras.optimizers.SGD(0.1)))
+    courier = served.courier()
+    with open_channel(served.addresses[0]) as channel:
+        call = channel.stream_stream("/nfdt.rpc.ParameterServer/Session")
+        metadata = (("authorization", f"Bearer {served.token}"),)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter([first]), metadata=metadata, timeout=60))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter([first]), timeout=60))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    served.start(0)
+    assert courier.ask().HasField("weights"), "the worker goes on"
+    courier.close()
 
 
 @pytest.mark.parametrize("rule", ["ddc_asgd", "dc_asgd_a", "ssgd"])

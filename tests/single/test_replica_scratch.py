@@ -3,6 +3,8 @@
 import glob
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +68,25 @@ def test_a_folder_that_is_there_already_lists_its_files(world, tmp_path):
     with diverted(tmp_path / "scratch"):
         os.makedirs(world, exist_ok=True)
         assert sorted(glob.glob("*")) == ["data.txt", "logs"]
+
+
+def test_what_tensorflow_writes_in_cpp_stays_out_of_the_real_folder(world, tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from client_shim.replica.scratch import diverted
+with diverted(Path(sys.argv[1])):
+    import tensorflow as tf
+    tf.io.write_file("new.txt", tf.constant("text"))
+    assert tf.io.read_file("new.txt") == b"text" and tf.io.read_file("data.txt") == b"given\\n"
+    with tf.io.TFRecordWriter("logs/rows") as writer:
+        writer.write(b"row")
+    dataset = tf.data.TFRecordDataset(["logs/rows"]).cache("cached")
+    assert [row.numpy() for row in dataset] == [b"row"]
+    dataset.save("saved")
+    assert len(list(tf.data.Dataset.load("saved"))) == 1
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path / "scratch")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr

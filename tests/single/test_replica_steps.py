@@ -1,6 +1,7 @@
 """Which capture a script gets, and which of its loops and functions train."""
 
 import sys
+import threading
 
 import pytest
 import tensorflow as tf
@@ -70,6 +71,27 @@ def test_modules_beside_the_script_are_looked_into(script):
     assert "apply_gradients in train, outside fit" in finding.why
 
 
+def test_a_models_base_may_stand_in_another_module(script):
+    script("import keras\nclass Base(keras.Model): pass", "base.py")
+    derived = MODEL.replace("keras.Model", "Mine") + FIT
+    assert capture_of(script("from base import Base as Mine\n" + derived)) == "extract"
+    assert capture_of(script("from some_library import Mine\n" + derived)) == "extract"
+
+
+def test_only_what_the_scripts_own_thread_reads_is_the_scripts(module):
+    asked = []
+    exec(compile("def ask(): return by_script()", module["__file__"], "exec"), names := {"by_script": within})
+    asked.append(names["ask"]())
+    thread = threading.Thread(target=lambda: asked.append(names["ask"]()))
+    thread.start()
+    thread.join(60)
+    assert asked == [True, False]
+
+
+def within():
+    return steps.by_script()
+
+
 def test_weights_moved_by_hand_are_refused_with_the_line(script):
     path = script("with tf.GradientTape() as tape:\n    loss = f()\nw.assign_sub(0.1 * tape.gradient(loss, w))")
     with pytest.raises(UserError, match=r"assign_sub at .*script.py:3"):
@@ -131,7 +153,7 @@ trainer = Trainer()
 def module(script, tmp_path, monkeypatch):
     path = script(LOOPS, "loops_of_a_script.py")
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = {"__name__": "loops", "steps": steps, "optimizer": None}
+    names = {"__name__": "loops", "__file__": path, "steps": steps, "optimizer": None}
     exec(compile(LOOPS, path, "exec"), names)
     return names
 

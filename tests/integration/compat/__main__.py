@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from client_shim.replica.look import capture_of
-from tests.integration.compat.catalogue import OTHER_NUMBERS, REFUSED, Script, all_scripts
+from tests.integration.compat.catalogue import OTHER_NUMBERS, REFUSED, STEPS_PRINTED, Script, all_scripts
 from tests.integration.compat.outputs import difference
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +61,9 @@ def verdict(name: str, script: Script, alone: tuple[subprocess.CompletedProcess[
     if len(shares) != 2 or not all(shares.values()):
         return f"FAILED: not divided: {shares}"
     exactly = name == "hfdt" and script.name not in OTHER_NUMBERS
-    differs = difference(alone[0].stdout, ended.stdout, exactly=exactly)
+    differs = ""
+    if name == "hfdt" or script.name not in STEPS_PRINTED:
+        differs = difference(alone[0].stdout, ended.stdout, exactly=exactly)
     if differs or files != alone[1]:
         return f"FAILED: {differs or files ^ alone[1]}"
     return "same numbers" if exactly else "trained"

@@ -10,6 +10,8 @@ OTHER_NUMBERS = {
     "fit_augment": "random augmentation draws differently on each rank",
     "tape_until": "it sets no seed",
 }
+# What prints in every step: an NFDT worker takes only its own.
+STEPS_PRINTED = ("tape_argparse", "tape_eager_sum", "tape_processes")
 # What an engine refuses, and the words it does so with.
 REFUSED = {
     ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",
@@ -33,6 +35,9 @@ QUICK = {
         "tape_files",
         "tape_next",
         "tape_sum",
+        "tape_eager_sum",
+        "tape_leave",
+        "tape_writers",
     ],
 }
 

@@ -1,0 +1,44 @@
+"""Where the script makes a Python number of a tensor (print, float, if), what it gets is agreed on with the others."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tensorflow.python.framework import ops
+
+from client_shim.replica.steps import by_script
+
+METHODS = ("numpy", "__float__", "__int__", "__bool__", "__format__", "__str__", "__array__")
+
+
+@contextlib.contextmanager
+def agreed_reads(agreed: Callable[[Any], Any], methods: Sequence[str] = METHODS) -> Iterator[None]:
+    """Within, a number that the script reads from tensor `t` by one of `methods` is that of `agreed(t)`."""
+    busy = [False]
+    with contextlib.ExitStack() as stack:
+        for name in methods:
+            original = getattr(ops._EagerTensorBase, name)
+            stack.callback(setattr, ops._EagerTensorBase, name, original)
+            setattr(ops._EagerTensorBase, name, _reading(original, agreed, busy))
+        yield
+
+
+def _reading(original: Any, agreed: Callable[[Any], Any], busy: list[bool]) -> Any:
+    @functools.wraps(original)
+    def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if busy[0] or not by_script() or not _is_number(tensor):
+            return original(tensor, *args, **kwargs)
+        busy[0] = True
+        try:
+            tensor = agreed(tensor)
+        finally:
+            busy[0] = False
+        return original(tensor, *args, **kwargs)
+
+    return read
+
+
+def _is_number(tensor: Any) -> bool:
+    kinds = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+    return bool(kinds and tensor.shape.rank == 0)

@@ -1,0 +1,82 @@
+"""Rules in a replica: their arithmetic on NumPy, in the process of the script.
+
+A rule that makes workers wait has no place here: rank 0 is the server and a worker at once, so whoever waited for rank
+0's next batch would wait for a batch that rank 0 does not begin.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fdt.errors import CaptureError, UsageError
+from nfdt import rulebook
+from nfdt.rule import Hyper, Push, Rule, State, Update
+from nfdt.server.core import Gradient
+
+HELD = "a training loop of the script's own takes rules that apply every push when it comes. Received: {}; use asgd"
+
+
+def checked(text: str) -> None:
+    """Raises UsageError for a rule by which workers wait for each other, or take steps of their own."""
+    rule = rulebook.make(text)
+    if rule.waits or rule.local_steps is not None:
+        raise UsageError(HELD.format(text))
+
+
+@dataclass(frozen=True)
+class Form:
+    """What every update of a rule is like. `momentum`: the rule's own; `scales`: it scales the learning rate."""
+
+    momentum: bool
+    scales: bool
+
+
+def form_of(rule: Rule, workers: int) -> Form:
+    """Found by a push of one number."""
+    one = [np.ones(1, np.float32)]
+    shared, mine = rule.init(one, workers)
+    number = np.float32(1)
+    _, shared, mine = rule.pull(shared, mine, one, Hyper(0, number, number))
+    update, _, _ = rule.push(shared, mine, one, Push(0, one, number, number, number, number, one))
+    if update is None or update.steps is not None:
+        raise CaptureError(HELD.format("one that holds them back, or has an optimizer of its own"))
+    return Form(update.momentum == "rule", not isinstance(update.lr_scale, float) or update.lr_scale != 1.0)
+
+
+class Arithmetic:
+    """A core's applier. `params`: the weights now; `update`: what the optimizer is to be given next; `eta`, `mu`: its
+    learning rate and momentum now."""
+
+    def __init__(self, params: list[Any]) -> None:
+        self.params = self._before = params
+        self.update = Update(params)
+        self.eta = self.mu = np.float32(0)
+
+    def init(self, rule: Rule, workers: int) -> tuple[State, State]:
+        return rule.init(self.params, workers)
+
+    def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
+        """Rank 0 is not sent anything: it computes on the weights as they are, which a rule without momentum sends."""
+        return rule.pull(shared, mine, self.params, Hyper(worker, self.eta, self.mu if worker else np.float32(0)))
+
+    def push(
+        self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+    ) -> tuple[bool, State, State]:
+        tau_, samples = np.float32(tau), np.float32(gradient.samples)
+        push = Push(worker, gradient.values, tau_, samples, self.eta, self.mu, self._before, gradient.seconds)
+        update, shared, mine = rule.push(shared, mine, self.params, push)
+        if update is None:
+            raise CaptureError(HELD.format("one that holds them back"))
+        self.update, self._before = update, self.params
+        return True, shared, mine
+
+    def flush(self, rule: Rule, shared: State) -> tuple[bool, State]:
+        return False, shared
+
+    def packed(self, form: Form) -> Any:
+        """The update as one vector: the learning rate's scale, the direction, and the fresh gradient of a momentum."""
+        fresh = self.update.gradient if self.update.fresh is None else self.update.fresh
+        parts: Sequence[Any] = [*self.update.gradient, *(fresh if form.momentum else ())]
+        return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)

@@ -1,0 +1,240 @@
+"""A hostile caller at every door, while others train: nobody crashes, nobody hangs, nobody else notices.
+
+Its cases come from a seeded generator, so that there are as many each time and the same ones.
+"""
+
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from fdt.blobs import LocalBlobs
+from fdt.launch import Task
+from fdt.launch.local import LocalLauncher
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Attached, Command, Epoch, Event, Finish, Setup
+from fdt.rpc.tensor_pb2 import BlobRef, Chunk
+from fdt.rpc.training_pb2 import HelloRequest
+from fdt.service.auth import credentials
+from fdt.service.client import TrainingClient
+from fdt.service.crew import Crew
+from fdt.service.server import serve
+from fdt.service.transport import open_channel
+from hfdt.coordinator import RanksCoordinator
+from hfdt.recovery import Recovery
+
+ECHO = Path(__file__).with_name("echo_member.py")
+CASES = 200  # of raw bytes, at each door
+ANSWER_S = 60.0
+TRAINING = ("/fdt.rpc.TrainingService/Hello", "/fdt.rpc.TrainingService/Train")
+BLOBS = ("/fdt.rpc.BlobService/Put", "/fdt.rpc.BlobService/Get")
+MEMBERS = ("/fdt.rpc.MemberService/Hello", "/fdt.rpc.MemberService/Attach")
+NOWHERE = ("/fdt.rpc.TrainingService/Nothing", "/x", "/")
+
+
+class EchoEngine:
+    name, workers = "echo", 2
+
+    def __init__(self, run_dir):
+        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
+        task = Task("worker", (sys.executable, str(ECHO)), 2)
+        self.crew = Crew("echo", run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
+
+    def start(self):
+        self.crew.start()
+
+    def train(self, commands):
+        self.start()
+        return self.crew.run(RanksCoordinator(Recovery(self.blobs, 2)), commands)
+
+    def stop(self):
+        self.crew.close()
+        self.blobs.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("served")
+    engine = EchoEngine(directory)
+    running = serve(engine, "127.0.0.1:0", "right")
+    yield engine, running.address
+    running.stop()
+    engine.stop()
+
+
+@pytest.fixture(autouse=True)
+def others(served):
+    """Somebody trains all the time, and every one of her jobs ends well."""
+    client = TrainingClient(served[1], "right")
+    train(client, "first")  # the members are there: nobody can be in their place
+    stop, errors, done = threading.Event(), [], []
+
+    def work():
+        try:
+            while not stop.is_set():
+                train(client, f"job {len(done)}")
+                done.append(1)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    before = len(done)
+    deadline = time.monotonic() + ANSWER_S
+    while len(done) <= before and not errors and time.monotonic() < deadline:
+        thread.join(0.01)
+    stop.set()
+    thread.join(ANSWER_S)
+    assert not errors and not thread.is_alive() and len(done) > before, errors
+    client.close()
+
+
+def train(client, job):
+    conversation = client.train()
+    conversation.send(Command(job=job, setup=Setup()))
+    for event in conversation.events():
+        kind = event.WhichOneof("kind")
+        if kind == "ready":
+            conversation.send(Command(job=job, epoch=Epoch(epoch=1)))
+        elif kind == "epoch_end":
+            assert event.epoch_end.samples == 11
+            conversation.send(Command(job=job, finish=Finish()))
+        elif kind == "finished":
+            conversation.close()
+            return
+    raise AssertionError("the job did not end well")
+
+
+def call(channel, method, messages, metadata, timeout=ANSWER_S):
+    """The status that the raw bytes `messages` get; DEADLINE_EXCEEDED would be a hang."""
+    try:
+        list(channel.stream_stream(method)(iter(messages), metadata=metadata, timeout=timeout))
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def noise(seed):
+    """Messages of random bytes, of honest messages cut short, and of honest ones in a wild order."""
+    rng = random.Random(seed)
+    honest = [
+        Command(job="1", setup=Setup()),
+        Command(job="1", epoch=Epoch(epoch=3)),
+        Command(job="2", finish=Finish()),
+        Event(attached=Attached(role="worker", rank=rng.choice([0, 1, 7, 2**31]))),
+        Chunk(ref=BlobRef(id="x", nbytes=1 << 50), data=b"x" * 1000),
+        BlobRef(id=rng.choice(["..", "hub.sock", "deadbeef", ""]), nbytes=rng.choice([0, 1, 1 << 60])),
+        HelloRequest(version="9" * 1000),
+    ]
+    messages = []
+    for _ in range(rng.randrange(4)):
+        data = rng.choice(honest).SerializeToString()
+        if rng.random() < 0.5:
+            data = data[: rng.randrange(len(data) + 1)]
+        messages.append(rng.randbytes(rng.randrange(200)) if rng.random() < 0.3 else data)
+    return messages
+
+
+@pytest.mark.parametrize(
+    "token", ["", "wrong", "right ", "Right", "\N{LATIN SMALL LETTER E WITH ACUTE}".encode().hex()]
+)
+def test_strangers_are_turned_away_at_every_door(served, token):
+    engine, address = served
+    files = {file.name for file in engine.blobs.directory.iterdir()}
+    doors = [(address, m) for m in (*TRAINING, *BLOBS)] + [(engine.crew.hub.address, m) for m in (*MEMBERS, *BLOBS)]
+    for where, method in doors:
+        with open_channel(where) as channel:
+            metadata = credentials(token) if token else ()
+            for seed in range(10):
+                assert call(channel, method, noise(seed), metadata) is grpc.StatusCode.UNAUTHENTICATED
+    assert {file.name for file in engine.blobs.directory.iterdir()} == files, "nothing is written for them"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", [*TRAINING, *BLOBS, *NOWHERE])
+def test_noise_from_a_caller_with_the_token(served, method):
+    _, address = served
+    with open_channel(address) as channel:
+        for seed in range(CASES):
+            assert call(channel, method, noise(seed), credentials("right")) is not grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", [*MEMBERS, *BLOBS])
+def test_noise_at_the_members_door(served, method):
+    engine, _ = served
+    hub = engine.crew.hub
+    with open_channel(hub.address) as channel:
+        for seed in range(CASES):
+            assert call(channel, method, noise(seed), credentials(hub.token)) is not grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+ATTACHES = [("worker", 2), ("worker", 2**32 - 1), ("server", 0), ("", 0), ("worker", 0), ("worker", 1)]
+
+
+@pytest.mark.parametrize(("role", "rank"), ATTACHES)
+def test_nobody_attaches_in_a_members_place(served, role, rank):
+    """By a rank that is not, or one whose member is there: a replayed Attach."""
+    hub = served[0].crew.hub
+    with open_channel(hub.address) as channel:
+        stub = training_pb2_grpc.MemberServiceStub(channel)
+        first = Event(attached=Attached(role=role, rank=rank, pid=1))
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.Attach(iter([first]), metadata=credentials(hub.token), timeout=ANSWER_S))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def disorders():
+    setup, epoch, finish = Command(job="1", setup=Setup()), Command(job="1", epoch=Epoch()), Command(job="1", finish={})
+    return {
+        "begins with an epoch": [epoch],
+        "set up twice": [setup, setup],
+        "another's job": [setup, Command(job="job 0", epoch=Epoch())],
+        "ends the members": [setup, Command(job="1", exit={})],
+        "no job": [Command(setup=Setup())],
+        "nothing at all": [Command(job="1")],
+        "finished first": [finish, setup],
+    }
+
+
+@pytest.mark.parametrize("name", disorders())
+def test_a_job_out_of_order_is_refused_with_the_reason(served, name):
+    with open_channel(served[1]) as channel:
+        stub = training_pb2_grpc.TrainingServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.Train(iter(disorders()[name]), metadata=credentials("right"), timeout=ANSWER_S))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "Received:" in refused.value.details()
+
+
+def test_slow_callers_hold_up_nobody(served):
+    """Streams that are opened and say nothing, at every door, for as long as the others' jobs take."""
+    engine, address = served
+    held = threading.Event()
+
+    def silence():
+        held.wait()
+        yield from ()
+
+    channels = [open_channel(address) for _ in range(4)]
+    calls = [
+        channel.stream_stream(method)(silence(), metadata=credentials("right"))
+        for channel in channels
+        for method in (TRAINING[1], BLOBS[0])
+        for _ in range(2)
+    ]
+    with TrainingClient(address, "right")._channel as channel:
+        assert training_pb2_grpc.TrainingServiceStub(channel).Hello(HelloRequest(), metadata=credentials("right"))
+    client = TrainingClient(address, "right")
+    train(client, "between")
+    client.close()
+    held.set()
+    for one in calls:
+        one.cancel()
+    for channel in channels:
+        channel.close()

@@ -1,0 +1,62 @@
+"""What an eager loop computes of its part of a batch: a sum over samples, a mean, or both."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from hfdt.replica import kinds
+from hfdt.replica.kinds import Kind
+
+MINE, TOTAL = 4, 9
+
+
+@pytest.fixture
+def batch():
+    x, y = tf.random.stateless_normal([MINE, 3], [1, 2]), tf.constant([0, 1, 1, 0])
+    with kinds.followed():
+        kinds.enter((x, y), (MINE, TOTAL))
+        yield x, y
+
+
+W = tf.ones([3, 2])
+
+
+def squares(x):
+    return tf.reduce_sum((x @ W) ** 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind"),
+    [
+        (lambda x, y: tf.reduce_mean(squares(x)), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(squares(x)), Kind.SUM),
+        (lambda x, y: tf.reduce_sum(squares(x)) / 64, Kind.SUM),
+        (lambda x, y: tf.reduce_sum(squares(x)) * (1 / TOTAL), Kind.SUM),
+        (lambda x, y: tf.reduce_sum(squares(x)) / x.shape[0], Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(squares(x)) / tf.cast(tf.shape(x)[0], tf.float32), Kind.MEAN),
+        (lambda x, y: tf.reduce_mean(squares(x)) + 0.1 * tf.reduce_sum(W**2), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(squares(x)) + tf.reduce_mean(squares(x)), Kind.BOTH),
+        (lambda x, y: tf.reduce_sum(squares(x)) + tf.reduce_sum(W**2), Kind.BOTH),
+        (lambda x, y: 0.0 + tf.reduce_sum(squares(x)) + tf.nn.l2_loss(x), Kind.SUM),
+        (lambda x, y: tf.reduce_sum(tf.cast(tf.equal(tf.argmax(x @ W, 1, tf.int32), y), tf.int32)), Kind.SUM),
+        (lambda x, y: keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, x @ W), Kind.MEAN),
+        (lambda x, y: tf.reduce_max(x), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(W), None),
+    ],
+)
+def test_a_number_is_followed_from_the_rows(batch, compute, kind):
+    mark = kinds.mark_of(compute(*batch))
+    assert (mark.kind if mark else None) is kind
+
+
+def test_nothing_is_marked_within_our_own_work_and_after(batch):
+    x, _ = batch
+    with kinds.unfollowed():
+        assert kinds.mark_of(tf.reduce_sum(x)) is None
+    loss = tf.reduce_sum(x)
+    kinds.forget(loss)
+    assert kinds.mark_of(loss + 1.0) is None
+
+
+def test_functions_are_traced_as_ever(batch):
+    assert tf.function(lambda t: t + 1.0)(batch[0]).shape == (MINE, 3)

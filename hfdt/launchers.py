@@ -25,18 +25,18 @@ def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
         return LocalLauncher(run_dir)
     if name == "mpi" or (name == "auto" and find_mpirun()):
         return MpirunLauncher(run_dir)
-    return GlooLauncher(run_dir, workers)
+    return GlooLauncher(run_dir)
 
 
 class GlooLauncher:
     """Plain processes; Horovod's own rendezvous server tells them of one another."""
 
-    def __init__(self, run_dir: Path, workers: int) -> None:
-        self._run_dir, self._workers = run_dir, workers
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
 
     def start(self, task: Task) -> "GlooProcesses":
-        rendezvous = _start_rendezvous(self._workers)
-        env = functools.partial(_gloo_variables, self._workers, rendezvous.server_address[1])
+        rendezvous = _start_rendezvous(task.count)
+        env = functools.partial(_gloo_variables, task.count, rendezvous.server_address[1])
         return GlooProcesses(LocalLauncher(self._run_dir, env).start(task), rendezvous)
 
 

@@ -165,6 +165,11 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
     apart = bool(given.get("restarts"))  # no server in a worker's process
     check_min_np(given, workers)
+    if hosts and (given.get("restarts") or given.get("min_np")):
+        raise UsageError(
+            "on several hosts the loss of a worker ends all of its mpirun: --restarts and --min-np are for one host. "
+            f"Received: {len(hosts)} hosts"
+        )
 
     def make(logs: Path) -> "NfdtEngine":
         from nfdt.engine import NfdtEngine

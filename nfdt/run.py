@@ -87,6 +87,14 @@ class Tally:
         self.samples += samples
         self.logs = logs
 
+    def counted(self) -> list[Array]:
+        """What the metric variables hold now."""
+        return self._trainable.metric_arrays()
+
+    def take_back(self, counted: list[Array]) -> None:
+        """A step is left out: the metric variables hold again what they did before it."""
+        self._trainable.write_metrics(counted)
+
     def metrics(self) -> list[Array]:
         """What is to be summed over workers: the first worker's values, the others' changes."""
         arrays = self._trainable.metric_arrays()
@@ -152,6 +160,7 @@ class Run:
         self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         self._threads: list[threading.Thread] = []
         self._finishing = False
+        self._skips = self._options.on_nan == "skip"
         self._vary_seeds()
         self._step.trace(self._source.element_spec, self._owned)
 
@@ -200,8 +209,12 @@ class Run:
         courier, samples = self._couriers[lane], sum(samples_of(batch) for batch in batches)
         with self._computing:
             start = time.monotonic()
+            counted = self._tally.counted() if self._skips else []
             computed = self._step.run(lane, batches, self._owned, courier.pulled())
-            self._tally.add(samples, computed.logs, len(batches))
+            if computed.finite or not self._skips:
+                self._tally.add(samples, computed.logs, len(batches))
+            else:
+                self._tally.take_back(counted)
             seconds = time.monotonic() - start
             self._tally.busy += seconds
             message = pb.Push(batches=weights.batches, samples=samples, seconds=seconds)

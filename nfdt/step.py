@@ -122,8 +122,13 @@ class Step:
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]
         self._found = Found(present, changed)
-        finite = is_loss_scaled(self._model.optimizer) or all_finite(gradients)  # which meets overflow by itself
-        return gradients, [others[i].read_value() - before[i] for i in changed], logs, tf.convert_to_tensor(finite)
+        if is_loss_scaled(self._model.optimizer):  # which meets overflow by itself
+            finite = tf.constant(True)
+        else:
+            finite = all_finite(gradients)
+            for i in changed:  # a moving mean that were NaN would stay so here until somebody's push brings another
+                others[i].assign(tf.where(finite, others[i], before[i]))
+        return gradients, [others[i].read_value() - before[i] for i in changed], logs, finite
 
     def _in_order(self, gradients: list[Any], variables: list[Any]) -> tuple[list[int], list[Tensor]]:
         position = {id(tensor_variable(v)): i for i, v in enumerate(self._trainable.trainable)}

@@ -61,10 +61,17 @@ class ByShape:
         if self._eager:
             return self._function(batch, tensors)
         flat = [t for t in tf.nest.flatten(batch, expand_composites=True) if t is not None]
-        key = tuple((t.dtype, *t.shape) for t in flat)
+        key = _outline(batch), *((t.dtype, *t.shape) for t in flat)
         if key not in self._concrete:
             self._concrete[key] = self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
         return call_flat(self._concrete[key], [*flat, *tensors])
+
+
+def _outline(batch: Any) -> Any:
+    """How a batch is put together: two of other structure may flatten alike."""
+    if isinstance(batch, dict):
+        return tuple((name, _outline(batch[name])) for name in sorted(batch))
+    return tuple(map(_outline, batch)) if isinstance(batch, (tuple, list)) else type(batch)
 
 
 class Assign:

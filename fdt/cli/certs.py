@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fdt.errors import UsageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLIENT = "client"
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
 
 
 @click.command("certs", cls=Command)
@@ -26,8 +28,8 @@ def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
     client.pem, client.key and ca.pem; keep ca.key to yourself.
     """
     for host in hosts:
-        if host in ("ca", CLIENT) or os.sep in host or not host.isprintable():
-            raise UsageError(f"a host must be a name or an IP address. Received: {host!r}")
+        if host in ("ca", CLIENT) or not HOST.fullmatch(host) or hosts.count(host) > 1:
+            raise UsageError(f"each host must be a name or an IP address, once. Received: {host!r}")
     make(directory, hosts, datetime.timedelta(days=days))
     server = hosts[0] if hosts else "HOST"
     name = click.get_current_context().find_root().info_name

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -20,11 +21,19 @@ DIRECTORY_VARIABLE = "FDT_HOST_DIRECTORY"
 
 
 def directory_of(name: str) -> Path:
-    """Where the launcher put it."""
-    found = next((path for root in ROOTS if (path := Path(root, name)).is_dir()), None)
+    """Where the launcher put it. One that another user made, whatever it holds, is passed over."""
+    found = next((path for root in ROOTS if _is_ours(path := Path(root, name))), None)
     if found is None:
-        raise SystemExit(f"the run's directory must be there. Received: no {name} in {' or '.join(ROOTS)}")
+        raise SystemExit(f"the run's directory must be there. Received: no {name} of ours in {' or '.join(ROOTS)}")
     return found
+
+
+def _is_ours(directory: Path) -> bool:
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def prepare(directory: Path, task: str) -> None:

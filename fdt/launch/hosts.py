@@ -108,7 +108,10 @@ def is_here(name: str) -> bool:
 
 def expand(nodes: str) -> Iterator[str]:
     """Slurm's `a[01-03,7],b` -> a01 a02 a03 a7 b."""
-    for prefix, inside, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodes):
+    for prefix, inside, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,]*)", nodes):
+        if "[" in suffix:  # rack[1-2]node[1-2]: each of the first with each of the second
+            yield from (n for part in expand(f"{prefix}[{inside}]") for n in expand(part + suffix))
+            continue
         for part in inside.split(",") if inside else [""]:
             first, _, last = part.partition("-")
             numbers = range(int(first), int(last) + 1) if last else [part]

@@ -82,10 +82,11 @@ class HostsProcesses:
 
 
 def _bring(name: str, task: str) -> str:
-    """A shell's words that keep their stdin in a file of the user's own; nobody can have made the directory before."""
-    memory, disk = (shlex.quote(f"{root}/{name}") for root in ROOTS)
-    make = f"d={memory}; mkdir $d 2>/dev/null || {{ d={disk}; mkdir $d; }}"
-    return f"umask 077 && {{ {make}; }} && cat > $d/{task}.json"
+    """A shell's words that keep their stdin in a file of the user's own. A directory that is there is an error."""
+    memory, disk = (shlex.quote(root) for root in ROOTS)
+    return (
+        f"umask 077 && d={memory}; test -w $d || d={disk}; d=$d/{shlex.quote(name)}; mkdir $d && cat > $d/{task}.json"
+    )
 
 
 def _is_wish(name: str) -> bool:

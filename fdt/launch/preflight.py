@@ -56,6 +56,8 @@ class _Talk:
         line = ""
         if select.select([self.process.stdout], [], [], ANSWER_S)[0]:
             line = self.process.stdout.readline()
+            while line and not line.startswith("{"):  # a shell that greets
+                line = self.process.stdout.readline()
         try:
             said = json.loads(line)
             return said if isinstance(said, dict) else {}

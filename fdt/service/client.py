@@ -91,12 +91,12 @@ def _refused(address: str, error: grpc.RpcError) -> UserError:
         )
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         said = " ".join((error.details() or "").split())
-        if any(word in said.lower() for word in ("handshake", "ssl", "certificate")):
+        if any(word in said.lower() for word in ("handshake", "ssl", "certificate", "peer name", "hostname")):
             return UserError(
                 f"{address} must show a certificate for that name, of the authority in --tls-ca. Received: {said}"
             )
         return UserError(
             f"an engine must listen at {address} (and want TLS where --tls-... is given, and only there). "
-            "Received: no answer; start one with `hfdt serve`"
+            "Received: no answer; start one with `hfdt serve` or `nfdt serve`"
         )
     return UserError(f"the engine at {address} must speak this version. Received: {error.details()}")

@@ -212,7 +212,9 @@ class Crew:
         if rank is not None:
             self._lost.add((role, rank))
             self.hub.forget(role, rank)
-        return coordinator.lost(role, rank, failure)
+        outcome = coordinator.lost(role, rank, failure)
+        # mpirun's ranks cannot be replaced one by one
+        return outcome if all(self._restartable(r) for r, _ in outcome.restart) else coordinator.fail(failure)
 
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
         if command.HasField("setup"):
@@ -239,11 +241,15 @@ class Crew:
         for ref in refs:
             self._blobs.drop(ref)
 
+    def _restartable(self, role: str) -> list[Restartable]:
+        """The processes of `role`, where one of them can be replaced."""
+        pairs = zip(self._launches, self._processes, strict=True)
+        return [running for (_, task), running in pairs if task.role == role and isinstance(running, Restartable)]
+
     def _restart(self, role: str, rank: int) -> None:
-        for (_, task), running in zip(self._launches, self._processes, strict=True):
-            if task.role == role and isinstance(running, Restartable):
-                running.restart(rank)
-                self._lost.discard((role, rank))
+        for running in self._restartable(role):
+            running.restart(rank)
+            self._lost.discard((role, rank))
 
     def _exits(self) -> list[Exit]:
         return [exit_ for running in self._processes for exit_ in running.exits()]

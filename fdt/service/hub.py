@@ -124,9 +124,12 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
             said = f"a member attaches once, by a role and rank of this engine's. Received: {role} {rank}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         assert outbox is not None  # abort raised
-        self.attached[role, rank] = attached
         crew = self.crew
-        context.add_callback(lambda: self._ended(role, rank, outbox, crew))
+        if not context.add_callback(lambda: self._ended(role, rank, outbox, crew)):
+            with self._lock:  # gone before it was heard: another may come in its place
+                self._claims.pop((role, rank), None)
+            return
+        self.attached[role, rank] = attached
         threading.Thread(target=self._read, args=(role, rank, request_iterator, outbox, crew), daemon=True).start()
         yield from iter(outbox.get, None)
 

@@ -104,9 +104,16 @@ class Member:
 
 
 def at_hand(addresses: str) -> str:
-    """Of an engine's addresses, the one for this process: its Unix socket on its own host, the last elsewhere."""
+    """Of an engine's addresses, the one for this process: its Unix socket on its own host, the last elsewhere.
+
+    The token goes there without TLS, so neither the socket nor its directory may be another user's.
+    """
     known = addresses.split(",")
-    return next((a for a in known if Path(a.removeprefix("unix:")).is_socket()), known[-1])
+    return next((a for a in known if _is_our_socket(Path(a.removeprefix("unix:")))), known[-1])
+
+
+def _is_our_socket(path: Path) -> bool:
+    return path.is_socket() and {path.stat().st_uid, path.parent.stat().st_uid} == {os.geteuid()}
 
 
 class _Forwarded:

@@ -5,6 +5,7 @@ The token is asked for all the same.
 """
 
 import json
+import ssl
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,7 +40,9 @@ class Identity:
             missing = "--tls-key" if key is None else "--tls-cert"
             raise UsageError(f"--tls-cert and --tls-key go together. Received: no {missing}")
         texts = {"certificate": certificate, "key": key, "authority": authority}
-        return cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
+        identity = cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
+        _check(certificate, key, authority)
+        return identity
 
     @classmethod
     def loads(cls, text: str) -> "Identity":
@@ -67,6 +70,23 @@ class Identity:
     def options(self) -> list[Option]:
         """A caller's channel options."""
         return [("grpc.ssl_target_name_override", self.name)] if self.name else []
+
+
+def _check(certificate: Path | None, key: Path | None, authority: Path | None) -> None:
+    """Raises UsageError for PEM files that no TLS can be made of."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if certificate is not None and key is not None:
+            context.load_cert_chain(certificate, key)
+    except ssl.SSLError:
+        raise UsageError(
+            f"--tls-key must be the key of --tls-cert, both PEM. Received: {key} and {certificate}"
+        ) from None
+    try:
+        if authority is not None:
+            context.load_verify_locations(authority)
+    except ssl.SSLError:
+        raise UsageError(f"--tls-ca must hold an authority's certificate, PEM. Received: {authority}") from None
 
 
 _members_own: Identity | None = None

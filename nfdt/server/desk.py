@@ -169,8 +169,8 @@ class Desk:
         return True
 
     def _leave(self, rank: int) -> None:
+        self._carry_out(self.policy.leave(*self._lanes_of(rank)))
         for lane in self._lanes_of(rank):
-            self._carry_out(self.policy.leave(lane))
             replies = self._replies.pop(lane, None)
             if replies is not None:
                 replies.put(None)

@@ -97,18 +97,18 @@ class Policy:
         self.epoch.ledger.end_at(batch)
         return self.ask(worker)
 
-    def leave(self, worker: int) -> list[Instruction]:
-        """`worker` is gone; its batches go to others."""
-        if worker not in self.core.slots:
-            return []
-        self._asking.pop(worker, None)
-        self._computing.discard(worker)
-        self._missed.pop(worker, None)
-        self._held = [pushed for pushed in self._held if pushed.worker != worker]
-        self.core.leave(worker)
-        if self.epoch:
-            self.epoch.ledger.take_back(worker)
-        return self._settle()
+    def leave(self, *workers: int) -> list[Instruction]:
+        """They are gone, all at once; their batches go to others."""
+        gone = [worker for worker in workers if worker in self.core.slots]
+        for worker in gone:
+            self._asking.pop(worker, None)
+            self._computing.discard(worker)
+            self._missed.pop(worker, None)
+            self._held = [pushed for pushed in self._held if pushed.worker != worker]
+            self.core.leave(worker)
+            if self.epoch:
+                self.epoch.ledger.take_back(worker)
+        return self._settle() if gone else []
 
     def join(self, worker: int) -> list[Instruction]:
         """`worker` begins, perhaps in the place of one that left. It has said nothing yet."""

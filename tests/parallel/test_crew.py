@@ -18,7 +18,7 @@ from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup
 from fdt.service.client import TrainingClient
-from fdt.service.crew import Crew
+from fdt.service.crew import Crew, Outcome
 from fdt.service.hub import Arrival
 from fdt.service.server import serve
 from hfdt.coordinator import RanksCoordinator
@@ -123,6 +123,29 @@ def test_where_it_is_wanted_a_whole_crew_starts_again(served, options):
     assert len(heard["ready"]) == len(heard["finished"]) == 1
     assert len(converse(client, "next", 0)["epoch_end"][0].workers) == 2, "the next job has all of them"
     client.close()
+
+
+@pytest.mark.skipif(not find_mpirun(), reason="no MPI")
+def test_a_rank_that_cannot_be_replaced_alone_ends_the_job(tmp_path):
+    """mpirun ends the others with it: a coordinator that asks for one in its place would wait for ever."""
+
+    class Replaces(RanksCoordinator):
+        def lost(self, role, rank, failure):
+            return Outcome(restart=[(role, rank)])
+
+    class Engine(EchoEngine):
+        def train(self, commands):
+            self.start()
+            return self.crew.run(Replaces(Recovery(self.blobs, 2)), commands)
+
+    engine = Engine(MpirunLauncher(tmp_path), tmp_path)
+    running = serve(engine, f"unix:{tmp_path}/engine.sock", "right")
+    client = TrainingClient(running.address, "right")
+    (failure,) = converse(client, "1", DEADLY_EPOCH)["failed"]
+    assert "was lost. Received: signal 9" in failure.message
+    client.close()
+    running.stop()
+    engine.stop()
 
 
 def test_a_member_lost_between_jobs_is_replaced(served):

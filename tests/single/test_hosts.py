@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from fdt.errors import UsageError, UserError
-from fdt.launch import preflight, remote
+from fdt.launch import hosted, preflight, remote
 from fdt.launch.hosted import directory_of
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
 from fdt.launch.over_hosts import _bring
@@ -50,6 +51,7 @@ def test_a_hostfile_that_is_none_is_said(tmp_path):
 
 def test_slurm_and_kubernetes_name_their_hosts(tmp_path):
     assert list(expand("a[01-03,7],b,c[9-10]x")) == ["a01", "a02", "a03", "a7", "b", "c9x", "c10x"]
+    assert list(expand("r[1-2]n[1-2],b")) == ["r1n1", "r1n2", "r2n1", "r2n2", "b"]
     slurm = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "4(x2),1"}
     assert from_environment(slurm) == [Host("n1", 4), Host("n2", 4), Host("n3", 1)]
     (tmp_path / "hostfile").write_text("job-worker-0.job slots=2\njob-worker-1.job slots=2\n")
@@ -59,7 +61,8 @@ def test_slurm_and_kubernetes_name_their_hosts(tmp_path):
 
 
 def test_which_hosts_are_meant(monkeypatch, tmp_path):
-    for name in ("SLURM_JOB_NODELIST", "OMPI_MCA_orte_default_hostfile"):
+    names = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE")
+    for name in ("SLURM_JOB_NODELIST", *names):
         monkeypatch.delenv(name, raising=False)
     assert chosen(None, None) == []
     with pytest.raises(UsageError, match="give one of them. Received: -H a too"):
@@ -144,3 +147,18 @@ def test_the_log_of_a_rank_on_another_host_is_what_mpirun_brought(tmp_path):
     (tmp_path / "mpirun.log").write_text("[1,0]<stdout>: mine\n[1,1]<stderr>: Boom\nmpirun: rank 1 ended\n")
     failed = explain_loss("worker", 1, "signal 9", tmp_path)
     assert failed.detail == "Boom\nmpirun: rank 1 ended" and "mpirun.log" in failed.message
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_only_a_directory_of_ours_alone_is_believed(tmp_path, monkeypatch, mode):
+    monkeypatch.setattr(hosted, "ROOTS", (str(tmp_path / "shm"), str(tmp_path / "tmp")))
+    theirs, ours = tmp_path / "shm" / "run", tmp_path / "tmp" / "run"
+    for directory in (theirs, ours):
+        directory.mkdir(parents=True, mode=0o700)
+    theirs.chmod(mode)
+    assert hosted.directory_of("run") == (theirs if mode == 0o700 else ours)
+    shutil.rmtree(ours)
+    ours.symlink_to(theirs)
+    theirs.chmod(0o755)
+    with pytest.raises(SystemExit, match="no run of ours"):
+        hosted.directory_of("run")

@@ -219,3 +219,20 @@ def test_so_many_jobs_may_wait_and_no_more(engine, tmp_path):
         thread.join()
     assert refused.empty()
     running.stop()
+
+
+def test_files_that_do_not_belong_together_are_named(certs, tmp_path):
+    broken = tmp_path / "ca.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    ours, others = certs / "ours", certs / "others"
+    with pytest.raises(UsageError, match="--tls-key must be the key of --tls-cert"):
+        Identity.read(ours / "client.pem", others / "client.key", ours / "ca.pem")
+    with pytest.raises(UsageError, match="--tls-ca must hold an authority's certificate, PEM"):
+        Identity.read(ours / "client.pem", ours / "client.key", broken)
+
+
+@pytest.mark.parametrize("hosts", [["hôst"], [""], ["."], ["a/b"], ["n1", "n1"], ["ca"]])
+def test_certs_of_hosts_that_are_none_begins_nothing(tmp_path, hosts):
+    done = CliRunner().invoke(hfdt, ["certs", str(tmp_path / "made"), *hosts])
+    assert done.exit_code != 0 and isinstance(done.exception, (SystemExit, UsageError)), done.exception
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,55 @@
+"""A worker's compiled step."""
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+import tensorflow as tf  # noqa: E402
+
+from fdt.keras import named  # noqa: E402
+from fdt.keras.variables import tensor_variable  # noqa: E402
+from fdt.trainable import Trainable  # noqa: E402
+from nfdt.step import Step, ownerships  # noqa: E402
+from nfdt.traced import ByShape  # noqa: E402
+
+
+def batch_norm_model():
+    made = keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(0.1), "mse")
+    made.optimizer.build(made.trainable_variables)
+    spec = (tf.TensorSpec((None, 2), tf.float32), tf.TensorSpec((None,), tf.float32), None)
+    named("keras").build(made, spec)
+    return Trainable(named("keras"), made)
+
+
+def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker():
+    trainable = batch_norm_model()
+    step, owned = Step(trainable), ownerships(trainable, 1)
+    part = owned[0].part
+    behind = len(part.trainable) + len(part.others)
+    positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
+    pulled = [(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
+    x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    bad = step.run(0, [(tf.constant(x * np.nan), tf.zeros(4))], owned, pulled)
+    assert not bad.finite and bad.changed
+    for change in bad.changes:
+        np.testing.assert_array_equal(change, np.zeros_like(change))
+    good = step.run(0, [(tf.constant(x), tf.zeros(4))], owned, pulled)
+    assert good.finite
+    mean = trainable.model.layers[0].moving_mean.numpy()
+    np.testing.assert_allclose(mean, x.mean(0) / 2, rtol=1e-6)
+
+
+def test_batches_that_flatten_alike_are_not_taken_for_one_another():
+    seen = []
+
+    def function(batch, tensors):
+        seen.append(batch)
+        return batch[1] * tensors[0] if isinstance(batch, tuple) else batch["b"] * tensors[0] + 1.0
+
+    by_shape = ByShape(function, batch_norm_model())
+    one, two = tf.constant([1.0]), tf.constant([2.0])
+    assert float(by_shape((one, two), [two])[0]) == 4.0
+    assert float(by_shape({"a": one, "b": two}, [two])[0]) == 5.0
+    assert float(by_shape((one, two), [two])[0]) == 4.0
+    assert len(seen) == 2, "each is traced once"

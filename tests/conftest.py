@@ -52,6 +52,14 @@ def _use_local_datasets() -> None:
         runpy.run_path(str(offline / "sitecustomize.py"))
 
 
+@pytest.fixture(autouse=True)
+def unseeded() -> Iterator[None]:
+    """A test that seeds TensorFlow decides nothing for those behind it."""
+    yield
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].random.set_seed(None)
+
+
 @pytest.fixture(scope="session")
 def dataset():
     """`dataset("cifar10")` skips the test where that data set is neither on disk nor to be had."""

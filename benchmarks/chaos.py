@@ -103,8 +103,9 @@ def _kill_and_watch(
     processes = [psutil.Process(running.pid), *_below(running.pid)] if running.poll() is None else []
     stores = _stores(processes)
     victims = [process for process in processes if _is(process, case.victim, running.pid)]
-    if victims:
-        chance.choice(victims).kill()
+    if not victims:
+        return Result(case, "nobody to kill", 0.0)
+    chance.choice(victims).kill()
     start = time.monotonic()
     try:
         running.wait(RIGHT_S)
@@ -165,7 +166,8 @@ def _is(process: psutil.Process, victim: str, client: int) -> bool:
     if victim == "client":
         return bool(process.pid == client)
     words = process.cmdline()
-    return words[1:3] == ["-m", victim] or Path((words or [""])[0]).name == victim
+    name = Path((words or [""])[0]).name
+    return words[1:3] == ["-m", victim] or (victim == "mpirun" and name in ("mpirun", "prterun"))  # Open MPI 4; 5
 
 
 def _below(pid: int) -> list[psutil.Process]:

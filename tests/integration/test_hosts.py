@@ -21,6 +21,7 @@ from fdt.network.topology import topology_of
 
 SSHD = "/usr/sbin/sshd"
 READY_S = 30.0
+OWN_TMP = "TMPDIR=/dev/shm"  # Open MPI names its directories by process ids, which hosts that share /tmp may share too
 HOST = """
 set -e
 hostname "$1"; mount --make-rprivate /; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run; mkdir /run/sshd
@@ -81,7 +82,7 @@ class Hosts:
 
     def command(self, *argv: object) -> list[str]:
         """`argv` on host1."""
-        return ["nsenter", "--all", f"--target={self.pids['host1']}", *map(str, argv)]
+        return ["nsenter", "--all", f"--target={self.pids['host1']}", "env", OWN_TMP, *map(str, argv)]
 
     def run(self, *argv: object) -> str:
         done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=150, check=False)
@@ -128,8 +129,7 @@ def _prepare(directory: Path) -> None:
     (directory / "passwd").write_text(
         re.sub(r"^(root:.*:)[^:]*(:[^:]*)$", rf"\g<1>{directory}/home\2", passwd, flags=re.M)
     )
-    # Open MPI's daemons name their directories by process ids, which hosts that share /tmp may share too.
-    settings = f"HostKey {directory}/host_key\nAuthorizedKeysFile {ssh}/authorized_keys\nSetEnv TMPDIR=/dev/shm\n"
+    settings = f"HostKey {directory}/host_key\nAuthorizedKeysFile {ssh}/authorized_keys\nSetEnv {OWN_TMP}\n"
     (directory / "sshd_config").write_text(settings + "StrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile none\n")
 
 

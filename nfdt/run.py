@@ -11,10 +11,8 @@ from fdt.blobs import LocalBlobs
 from fdt.data import Feed, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
 from fdt.keras.variables import shifted_seed, tensor_variable
-from fdt.logs import numbers
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
-from fdt.tensors import Array
 from fdt.trainable import Trainable
 from nfdt.lanes import lanes_of
 from nfdt.options import Options
@@ -23,15 +21,15 @@ from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.desk import Desk
 from nfdt.server.job import layout_of, rule_of
 from nfdt.step import Step, ownerships, samples_of, split
+from nfdt.tally import Tally
 from nfdt.transport.client import Courier, Link
 from nfdt.transport.local import LocalLink
+
+PROGRESS_S = 0.2
 
 
 class NoBatch(Exception):
     """`args[0]`: the number of a batch that the epoch does not have."""
-
-
-PROGRESS_S = 0.2
 
 
 class Batches:
@@ -65,49 +63,6 @@ class Batches:
             self._epoch, self._reader = epoch, self._source.reader(epoch)
         self._last = index
         return self._reader.read(index)
-
-
-class Tally:
-    """What this worker did in an epoch. The metric variables are the model's own; `start`: their values at reset."""
-
-    def __init__(self, trainable: Trainable, first: bool) -> None:
-        self._trainable, self._first = trainable, first
-        self.reset()
-
-    def reset(self) -> None:
-        self._trainable.model.reset_metrics()
-        self._start = self._trainable.metric_arrays()
-        self.steps = self.samples = 0
-        self.busy = 0.0  # seconds
-        self.logs: dict[str, Any] = {}
-        self.since = time.monotonic()
-
-    def add(self, samples: int, logs: dict[str, Any], steps: int = 1) -> None:
-        self.steps += steps
-        self.samples += samples
-        self.logs = logs
-
-    def counted(self) -> list[Array]:
-        """What the metric variables hold now."""
-        return self._trainable.metric_arrays()
-
-    def take_back(self, counted: list[Array]) -> None:
-        """A step is left out: the metric variables hold again what they did before it."""
-        self._trainable.write_metrics(counted)
-
-    def metrics(self) -> list[Array]:
-        """What is to be summed over workers: the first worker's values, the others' changes."""
-        arrays = self._trainable.metric_arrays()
-        return arrays if self._first else [_change(a, s) for a, s in zip(arrays, self._start, strict=True)]
-
-    def floats(self) -> dict[str, float]:
-        """Scalar logs, as numbers."""
-        return numbers(self.logs)
-
-
-def _change(now: Array, start: Array) -> Array:
-    """What was added; a flag that was raised stays raised when the workers' are added up."""
-    return now if now.dtype == bool else now - start
 
 
 class Run:

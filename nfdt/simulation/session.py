@@ -23,7 +23,6 @@ from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from nfdt import rulebook
 from nfdt.clock import run_until
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.run import Tally
 from nfdt.server.applier import Arrived
 from nfdt.server.core import Gradient
 from nfdt.server.desk import Desk
@@ -34,6 +33,7 @@ from nfdt.simulation.batches import Batches
 from nfdt.simulation.fleet import Fleet
 from nfdt.simulation.record import EpochRecord, FitRecord, Point, Walls, Watched
 from nfdt.step import Step, ownerships, samples_of, split
+from nfdt.tally import Tally
 
 POINTS = 50  # of the curve, in an epoch
 POINTS_EVERY = 20  # pushes between two, where nobody knows how many an epoch has

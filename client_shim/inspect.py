@@ -47,10 +47,11 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     A script with training loops of its own is not run: there is nothing to send. Which capture each training call gets,
     and why, is printed for both. Raises UserError where `fit` cannot be captured.
     """
-    refuse_sessions(script)
-    refuse_own_updates(script)
-    captures = look(script)
-    if any(finding.capture == "replica" for finding in captures):
+    looked = look(script)
+    refuse_sessions(looked)
+    refuse_own_updates(looked)
+    captures = looked.findings
+    if looked.capture == "replica":
         print(
             "\n".join(
                 [*map(str, captures), f"capture:    replica: {workers} ranks run the script, this one among them"]

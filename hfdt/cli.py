@@ -141,12 +141,12 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     hosts = chosen_hosts(given)
     if hosts and given["launcher"] == "gloo":
         raise UsageError("hosts are started on by mpirun: leave --launcher out. Received: --launcher gloo")
+    workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
+    check_min_np(given, workers)
 
     def make(logs: Path) -> "HfdtEngine":
         from hfdt.engine import HfdtEngine
 
-        workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
-        check_min_np(given, workers)
         return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers))
 
     return make

@@ -151,9 +151,8 @@ class Probe:
         trainable = self._trainable
         kept = [tensor_variable(v) for v in [*trainable.trainable, *trainable.non_trainable, *trainable.metrics]]
         values = [tf.identity(v) for v in kept]
-        seeds = {
-            id(tensor_variable(v)) for v in trainable.seeds
-        }  # these go on, so that a second look draws other numbers
+        # These go on, so that a second look draws other numbers.
+        seeds = {id(tensor_variable(v)) for v in trainable.seeds}
 
         def restore(everything: bool = False) -> None:
             for variable, value in zip(kept, values, strict=True):

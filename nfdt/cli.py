@@ -224,7 +224,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return client_shim.run(script, words, client, settings, reporters)
 
     if given["emulate"] is not None:
-        for name, flag in {**_FLAGS, **HOST_FLAGS}.items():
+        for name, flag in _FLAGS.items():
             if given[name]:
                 raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
         return run(request, make_emulation(given["emulate"]), run_script)

@@ -68,8 +68,10 @@ class LocalSteps:
         for number, batch in enumerate(batches):
             logs = step.train(batch, [count + tf.cast(number, count.dtype)])
         taken = [before - now for before, now in zip(weights, _read(trainable.trainable), strict=True)]
-        after = _read(step.others)
         finite = bool(all_finite(taken))
+        if not finite:  # as nfdt/step.py does
+            step.assign(step.others, others)
+        after = _read(step.others)
         self._own[lane] = _read(step.own) if finite else self._begin  # what is not finite would stay in the slots
         return Computed(taken, [after[i] - others[i] for i in step.changed], step.changed, logs, finite)
 

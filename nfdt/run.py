@@ -115,7 +115,6 @@ class Run:
         self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         self._threads: list[threading.Thread] = []
         self._finishing = False
-        self._skips = self._options.on_nan == "skip"
         self._vary_seeds()
         self._step.trace(self._source.element_spec, self._owned)
 
@@ -162,11 +161,12 @@ class Run:
 
     def _train(self, lane: int, weights: pb.Weights, batches: list[Any]) -> pb.ToWorker:
         courier, samples = self._couriers[lane], sum(samples_of(batch) for batch in batches)
+        skips = self._options.on_nan == "skip"
         with self._computing:
             start = time.monotonic()
-            counted = self._tally.counted() if self._skips else []
+            counted = self._tally.counted() if skips else []
             computed = self._step.run(lane, batches, self._owned, courier.pulled())
-            if computed.finite or not self._skips:
+            if computed.finite or not skips:
                 self._tally.add(samples, computed.logs, len(batches))
             else:
                 self._tally.take_back(counted)

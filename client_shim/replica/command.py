@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from client_shim.replica import run as running
-from client_shim.replica.look import capture_of, refuse_own_updates, refuse_sessions
+from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
 from fdt.cli.options import DEFAULT_WORKERS, flag
 from fdt.cli.run import Request, run_replicas
 from fdt.errors import UsageError
@@ -19,9 +19,11 @@ def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
-        refuse_sessions(script)
-        refuse_own_updates(script)
-    replica = capture_of(script, chosen) == "replica"
+        found = look(script)
+        refuse_sessions(found)
+        refuse_own_updates(found)
+        chosen = found.capture
+    replica: bool = chosen == "replica"
     for name in of_fit if replica else ():
         if given[name]:
             raise UsageError(

@@ -5,11 +5,11 @@ gradients, or trains batch by batch, in code of its own.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_shim.replica.steps import BATCHWISE, applies
+from client_shim.replica.steps import BATCHWISE, applies, last_name
 from fdt.errors import UserError
 
 # Whose methods `fit` calls.
@@ -43,44 +43,46 @@ class Finding:
         return f"{self.path}:{self.line}: {self.capture}: {self.why}"
 
 
-def capture_of(script: str, chosen: str | None = None) -> str:
-    """`chosen`, or what the script's source asks for. Raises UserError for TensorFlow 1 sessions."""
-    if chosen in ("extract", "replica"):
-        return chosen
-    return "replica" if any(f.capture == "replica" for f in look(script)) else "extract"
+@dataclass(frozen=True)
+class Look:
+    """A script and the modules beside it, read once. `classes`: all of theirs, by name."""
+
+    modules: Sequence[tuple[Path, ast.Module]]
+    classes: Mapping[str, list[ast.ClassDef]]
+    findings: Sequence[Finding]  # every training call, in order
+
+    @property
+    def capture(self) -> str:
+        """What the source asks for: "extract" or "replica"."""
+        return "replica" if any(f.capture == "replica" for f in self.findings) else "extract"
 
 
-def look(script: str) -> list[Finding]:
-    """Every training call of the script and of the modules beside it, in order."""
-    found: list[Finding] = []
-    sources = list(_sources(Path(script)))
-    classes = _classes(tree for _, tree in sources)
-    for path, tree in sources:
-        found += _of_module(path, tree, classes)
-    return found
+def look(script: str) -> Look:
+    """Read the script; what cannot be read is left to running it."""
+    modules = list(_sources(Path(script)))
+    classes = _classes(tree for _, tree in modules)
+    return Look(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
 
 
-def refuse_sessions(script: str) -> None:
+def refuse_sessions(script: Look) -> None:
     """Raises UserError where the script trains by sessions, which no rank can divide yet."""
-    if any(f.capture == "extract" for f in look(script)):
+    if any(f.capture == "extract" for f in script.findings):
         return  # the session is there for its settings, as memory growth was set once
-    for path, tree in _sources(Path(script)):
+    for path, tree in script.modules:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _is_session(node.func):
                 raise UserError(
                     "TensorFlow 1 sessions are not divided yet. "
-                    f"Received: {_name(node.func)} at {path}:{node.lineno}; --capture extract runs it alone"
+                    f"Received: {last_name(node.func)} at {path}:{node.lineno}; --capture extract runs it alone"
                 )
 
 
-def refuse_own_updates(script: str) -> None:
+def refuse_own_updates(script: Look) -> None:
     """Raises UserError where the script moves its weights by hand: no rank would hear of the others' gradients."""
     taken, moved, applied = False, "", False
-    sources = list(_sources(Path(script)))
-    classes = _classes(tree for _, tree in sources)
-    for path, tree in sources:
-        for call, _, bases in _calls(tree, "", (), classes):
-            name = _name(call.func)
+    for path, tree in script.modules:
+        for call, _, bases in _calls(tree, "", (), script.classes):
+            name = last_name(call.func)
             taken |= name == "GradientTape" and not any(base.endswith(_OF_KERAS) for base in bases)
             applied |= applies(call) or name in ("fit", BATCHWISE)
             if name == "assign_sub" and not moved:
@@ -101,7 +103,7 @@ def _is_session(function: ast.AST) -> bool:
 def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.ClassDef]]) -> Iterator[Finding]:
     modules = _modules(tree)
     for call, function, bases in _calls(tree, "", (), classes):
-        name = _name(call.func)
+        name = last_name(call.func)
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in modules:
             continue  # a function of a module: scipy.optimize's minimize
         if name == "fit" and isinstance(call.func, ast.Attribute) and _may_be_keras(call):
@@ -170,10 +172,6 @@ def _bases(of: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> tuple
 def _may_be_keras(call: ast.Call) -> bool:
     """Others have a `fit` too (scikit-learn); those with arguments of Keras's loop are Keras's."""
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
-
-
-def _name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:

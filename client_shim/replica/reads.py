@@ -7,6 +7,7 @@ from typing import Any
 
 from tensorflow.python.framework import ops
 
+from client_shim.replica.replacing import replace
 from client_shim.replica.steps import by_script
 
 METHODS = ("numpy", "__float__", "__int__", "__bool__", "__format__", "__str__", "__array__")
@@ -19,8 +20,7 @@ def agreed_reads(agreed: Callable[[Any], Any], methods: Sequence[str] = METHODS)
     with contextlib.ExitStack() as stack:
         for name in methods:
             original = getattr(ops._EagerTensorBase, name)
-            stack.callback(setattr, ops._EagerTensorBase, name, original)
-            setattr(ops._EagerTensorBase, name, _reading(original, agreed, busy))
+            replace(stack, ops._EagerTensorBase, name, _reading(original, agreed, busy))
         yield
 
 

@@ -22,11 +22,12 @@ from client_shim.replica.replacing import replace
 
 _WRITING = frozenset("wax+")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-# name in os: positions of the paths that it writes; `_READS`: of one that it reads.
-_WRITES = {"mkdir": (0,), "rename": (0, 1), "replace": (0, 1), "chmod": (0,), "utime": (0,), "truncate": (0,)}
+# name in os: positions of the paths that it is given.
+_MAKES = {"mkdir": (0,)}
+_CHANGES = {"rename": (0, 1), "replace": (0, 1), "chmod": (0,), "utime": (0,), "truncate": (0,)}
+_READS = {"stat": (0,), "lstat": (0,), "access": (0,)}
+_LISTS = {"listdir": (0,), "scandir": (0,)}
 _REMOVES = ("remove", "unlink", "rmdir")
-_READS = ("stat", "lstat", "access")
-_LISTS = ("listdir", "scandir")
 # TensorFlow's own ways to files: (module, owner, function, position of the path, does it write?)
 _FILE_IO, _CHECKPOINT = "tensorflow.python.lib.io.file_io", "tensorflow.python.checkpoint.checkpoint"
 _DATA = "tensorflow.python.data.ops."
@@ -144,12 +145,10 @@ def diverted(folder: Path) -> Iterator[None]:
         for owner in (builtins, io):
             replace(stack, owner, "open", opens)
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
-        for name, places in _WRITES.items():
-            replace(stack, os, name, _mapped(getattr(os, name), _write_to(scratch, name), places))
-        for name in _READS:
-            replace(stack, os, name, _mapped(getattr(os, name), scratch.read, (0,)))
-        for name in _LISTS:
-            replace(stack, os, name, _mapped(getattr(os, name), scratch.listed, (0,)))
+        maps = (_MAKES, scratch.written), (_CHANGES, scratch.changed), (_READS, scratch.read), (_LISTS, scratch.listed)
+        for names, mapping in maps:
+            for name, places in names.items():
+                replace(stack, os, name, _mapped(getattr(os, name), mapping, places))
         for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
             replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
         for module, kind, function, place, writes in _LIBRARIES:
@@ -180,10 +179,6 @@ def _copy(opening: Any, real: Any, mine: Any) -> None:
     if not _exists(mine):
         with contextlib.suppress(OSError), opening(real, "rb") as source, opening(mine, "wb") as target:
             target.write(source.read())
-
-
-def _write_to(scratch: Scratch, name: str) -> Callable[[Any], Any]:
-    return scratch.written if name == "mkdir" else scratch.changed
 
 
 def _removing(scratch: Scratch, original: Any) -> Any:

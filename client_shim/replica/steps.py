@@ -197,7 +197,7 @@ def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, thr
 
 
 def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:
-    name = _last_name(call.func)
+    name = last_name(call.func)
     if name == BATCHWISE and isinstance(call.func, ast.Attribute):
         return Found(through, through)  # a step function of Keras's
     named = Found(name in TAKES, applies(call))
@@ -219,11 +219,12 @@ def _is_optimizers(owner: ast.AST) -> bool:
     """By its name: `opt`, `self.d_optimizer`, `optimizers[0]`, `opt_g`; not `df["option"]`, which is no name at all."""
     while isinstance(owner, ast.Subscript):
         owner = owner.value
-    parts = _last_name(owner).lower().split("_")
+    parts = last_name(owner).lower().split("_")
     return any(part.rstrip("s0123456789") in ("opt", "optim", "optimizer", "optimiser") for part in parts)
 
 
-def _last_name(node: ast.AST) -> str:
+def last_name(node: ast.AST) -> str:
+    """`fit` of `model.fit`, `f` of `f`; "" of anything else."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

@@ -5,7 +5,6 @@ The script's code needs no look: capture carries it.
 
 import inspect
 import json
-import select
 import socket
 import subprocess
 import sys
@@ -53,11 +52,11 @@ class _Talk:
     def hear(self) -> dict[str, Any]:
         """Its next line; {} when it says none, and why in `failed`."""
         assert self.process.stdout is not None and self.process.stderr is not None
-        line = ""
-        if select.select([self.process.stdout], [], [], ANSWER_S)[0]:
-            line = self.process.stdout.readline()
-            while line and not line.startswith("{"):  # a shell that greets
-                line = self.process.stdout.readline()
+        patience = threading.Timer(ANSWER_S, self.process.kill)
+        patience.start()
+        # A host's shell may greet first.
+        line = next((line for line in iter(self.process.stdout.readline, "") if line.startswith("{")), "")
+        patience.cancel()
         try:
             said = json.loads(line)
             return said if isinstance(said, dict) else {}

@@ -105,7 +105,7 @@ class Exchange:
         return _flat([v.read_value() for v in self.raw])
 
     def _rate(self) -> Any:
-        return current_rate(getattr(self._optimizer, "inner_optimizer", self._optimizer))
+        return current_rate(self._optimizer)
 
     def _whole(self, gradients: Sequence[Any]) -> list[Any]:
         """One for every variable, zeros where there is none; clipped, where the rule makes a momentum of them."""

@@ -4,7 +4,6 @@ import math
 import os
 import signal
 import stat
-import sys
 import time
 from pathlib import Path
 
@@ -12,40 +11,20 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UsageError, UserError
-from fdt.launch import Exit, Task
+from fdt.launch import Exit
 from fdt.launch.local import LocalLauncher
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup
 from fdt.service.client import TrainingClient
-from fdt.service.crew import Crew, Outcome
+from fdt.service.crew import Outcome
 from fdt.service.hub import Arrival
 from fdt.service.server import serve
 from hfdt.coordinator import RanksCoordinator
 from hfdt.recovery import Recovery
+from tests.parallel.echo_engine import EchoEngine
 
-ECHO = Path(__file__).with_name("echo_member.py")
 DEADLY_EPOCH, ONCE_DEADLY_EPOCH = 7, 8
-
-
-class EchoEngine:
-    name = "echo"
-    workers = 2
-
-    def __init__(self, launcher, run_dir):
-        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
-        self.crew = Crew("echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), 2))])
-
-    def start(self):
-        self.crew.start()
-
-    def train(self, commands):
-        self.start()
-        return self.crew.run(RanksCoordinator(Recovery(self.blobs, 2)), commands)
-
-    def stop(self):
-        self.crew.close()
-        self.blobs.close()
 
 
 class Gone:

@@ -4,16 +4,12 @@ Its cases come from a seeded generator, so that there are as many each time and 
 """
 
 import random
-import sys
 import threading
 import time
-from pathlib import Path
 
 import grpc
 import pytest
 
-from fdt.blobs import LocalBlobs
-from fdt.launch import Task
 from fdt.launch.local import LocalLauncher
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Epoch, Event, Finish, Setup
@@ -21,13 +17,10 @@ from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import HelloRequest
 from fdt.service.auth import credentials
 from fdt.service.client import TrainingClient
-from fdt.service.crew import Crew
 from fdt.service.server import serve
 from fdt.service.transport import open_channel
-from hfdt.coordinator import RanksCoordinator
-from hfdt.recovery import Recovery
+from tests.parallel.echo_engine import EchoEngine
 
-ECHO = Path(__file__).with_name("echo_member.py")
 CASES = 200  # of raw bytes, at each door
 ANSWER_S = 60.0
 TRAINING = ("/fdt.rpc.TrainingService/Hello", "/fdt.rpc.TrainingService/Train")
@@ -36,30 +29,10 @@ MEMBERS = ("/fdt.rpc.MemberService/Hello", "/fdt.rpc.MemberService/Attach")
 NOWHERE = ("/fdt.rpc.TrainingService/Nothing", "/x", "/")
 
 
-class EchoEngine:
-    name, workers = "echo", 2
-
-    def __init__(self, run_dir):
-        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
-        task = Task("worker", (sys.executable, str(ECHO)), 2)
-        self.crew = Crew("echo", run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
-
-    def start(self):
-        self.crew.start()
-
-    def train(self, commands):
-        self.start()
-        return self.crew.run(RanksCoordinator(Recovery(self.blobs, 2)), commands)
-
-    def stop(self):
-        self.crew.close()
-        self.blobs.close()
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     directory = tmp_path_factory.mktemp("served")
-    engine = EchoEngine(directory)
+    engine = EchoEngine(LocalLauncher(directory), directory)
     running = serve(engine, "127.0.0.1:0", "right")
     yield engine, running.address
     running.stop()

@@ -162,3 +162,13 @@ def test_only_a_directory_of_ours_alone_is_believed(tmp_path, monkeypatch, mode)
     theirs.chmod(0o755)
     with pytest.raises(SystemExit, match="no run of ours"):
         hosted.directory_of("run")
+
+
+@pytest.mark.parametrize(("then", "ok"), [("", True), ("import time; time.sleep(600)", False)])
+def test_a_host_whose_shell_greets_is_heard_and_one_that_only_greets_is_given_up(monkeypatch, then, ok):
+    source = f"print('Welcome', flush=True)\n{then}\n" + preflight.inspect.getsource(preflight.probe)
+    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    monkeypatch.setattr(preflight, "ANSWER_S", preflight.ANSWER_S if ok else 2.0)
+    (found,) = look([Host("polite", 1)])
+    (reached,) = [check for check in found.checks if check.component == "reachable"]
+    assert (reached.ok, reached.found) == (True, "yes") if ok else (False, "no answer within 2 s")

@@ -9,6 +9,7 @@ import tensorflow as tf  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
+from nfdt.local import LocalStep, LocalSteps  # noqa: E402
 from nfdt.step import Step, ownerships  # noqa: E402
 from nfdt.traced import ByShape  # noqa: E402
 
@@ -22,9 +23,10 @@ def batch_norm_model():
     return Trainable(named("keras"), made)
 
 
-def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker():
+@pytest.mark.parametrize("kind", [Step, lambda trainable: LocalSteps(LocalStep(trainable))], ids=["step", "local"])
+def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
     trainable = batch_norm_model()
-    step, owned = Step(trainable), ownerships(trainable, 1)
+    step, owned = kind(trainable), ownerships(trainable, 1)
     part = owned[0].part
     behind = len(part.trainable) + len(part.others)
     positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica import steps
-from client_shim.replica.look import capture_of, look, refuse_own_updates, refuse_sessions
+from client_shim.replica.command import wanted
+from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
 from fdt.errors import UserError
 
 TAPE = """
@@ -56,17 +57,18 @@ def script(tmp_path):
     ],
 )
 def test_the_source_says_which_capture(script, text, capture):
-    assert capture_of(script(text)) == capture
+    assert look(script(text)).capture == capture
 
 
 def test_what_is_asked_for_wins(script):
-    assert capture_of(script(TAPE), "extract") == "extract"
+    assert not wanted(script(TAPE), {"capture": "extract"}, ())
+    assert wanted(script(TAPE), {"capture": None}, ())
 
 
 def test_modules_beside_the_script_are_looked_into(script):
     script(TAPE, "helper.py")
     found = look(script("import helper\nhelper.train(1)"))
-    (finding,) = found
+    (finding,) = found.findings
     assert finding.path.endswith("helper.py")
     assert "apply_gradients in train, outside fit" in finding.why
 
@@ -74,8 +76,8 @@ def test_modules_beside_the_script_are_looked_into(script):
 def test_a_models_base_may_stand_in_another_module(script):
     script("import keras\nclass Base(keras.Model): pass", "base.py")
     derived = MODEL.replace("keras.Model", "Mine") + FIT
-    assert capture_of(script("from base import Base as Mine\n" + derived)) == "extract"
-    assert capture_of(script("from some_library import Mine\n" + derived)) == "extract"
+    assert look(script("from base import Base as Mine\n" + derived)).capture == "extract"
+    assert look(script("from some_library import Mine\n" + derived)).capture == "extract"
 
 
 def test_only_what_the_scripts_own_thread_reads_is_the_scripts(module):
@@ -95,13 +97,13 @@ def within():
 def test_weights_moved_by_hand_are_refused_with_the_line(script):
     path = script("with tf.GradientTape() as tape:\n    loss = f()\nw.assign_sub(0.1 * tape.gradient(loss, w))")
     with pytest.raises(UserError, match=r"assign_sub at .*script.py:3"):
-        refuse_own_updates(path)
-    refuse_own_updates(script(TAPE + "average.assign_sub(1)"))
+        refuse_own_updates(look(path))
+    refuse_own_updates(look(script(TAPE + "average.assign_sub(1)")))
 
 
 def test_sessions_are_refused(script):
     with pytest.raises(UserError, match="sessions are not divided yet"):
-        refuse_sessions(script("with tf.compat.v1.Session() as session: pass"))
+        refuse_sessions(look(script("with tf.compat.v1.Session() as session: pass")))
 
 
 LOOPS = """
@@ -181,4 +183,4 @@ def test_a_loop_runs_while_it_is_on_the_stack():
 
 @pytest.mark.parametrize("text", ["requests.Session()", "tf.compat.v1.InteractiveSession(config=c)\n" + FIT])
 def test_sessions_that_do_not_train_are_no_matter(script, text):
-    refuse_sessions(script(text))
+    refuse_sessions(look(script(text)))

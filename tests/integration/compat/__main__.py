@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from client_shim.replica.look import capture_of
+from client_shim.replica.look import look
 from tests.integration.compat.catalogue import OTHER_NUMBERS, REFUSED, STEPS_PRINTED, Script, all_scripts
 from tests.integration.compat.outputs import difference
 
@@ -76,7 +76,7 @@ def main() -> int:
         alone = run([sys.executable], script)
         code = alone[0].returncode
         results = [verdict(name, script, alone) for name in ("hfdt", "nfdt")]
-        capture = capture_of(str(script.path))
+        capture = look(str(script.path)).capture
         rows[script.name] = [script.name, script.style, capture, f"exit {code}" if code else "runs", *results]
         print(*rows[script.name], sep=" | ", flush=True)
     if not any("FAILED" in cell for row in rows.values() for cell in row):

@@ -112,8 +112,7 @@ def mixed_precision(k: Any) -> Any:
 def recurrent(k: Any) -> Any:
     layers = [
         k.layers.Embedding(20, 4, mask_zero=True),
-        k.layers.Bidirectional(k.layers.LSTM(4, return_sequences=True)),
-        k.layers.GRU(3),
+        k.layers.Bidirectional(k.layers.LSTM(3)),
         k.layers.Dense(3),
     ]
     model = k.Sequential(layers)

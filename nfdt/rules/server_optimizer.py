@@ -36,6 +36,42 @@ class Shared(NamedTuple):
     v: list[Array]
 
 
+class Server(NamedTuple):
+    """The server's optimizer. `keep`: mu of sgd, beta1 of the others."""
+
+    name: str
+    eta: float
+    keep: float
+    beta2: float
+    tau: float
+
+    @property
+    def plain(self) -> bool:
+        return self.name == "sgd"
+
+    def start(self, params: Tree) -> tuple[list[Array], list[Array]]:
+        """m and v; what is not needed is empty."""
+        m = zeros(params) if self.keep else []
+        return m, [] if self.plain else zip_map(lambda w: w * 0.0 + self.tau * self.tau, params)
+
+    def step(self, g: list[Array], m: list[Array], v: list[Array]) -> tuple[list[Array], list[Array], list[Array]]:
+        """What to take off the weights, g being -delta; m and v after it."""
+        part = 1.0 if self.plain else 1.0 - self.keep
+        m = zip_map(lambda m, g: self.keep * m + part * g, m, g) if self.keep else g
+        kept = m if self.keep else []
+        if self.plain:
+            return [self.eta * a for a in m], kept, v
+        v = zip_map(self.second, v, g)
+        return zip_map(lambda m, v: self.eta * m / (v**0.5 + self.tau), m, v), kept, v
+
+    def second(self, v: Array, d: Array) -> Array:
+        if self.name == "adagrad":
+            return v + d * d
+        if self.name == "adam":
+            return self.beta2 * v + (1.0 - self.beta2) * d * d
+        return v - (1.0 - self.beta2) * d * d * (v - d * d) / (abs(v - d * d) + TINY)
+
+
 def rule(
     local_steps: int = 1,
     optimizer: str = "sgd",
@@ -48,47 +84,19 @@ def rule(
     """The server's `optimizer`, `lr` (1; but for sgd 0.01) and `momentum` (0; but for sgd 0.9); `sync`: in rounds."""
     if local_steps < 1:
         raise ValueError(f"server_optimizer: local_steps must be >= 1. Received: local_steps={local_steps}")
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"server_optimizer: optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {optimizer}")
-    plain = optimizer == "sgd"
-    eta = (1.0 if plain else ADAPTIVE_LR) if lr is None else lr
-    keep = (0.0 if plain else ADAPTIVE_MOMENTUM) if momentum is None else momentum
-    if not eta > 0:
-        raise ValueError(f"server_optimizer: lr must be > 0. Received: lr={lr}")
-    for name, value in (("momentum", keep), ("beta2", beta2)):
-        if not 0 <= value < 1:
-            raise ValueError(f"server_optimizer: {name} must be in [0, 1). Received: {name}={value}")
-    if not tau > 0:
-        raise ValueError(f"server_optimizer: tau must be > 0. Received: tau={tau}")
+    server = _server(optimizer, lr, momentum, beta2, tau)
     when = ssgd.rule() if sync else asgd.rule()
-
-    def second(v: Array, d: Array) -> Array:
-        if optimizer == "adagrad":
-            return v + d * d
-        if optimizer == "adam":
-            return beta2 * v + (1.0 - beta2) * d * d
-        return v - (1.0 - beta2) * d * d * (v - d * d) / (abs(v - d * d) + TINY)
 
     def apply(update: Update | None, shared: Shared, inner: State) -> tuple[Update | None, Shared]:
         """One step of the server's optimizer along -`update.gradient`, the delta of its algorithm."""
         if update is None:
             return None, shared._replace(inner=inner)
-        g, steps = update.gradient, shared.steps
-        if plain:
-            m = zip_map(lambda m, g: keep * m + g, shared.m, g) if keep else g
-            taken, v = [eta * a for a in m], shared.v
-        else:
-            m = zip_map(lambda m, g: keep * m + (1.0 - keep) * g, shared.m, g)
-            v = zip_map(second, shared.v, g)
-            taken = zip_map(lambda m, v: eta * m / (v**0.5 + tau), m, v)
-        kept = m if keep else shared.m
-        return Update(taken, steps=steps), Shared(inner, 0, kept, v)
+        taken, m, v = server.step(update.gradient, shared.m, shared.v)
+        return Update(taken, steps=shared.steps), Shared(inner, 0, m, v)
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         inner, mine = when.init(params, workers)
-        m = zeros(params) if keep else []
-        v = [] if plain else zip_map(lambda w: w * 0.0 + tau * tau, params)
-        return Shared(inner, 0, m, v), mine
+        return Shared(inner, 0, *server.start(params)), mine
 
     def pull(shared: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
         sent, inner, mine = when.pull(shared.inner, mine, params, hyper)
@@ -110,3 +118,19 @@ def rule(
 
     note = NOTE.format(local_steps, "a worker's own batches" if sync else "all workers' batches")
     return Rule(init, pull, push, leave, join, flush, waits=when.waits, note=note, local_steps=local_steps)
+
+
+def _server(optimizer: str, lr: float | None, momentum: float | None, beta2: float, tau: float) -> Server:
+    """With defaults filled in. Raises ValueError for what cannot be."""
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"server_optimizer: optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {optimizer}")
+    eta, keep = (1.0, 0.0) if optimizer == "sgd" else (ADAPTIVE_LR, ADAPTIVE_MOMENTUM)
+    server = Server(optimizer, eta if lr is None else lr, keep if momentum is None else momentum, beta2, tau)
+    if not server.eta > 0:
+        raise ValueError(f"server_optimizer: lr must be > 0. Received: lr={lr}")
+    for name, value in (("momentum", server.keep), ("beta2", beta2)):
+        if not 0 <= value < 1:
+            raise ValueError(f"server_optimizer: {name} must be in [0, 1). Received: {name}={value}")
+    if not tau > 0:
+        raise ValueError(f"server_optimizer: tau must be > 0. Received: tau={tau}")
+    return server

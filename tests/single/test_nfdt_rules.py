@@ -380,6 +380,11 @@ def test_server_optimizer_adapts_as_the_paper_says(optimizer, v):
     npt.assert_allclose(w[0], 4 - 0.1 * 0.04 / (v**0.5 + 1e-3), rtol=1e-9)
 
 
+def test_server_optimizer_adapts_without_momentum_too():
+    w = train(server_optimizer.rule(optimizer="adagrad", lr=0.1, momentum=0.0), "aA")
+    npt.assert_allclose(w[0], 4 - 0.1 * 0.4 / ((1e-6 + 0.16) ** 0.5 + 1e-3), rtol=1e-9)
+
+
 def test_server_optimizer_sync_takes_the_mean_of_a_round():
     npt.assert_allclose(train(server_optimizer.rule(local_steps=2, sync=True), "abABabAB"), sgd(4))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from fdt.cli.words import flag
 from fdt.errors import UsageError
 
 Made = TypeVar("Made")
@@ -80,8 +81,8 @@ class Rulebook(Generic[Made]):
             if value is None:
                 continue
             if name not in owners:
-                flag = f"--{option.replace('_', '-')}"
-                raise UsageError(f"{flag} goes with --rule {' or '.join(owners)}. Received: {flag} with rule {name}")
+                said = flag(option)
+                raise UsageError(f"{said} goes with --rule {' or '.join(owners)}. Received: {said} with rule {name}")
             chosen[parameter] = value
         if text is None and not chosen:
             return None

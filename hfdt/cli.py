@@ -16,7 +16,6 @@ from fdt.cli.options import (
     capture_options,
     check_min_np,
     fault_options,
-    flag,
     job_options,
     listen_options,
     report_options,
@@ -28,6 +27,7 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import Request, run
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
+from fdt.cli.words import flag
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
 from hfdt.doctor import doctor_command

@@ -6,8 +6,9 @@ from typing import Any
 
 from client_shim.replica import run as running
 from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
-from fdt.cli.options import DEFAULT_WORKERS, flag
+from fdt.cli.options import DEFAULT_WORKERS
 from fdt.cli.run import Request, run_replicas
+from fdt.cli.words import flag
 from fdt.errors import UsageError
 from fdt.report import Reporters
 

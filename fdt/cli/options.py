@@ -179,11 +179,6 @@ def rule_names(rules: Path) -> str:
     return ", ".join(sorted(file.stem for file in rules.glob("*.py") if not file.stem.startswith("_")))
 
 
-def flag(name: str) -> str:
-    """How the option is spelled whose value is `name`."""
-    return "--" + name.replace("_", "-")
-
-
 def apply(options: list[Callable[[Any], Any]], function: Decorated) -> Decorated:
     """Decorate `function` with `options`, which the help lists in this order."""
     for decorate in reversed(options):

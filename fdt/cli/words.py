@@ -10,6 +10,11 @@ EVERYWHERE = ("--async", "--sync")
 _GLUED = re.compile(rf"{WORKERS}(\d+)")  # -np4, as mpirun's users write it
 
 
+def flag(name: str) -> str:
+    """How the option is spelled whose value is `name`."""
+    return "--" + name.replace("_", "-")
+
+
 @dataclass
 class Split:
     """A command line in three parts. `overlooked`: the script's words that are also names of options of ours."""

@@ -44,13 +44,6 @@ def rule(k: float = 4.0, momentum: str = "rule") -> Rule:
     if momentum not in ("rule", "captured"):
         raise ValueError(f"ddc_asgd: momentum must be rule or captured. Received: momentum={momentum}")
 
-    def weigh(g: Array, w: Array, w_m: Array, step: Array) -> Array:
-        taken = maximum(0.0, g * (w_m - w)) / (abs(g) + TINY)  # |d| where it went the way of -g, else 0
-        return g / (1.0 + taken / (k * step**0.5 + TINY))
-
-    def look_ahead(w: Array, total: Array, step: Array, direction: Array, mu: Array) -> Array:
-        return w - mu * (step / (direction + TINY)) ** 0.5 * total
-
     def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
         if workers == 1:
             return None, None
@@ -63,14 +56,14 @@ def rule(k: float = 4.0, momentum: str = "rule") -> Rule:
         if momentum == "captured":
             return params, shared, Mine(mine.v, params)
         measured = zip(params, shared.total, shared.step, shared.direction, strict=True)
-        sent = [look_ahead(*arrays, hyper.mu) for arrays in measured]
+        sent = [_look_ahead(*arrays, hyper.mu) for arrays in measured]
         return sent, shared, Mine(mine.v, sent)
 
     def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
         if shared is None:
             return Update(push.gradient), shared, mine
         step = zip_map(lambda s, w, before: _running(s, w - before), shared.step, params, push.before)
-        fresh = zip_map(weigh, push.gradient, params, mine.sent, step)
+        fresh = zip_map(lambda g, w, w_m, s: _weigh(g, w, w_m, s, k), push.gradient, params, mine.sent, step)
         if momentum == "captured":
             return Update(fresh), shared._replace(step=step), mine
         v = zip_map(lambda v, g: push.mu * v + g, mine.v, fresh)
@@ -84,6 +77,16 @@ def rule(k: float = 4.0, momentum: str = "rule") -> Rule:
         return shared._replace(total=zip_map(lambda total, v: total - v, shared.total, mine.v))
 
     return Rule(init, pull, push, leave)
+
+
+def _weigh(g: Array, w: Array, w_m: Array, step: Array, k: float) -> Array:
+    """g', r being the root of `step`."""
+    taken = maximum(0.0, g * (w_m - w)) / (abs(g) + TINY)  # |d| where it went the way of -g, else 0
+    return g / (1.0 + taken / (k * step**0.5 + TINY))
+
+
+def _look_ahead(w: Array, total: Array, step: Array, direction: Array, mu: Array) -> Array:
+    return w - mu * (step / (direction + TINY)) ** 0.5 * total
 
 
 def _running(square: Array, x: Array) -> Array:

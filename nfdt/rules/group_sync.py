@@ -71,7 +71,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> Rule:
         now = replace(_measured(now, push), held={**now.held, group: held})
         if _members(now, group) - held.arrived:
             return None, now, mine
-        if not _regroup(now):
+        if not _regroup(now, ratio, warm_up):
             return _update(now, [group]), _without(now, [group]), mine
         return *flush(now, params), mine
 
@@ -92,18 +92,20 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> Rule:
         """Apply all that is held, as one round, and group anew where it is time."""
         update = _update(now, list(now.held))
         now = replace(now, held={})
-        if not _regroup(now):
+        if not _regroup(now, ratio, warm_up):
             return update, now
         return update, replace(now, grouped=now.seconds, group_of=groups_by_speed(now.seconds, ratio, groups))
 
-    def _regroup(now: Shared) -> bool:
-        if any(count < warm_up for count in now.counts.values()) or not now.counts:
-            return False
-        if now.grouped.keys() != now.seconds.keys():
-            return True
-        return any(not ratio**-0.5 <= now.seconds[m] / t <= ratio**0.5 for m, t in now.grouped.items())
-
     return Rule(init, pull, push, leave, join, flush, waits=True, note=NOTE)
+
+
+def _regroup(now: Shared, ratio: float, warm_up: int) -> bool:
+    """Whether it is time: the warm-up has ended, somebody has come or gone, or a speed has drifted."""
+    if any(count < warm_up for count in now.counts.values()) or not now.counts:
+        return False
+    if now.grouped.keys() != now.seconds.keys():
+        return True
+    return any(not ratio**-0.5 <= now.seconds[m] / t <= ratio**0.5 for m, t in now.grouped.items())
 
 
 def groups_by_speed(seconds: Mapping[int, float], ratio: float, count: int = 0) -> dict[int, int]:

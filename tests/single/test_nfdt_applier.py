@@ -151,6 +151,20 @@ def test_ddc_asgd_with_one_worker_is_the_optimizer_alone(make, lib):
     npt.assert_allclose(got, alone(make(lib.optimizers), 4), rtol=1e-6)
 
 
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@BOTH_KERAS
+def test_ddc_asgds_momentum_is_the_optimizers_where_nothing_is_late(make, lib):
+    """One of two workers pushes, what it is told to: all one way, so that its look-ahead costs it nothing."""
+    pushed = [[1.0, -2.0], [0.5, -1.0], [2.0, -0.1], [0.3, -3.0]]
+    core = Core(rulebook.make("ddc_asgd"), applier := ModelApplier(part_of(make(lib.optimizers))), 2)
+    part = part_of(make(lib.optimizers))
+    for number, grads in enumerate(pushed, 1):
+        core.pull(0)
+        push(core, 0, number, [np.array(grads)])
+        part.apply([tf.constant(grads)], [0])
+    npt.assert_allclose(applier.params[0], tensor_variable(part.trainable[0]), rtol=1e-5)
+
+
 def test_weights_that_somebody_else_writes_are_no_step():
     core = Core(rulebook.make("ddc_asgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2)
     core.pull(0)

@@ -8,6 +8,7 @@
 
 The server's own Policy, Core, rule and compiled applier; one process, and a clock that is simulated: a worker's step
 takes Gamma(100) of mean 1, so tau is about workers - 1. Results are kept in --out, a JSON line each, and not run twice.
+A run whose weights are no longer numbers ends there, with what its network is worth then: 10 points.
 """
 
 import argparse
@@ -42,6 +43,7 @@ ALONE = "alone"
 WAITING = ("ssgd", "k_sync", "ssp", "group_sync")  # they wait: another bargain than staleness
 BATCH = 64
 HELD_OUT = 10_000
+LOOK = 50  # pushes between two looks at whether it has diverged
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,15 @@ def accuracy(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> float
     return 100 * right / len(images)
 
 
+@tf.function(autograph=False)
+def all_finite(weights: list[Tensor]) -> Tensor:
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(w)) for w in weights])
+
+
+def finite(weights: Sequence[Tensor]) -> bool:
+    return bool(all_finite(list(weights)))
+
+
 # -- one run --------------------------------------------------------------------------------------------------------
 
 
@@ -167,8 +178,8 @@ class Cluster:
         return float(self.clock.gamma(100, 0.01))
 
     def pushed(self) -> bool:
-        """Called after each push; False stops the training."""
-        return True
+        """Called after each push; False stops the training: a weight that is no number stays none."""
+        return bool(sum(self.pushes) % LOOK) or finite(self.applier.params)
 
     def epoch(self, number: int) -> bool:
         """One pass over the data, in an order of its own. False: it was stopped."""
@@ -206,7 +217,8 @@ def train(run: Run) -> dict[str, float]:
     start = time.perf_counter()
     cluster = Cluster(run, TASKS[run.data])
     for epoch in range(run.epochs):
-        cluster.epoch(epoch)
+        if not cluster.epoch(epoch):
+            break
     reached = accuracy(cluster.applier.params, *cluster.test)
     tau = cluster.taus[0] / max(1, cluster.taus[1])
     return {"accuracy": reached, "tau": tau, "simulated": cluster.now, "seconds": time.perf_counter() - start}

@@ -27,8 +27,8 @@ ALONE, REAL, SIMULATED = "alone", "real", "simulated"
 SIDES = (REAL, SIMULATED)
 SGD_RULES = "ddc_asgd,dana_dc,staleness_aware,gap_aware,dc_asgd_a,dc_asgd,dc_asgd_k,asgd"
 TASKS = {  # words of the script, rules
-    "fashion_mnist_cnn": (("--epochs", "2"), SGD_RULES),
-    "cifar10_lenet5": (("--epochs", "3", "--train-samples", "30000"), SGD_RULES.replace("dana_dc,", "")),
+    "fashion_mnist_cnn": (("--epochs", "1"), SGD_RULES),
+    "cifar10_lenet5": (("--epochs", "2", "--train-samples", "20000"), SGD_RULES.replace("dana_dc,", "")),
 }
 
 

@@ -1,102 +1,43 @@
 """Coded SGD against SSGD and asynchronous SGD: time to an accuracy over 2 to 10 nodes of a described network.
 
-    python benchmarks/coded.py                                # DNN on MNIST, about 10 minutes; then only the table
-    python benchmarks/coded.py --task cnn --nodes 2,6,10      # CNN on CIFAR-10, an hour
-    python benchmarks/coded.py --networks "medium 1 Gbit/s"   # a part
+    python benchmarks/coded.py                                # DNN on MNIST, about 10 minutes
+    python benchmarks/coded.py --task cnn --mark 0.6 --factors 1,0.4 --networks "medium 1 Gbit/s"
+    python benchmarks/coded.py --out benchmarks/results/coded.jsonl     # of the trainings that are kept: no new ones
 
 A synchronous step with the sum of all blocks is the same step whatever the placement (tests/single/test_hfdt_coded.py),
 so steps to the mark are trained once, for real, and a step's time is that of hfdt's own rule, its packets sent over
 fdt/network's links on a simulated clock. Asynchronous SGD is trained for real in nfdt's simulator at every number of
-nodes. The batch is the script's own: n workers share it under coded and SSGD, under asynchronous SGD each takes whole
-ones. Trainings are kept in --out, a JSON line each, and not run twice.
+nodes, at each of --factors times the script's rate, and the fastest counts. The batch is the script's own: n workers
+share it under coded and SSGD, under asynchronous SGD each takes whole ones. Trainings are kept in --out, a JSON line
+each, and not run twice.
 """
 
 import argparse
-import json
-import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from coded_training import SHAPE, TASKS, Kept, Run, Task, cluster, train, weights
 from harness import console, table
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from hfdt import rulebook
+from hfdt.comm.simulated import SimulatedWorld, on_simulated
 
-import numpy as np  # noqa: E402
-
-from fdt.network.cluster import Cluster, Group, Link, Speed  # noqa: E402
-from hfdt import rulebook  # noqa: E402
-from hfdt.comm.simulated import SimulatedWorld, on_simulated  # noqa: E402
-
-WORDS = 40_320  # gradients are cut to this, and links slowed alike: times stay, and C(10, 5) blocks fit in memory
-SHAPE = 100.0  # of the Gamma distribution of a step's time
+WORDS = 2_520  # gradients are cut to this, which 1 to 10 divide, and links slowed alike: times stay
 STEPS = 5  # simulated, of which the median is taken
-LATENCY_S = 1e-4
 PLACEMENTS = ("paper", "groups", "cyclic")
-PAPER = {"dnn": "53.97 % and 26.89 %; r 3 of 8", "cnn": "39.11 % and 26.37 %; r 2 of 8"}
-
-
-# -- tasks -------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Task:
-    """`step_s`: a batch's gradient on one core of this machine, measured with nothing beside it. `every`: steps."""
-
-    data: str
-    batch: int
-    rate: float
-    step_s: float
-    mark: float
-    every: int
-    longest: int  # steps
-
-
-TASKS = {
-    "dnn": Task("mnist", 100, 0.01, 0.004, 0.82, 10, 6_000),
-    "cnn": Task("cifar10", 64, 0.05, 0.013, 0.70, 200, 12_000),
+METHODS = {
+    "asgd": "asynchronous SGD",
+    "ring": "ring all-reduce",
+    "ssgd": "SSGD multicast",
+    **{placement: f"coded, {placement}" for placement in PLACEMENTS},
 }
+PAPER = {"dnn": "53.97 % and 26.89 %; r 3 of 8", "cnn": "39.11 % and 26.37 %; r 2 of 8"}
+Times = dict[str, tuple[str, float | None]]  # by method: what it was best with, seconds to the mark
 
 
-def network(task: str, shape: tuple[int, ...]) -> Any:
-    """DNN: two hidden layers of 512. CNN: three convolutions and a hidden layer. SGD, no momentum: its delay is known
-    to break asynchronous SGD (docs/algorithms.md)."""
-    import keras
-    from keras import layers
-
-    keras.utils.set_random_seed(1)
-    body: list[Any] = [layers.Flatten(), layers.Dense(512, "relu"), layers.Dense(512, "relu")]
-    if task == "cnn":
-        body = [
-            layer
-            for width in (16, 32, 64)
-            for layer in (layers.Conv2D(width, 3, padding="same", activation="relu"), layers.MaxPooling2D())
-        ]
-        body += [layers.Flatten(), layers.Dense(64, "relu")]
-    model = keras.Sequential([keras.Input(shape), *body, layers.Dense(10)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(TASKS[task].rate), loss)
-    return model
-
-
-def images(task: Task) -> tuple[Any, Any, Any, Any]:
-    import keras
-
-    (x, y), (tx, ty) = getattr(keras.datasets, task.data).load_data()
-    x, tx = (a.reshape(len(a), *a.shape[1:3], -1).astype("float32") / 255 for a in (x, tx))
-    return x, y.ravel().astype("int32"), tx, ty.ravel().astype("int32")
-
-
-# -- networks ----------------------------------------------------------------------------------------------------------
-def cluster(text: str, n: int, task: Task, slower: float = 1.0) -> Cluster:
-    """`text`: "medium 1 Gbit/s" (a hub, the air: all share it) or "switch 100 Mbit/s" (full duplex links)."""
-    kind, number, unit = text.split()
-    link = Link(float(number) * {"Mbit/s": 1e6, "Gbit/s": 1e9}[unit] / 8 / slower, LATENCY_S)
-    own, shared = (Link(), link) if kind == "medium" else (link, None)
-    nodes = (Group("node", n, Speed(1.0, SHAPE)),)
-    return Cluster(nodes, step_s=task.step_s, link=own, multicast=True, medium=shared)
-
-
+# -- a synchronous step ------------------------------------------------------------------------------------------------
 def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> float:
     """Of one synchronous step. `rule`: a placement, or "ring"."""
     world = SimulatedWorld(cluster(text, n, task, slower=words / WORDS))
@@ -120,100 +61,6 @@ def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> floa
     return float(np.median(np.diff(ends, prepend=0.0)))
 
 
-# -- trainings ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Run:
-    """`network` "" and one node: plain SGD, whose steps are those of every synchronous rule."""
-
-    task: str
-    network: str
-    nodes: int
-    seed: int
-    mark: float
-
-
-class Reached(Exception):
-    """Enough has been trained."""
-
-
-def train(run: Run) -> dict[str, Any]:
-    """Steps and simulated seconds to the mark (None: not reached), and what was reached."""
-    task, began = TASKS[run.task], time.monotonic()
-    made = cluster(run.network, run.nodes, task) if run.network else Cluster((Group("node", 1),), step_s=task.step_s)
-    x, y, tx, ty = images(task)
-    found: dict[str, Any] = {"steps": None, "seconds": None, "best": 0.0, "curve": []}
-    pushes = 0
-
-    def heard(seconds: float, kind: str, worker: int, tau: int) -> None:
-        nonlocal pushes
-        pushes += kind == "push"
-        if kind != "push" or pushes % task.every:
-            return
-        reached = accuracy(session.model, tx, ty)
-        found["best"] = max(found["best"], reached)
-        found["curve"].append([pushes, seconds, reached])
-        if reached >= run.mark:
-            found.update(steps=pushes, seconds=seconds)
-        if reached >= run.mark or pushes >= task.longest:
-            raise Reached
-
-    session = Simulated(run, x, y, made, heard)
-    try:
-        for epoch in range(1000):
-            session.epoch(epoch)
-    except Reached:
-        pass
-    return {**found, "wall_s": time.monotonic() - began}
-
-
-class Simulated:
-    """nfdt's simulator on one model, without a client. `model`: the server's."""
-
-    def __init__(self, run: Run, x: Any, y: Any, made: Cluster, heard: Callable[..., None]) -> None:
-        from client_shim.capture.data import capture_data
-        from client_shim.capture.program import capture_program
-        from fdt.blobs import LocalBlobs
-        from fdt.job import FitArguments, JobSpec, State
-        from fdt.keras import flavor_of
-        from fdt.trainable import Trainable, build
-        from nfdt.server.job import ServedJob
-        from nfdt.simulation.session import Session
-        from nfdt.step import Step
-
-        task, blobs = TASKS[run.task], LocalBlobs.create()
-        model = network(run.task, x.shape[1:])
-        flavor = flavor_of(model)
-        data = capture_data(flavor.name, blobs, x, y, batch_size=task.batch)
-        flavor.build(model, data.spec)
-        given = Trainable(flavor, model)
-        state = State(blobs.put_arrays(given.model_arrays()), blobs.put_arrays(given.optimizer_arrays()))
-        program = capture_program(flavor, model, blobs)
-        options = {"rule": "asgd", "overlap": "off"}
-        fit = FitArguments(batch_size=task.batch, epochs=1000, shuffle=True)
-        spec = JobSpec(id="job", program=program, state=state, data=data.train, fit=fit, seed=run.seed, options=options)
-        worker, served = build(program, blobs), build(program, blobs)
-        worker.load(state, blobs)
-        job = ServedJob(spec, served, blobs, shard=0, shards=1, workers=1)
-        self.model = served.model
-        self._session = Session(job, Step(worker), worker, made, lambda event: None, heard=heard)
-        self._unchanged = State()
-
-    def epoch(self, number: int) -> None:
-        self._session.start_epoch(number, self._unchanged)
-
-
-def accuracy(model: Any, x: Any, y: Any) -> float:
-    blocks = range(0, len(x), 2000)
-    right = [np.argmax(model(x[i : i + 2000], training=False), axis=1) == y[i : i + 2000] for i in blocks]
-    return float(np.mean(np.concatenate(right)))
-
-
-def read(out: Path) -> dict[Run, dict[str, Any]]:
-    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    return {Run(**line["run"]): line["result"] for line in lines}
-
-
-# -- the table ---------------------------------------------------------------------------------------------------------
 def best(text: str, n: int, task: Task, words: int, placement: str) -> tuple[int, float]:
     """(r, seconds a step) of the fastest redundancy."""
     times = {}
@@ -223,86 +70,90 @@ def best(text: str, n: int, task: Task, words: int, placement: str) -> tuple[int
     return min(times.items(), key=lambda item: item[1])
 
 
-def show(given: argparse.Namespace, done: dict[Run, dict[str, Any]]) -> None:
+# -- the table ---------------------------------------------------------------------------------------------------------
+def alone(given: argparse.Namespace) -> Run:
+    return Run(given.task, "", 1, given.seed, given.mark)
+
+
+def asynchronous(given: argparse.Namespace, text: str, n: int) -> list[Run]:
+    return [Run(given.task, text, n, given.seed, given.mark, factor) for factor in given.factors]
+
+
+def show(given: argparse.Namespace, kept: Kept) -> None:
     """For each network a table of seconds to the mark, what coding saves, and a picture."""
-    task = TASKS[given.task]
-    words = sum(int(np.prod(v.shape)) for v in network(given.task, shape_of(task)).trainable_variables)
-    alone = done[Run(given.task, "", 1, given.seed, given.mark)]
-    steps = alone["steps"]
+    task, words, steps = TASKS[given.task], weights(given.task), kept[alone(given)]["steps"]
     console.print(
         f"{given.task}: {words:,} weights, batch {task.batch}, SGD {task.rate:g}; a batch {task.step_s * 1e3:g} ms on "
         f"a node, Gamma({SHAPE:g}); {given.mark:.0%} after {steps} steps of SGD; paper: saves {PAPER[given.task]}"
     )
-    curves = {}
+    curves: dict[str, dict[int, Times]] = {}
     for text in given.networks:
-        rows, curves[text] = [], {}
-        for n in given.nodes:
-            told = times(given, text, n, words, steps, done)
-            curves[text][n] = told
-            rows.append(row(n, told))
-        heads = ["nodes", "asgd", "ring", "SSGD multicast", *PLACEMENTS, "best saves of SSGD", "of asgd"]
-        table(f"{given.task} on {text}: seconds to {given.mark:.0%} (r)", heads, rows)
+        curves[text] = {n: times(given, text, n, words, steps, kept) for n in given.nodes}
+        heads = ["nodes", *METHODS, *(f"{placement} saves of ssgd, asgd" for placement in PLACEMENTS)]
+        rows = [row(n, told) for n, told in curves[text].items()]
+        table(f"{given.task} on {text}: seconds to {given.mark:.0%} (r; asgd: times the rate)", heads, rows)
     plot(given, curves)
 
 
-def shape_of(task: Task) -> tuple[int, ...]:
-    return (28, 28, 1) if task.data == "mnist" else (32, 32, 3)
-
-
-def times(
-    given: argparse.Namespace, text: str, n: int, words: int, steps: int, done: dict[Run, dict[str, Any]]
-) -> dict[str, tuple[int, float | None]]:
-    """(r, seconds to the mark) by method."""
+def times(given: argparse.Namespace, text: str, n: int, words: int, steps: int, kept: Kept) -> Times:
     task = TASKS[given.task]
-    asynchronous = done.get(Run(given.task, text, n, given.seed, given.mark), {})
-    found: dict[str, tuple[int, float | None]] = {"asgd": (0, asynchronous.get("seconds"))}
-    found["ring"] = 0, steps * step_s(text, n, task, words, "ring", 1)
-    found["ssgd"] = 0, steps * step_s(text, n, task, words, "groups", 1)
+    fastest = kept.fastest(*asynchronous(given, text, n))
+    found: Times = {"asgd": (f"{fastest[0].factor:g}", fastest[1]) if fastest else ("", None)}
+    found["ring"] = "", steps * step_s(text, n, task, words, "ring", 1)
+    found["ssgd"] = "", steps * step_s(text, n, task, words, "groups", 1)
     for placement in PLACEMENTS:
         r, seconds = best(text, n, task, words, placement)
-        found[placement] = r, steps * seconds
+        found[placement] = str(r), steps * seconds
     return found
 
 
-def row(n: int, told: dict[str, tuple[int, float | None]]) -> list[str]:
+def row(n: int, told: Times) -> list[str]:
     cells = [str(n)]
-    for method in ("asgd", "ring", "ssgd", *PLACEMENTS):
-        r, seconds = told[method]
-        cells.append("-" if seconds is None else f"{seconds:.3g}" + (f" ({r})" if r else ""))
-    fastest = min(seconds for method in PLACEMENTS if (seconds := told[method][1]) is not None)
-    for peer in ("ssgd", "asgd"):
-        seconds = told[peer][1]
-        cells.append("-" if seconds is None else f"{100 * (1 - fastest / seconds):.1f} %")
+    for note, seconds in told.values():
+        cells.append("-" if seconds is None else f"{seconds:.3g}" + (f" ({note})" if note else ""))
+    cells += [
+        ", ".join(saved(told[placement][1], told[peer][1]) for peer in ("ssgd", "asgd")) for placement in PLACEMENTS
+    ]
     return cells
 
 
-def plot(given: argparse.Namespace, curves: dict[str, dict[int, dict[str, tuple[int, float | None]]]]) -> None:
+def saved(seconds: float | None, peer: float | None) -> str:
+    return "-" if seconds is None or peer is None else f"{100 * (1 - seconds / peer):.0f} %"
+
+
+def plot(given: argparse.Namespace, curves: dict[str, dict[int, Times]]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
 
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(5.5 * len(curves), 4.5), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(curves), figsize=(4.5 * len(curves) + 1.5, 4.5), squeeze=False)
     for axis, (text, by_nodes) in zip(axes[0], curves.items(), strict=True):
-        for method in ("asgd", "ring", "ssgd", *PLACEMENTS):
+        for method, label in METHODS.items():
             points = [(n, told[method][1]) for n, told in by_nodes.items() if told[method][1] is not None]
             if points:
-                label = f"coded, {method}" if method in PLACEMENTS else {"ssgd": "SSGD multicast"}.get(method, method)
-                axis.semilogy(*zip(*points, strict=True), marker=".", label=label)
-        axis.set(title=text, xlabel="nodes", ylabel=f"seconds to {given.mark:.0%}")
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(f"{given.task}, time to {given.mark:.0%}")
+                style = "-" if method in PLACEMENTS else "--"
+                axis.semilogy(*zip(*points, strict=True), style, marker=".", label=label)
+        axis.set(title=text, xlabel="nodes", ylabel=f"seconds to {given.mark:.0%}", xticks=given.nodes)
+        axis.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter="")
+        axis.grid(alpha=0.3, which="both")
+    axes[0][-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    task = TASKS[given.task]
+    figure.suptitle(f"{given.task} on {task.data}: simulated time to {given.mark:.0%}, each method at its best")
     figure.tight_layout()
     figure.savefig(given.png, dpi=80)
     console.print(str(given.png))
 
 
+# -- the command -------------------------------------------------------------------------------------------------------
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, default="dnn")
     parser.add_argument("--mark", type=float, default=0.0, help="accuracy; 0: 82 % (dnn), 70 % (cnn)")
     parser.add_argument("--nodes", default="2,3,4,5,6,7,8,9,10")
     parser.add_argument("--networks", default="medium 1 Gbit/s,medium 10 Gbit/s,switch 1 Gbit/s,switch 10 Gbit/s")
+    parser.add_argument("--factors", default="1", help="of the script's rate, for asynchronous SGD")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--budget-s", type=float, default=float("inf"), help="of training, which the next call goes on with"
@@ -313,26 +164,30 @@ def arguments() -> argparse.Namespace:
     given.mark = given.mark or TASKS[given.task].mark
     given.nodes = [int(n) for n in given.nodes.split(",")]
     given.networks = given.networks.split(",")
+    given.factors = [float(factor) for factor in given.factors.split(",")]
     return given
 
 
 def main() -> None:
     given = arguments()
-    wanted = [Run(given.task, "", 1, given.seed, given.mark)]
-    wanted += [Run(given.task, text, n, given.seed, given.mark) for text in given.networks for n in given.nodes]
-    done, began = read(given.out), time.monotonic()
-    for run in wanted:
-        if run in done or time.monotonic() - began > given.budget_s:
-            continue
-        done[run] = train(run)
-        said = {key: value for key, value in done[run].items() if key != "curve"}
-        console.print(f"  {run.network or 'alone'}, {run.nodes} nodes: {said}", style="dim")
-        with given.out.open("a") as out:
-            out.write(json.dumps({"run": asdict(run), "result": done[run]}) + "\n")
-    if missing := sum(run not in done for run in wanted):
-        console.print(f"{missing} of {len(wanted)} trainings are still to do: the same command goes on with them")
+    kept, began, missing = Kept(given.out), time.monotonic(), 0
+    # Those that are compared are trained one after the other: the next need not go on for longer than the best.
+    sides = [[alone(given)], *(asynchronous(given, text, n) for text in given.networks for n in given.nodes)]
+    for side in sides:
+        for run in side:
+            if run in kept:
+                continue
+            if time.monotonic() - began > given.budget_s:
+                missing += 1
+                continue
+            fastest = kept.fastest(*side)
+            kept.add(run, train(run, fastest[1] if fastest else float("inf")))
+            said = {key: value for key, value in kept[run].items() if key != "curve"}
+            console.print(f"  {run.network or 'alone'}, {run.nodes} nodes, rate x {run.factor:g}: {said}", style="dim")
+    if missing:
+        console.print(f"{missing} trainings are still to do: the same command goes on with them")
     else:
-        show(given, done)
+        show(given, kept)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,10 @@
-"""DANE and ADMM beside gradient descent and allreduce: averages against accuracy.
+"""DANE on ridge regression, exact minimisers, beside ADMM at its best rho and gradient descent at its best step.
 
-`ridge`: ridge regression, exact minimisers, f - f* against rounds and against averages, a table and a PNG.
-`networks`: LeNets on MNIST and CIFAR-10 through HFDT's own session, its ranks threads of this process: real gradients,
-real averages, no network. What counts is accuracy and rounds, which do not depend on where ranks are; not seconds.
-`allreduce`: the averages that allreduce needs on the same network.
+f - f* against rounds and against averages over the 16 problems of DANE's paper: a table and a picture. Half a minute.
 """
 
 import argparse
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,24 +17,16 @@ from hfdt.comm.inprocess import on_ranks
 ROWS, WORKERS, WIDTH, PENALTY = (6_000, 10_000, 14_000, 18_000), (1, 2, 4, 8), 500, 0.005
 MARK = 1e-6  # of f - f* at the start
 RHOS = np.geomspace(0.03, 10, 16)
-PAPER = {("mnist", "lenet5", 2): 0.9914, ("mnist", "lenet5", 4): 0.9897}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ridge", "networks", "allreduce"])
     parser.add_argument("--png", default="dane.png")
-    parser.add_argument("--rounds", type=int, default=12, help="ridge: rounds shown; networks: epochs of dane")
-    parser.add_argument("--data", choices=["mnist", "cifar10"], default="mnist")
-    parser.add_argument("--net", choices=["lenet3", "lenet5"], default="lenet5")
-    parser.add_argument("--rule", default="dane")
-    parser.add_argument("-np", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=0.02)
+    parser.add_argument("--rounds", type=int, default=12)
     return parser.parse_args()
 
 
-# -- ridge regression --------------------------------------------------------------------------------------------------
+# -- one problem ------------------------------------------------------------------------------------------------------
 @dataclass
 class Quadratic:
     """O_i(w) = |X w - y|^2 / n + PENALTY |w|^2 as a rule sees it (hfdt/rule.py, Shard), and its exact minimiser."""
@@ -177,10 +163,11 @@ def plot(cells: dict[tuple[int, int], dict[str, Curve]], path: str) -> None:
                 xs = range(len(curve.gaps)) if unit == "rounds" else curve.averages
                 axis.semilogy(xs, np.clip(curve.gaps, 1e-15, None), color, marker=".", label=name)
             axis.axhline(MARK, color="0.7", linewidth=0.8)
-            axis.set_xlim(0, 12)
+            axis.set(xlim=(0, 12), xticks=range(0, 13, 2))
             axis.set_ylim(1e-12, 2)
             axis.set_title(f"N {rows:,}, m {m}", fontsize=9)
             axis.set_xlabel(unit, fontsize=8)
+            axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("(f - f*) / (f0 - f*)")
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
@@ -188,117 +175,5 @@ def plot(cells: dict[tuple[int, int], dict[str, Curve]], path: str) -> None:
     print(path)
 
 
-# -- networks ----------------------------------------------------------------------------------------------------------
-def network(name: str, shape: tuple[int, ...], rate: float) -> Any:
-    import keras
-    from keras import layers
-
-    keras.utils.set_random_seed(1)
-    body = [layers.Conv2D(6, 5, padding="same", activation="relu"), layers.MaxPooling2D()]
-    if name == "lenet5":
-        body += [layers.Conv2D(16, 5, activation="relu"), layers.MaxPooling2D(), layers.Flatten()]
-        body += [layers.Dense(120, "relu"), layers.Dense(84, "relu")]
-    else:  # three layers with weights
-        body += [layers.Flatten(), layers.Dense(120, "relu")]
-    model = keras.Sequential([keras.Input(shape), *body, layers.Dense(10)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss, metrics=["accuracy"])
-    return model
-
-
-def images(name: str) -> Any:
-    import keras
-
-    (x, y), (tx, ty) = getattr(keras.datasets, name).load_data()
-    x, tx = (a.reshape(len(a), *a.shape[1:3], -1).astype("float32") / 255 for a in (x, tx))
-    return (x, y.ravel().astype("int32")), (tx, ty.ravel().astype("int32"))
-
-
-def networks(args: argparse.Namespace) -> int:
-    (x, y), (tx, ty) = images(args.data)
-    for size in args.np:
-        began = time.monotonic()
-        curve = accuracies(args, size, x, y, tx, ty)
-        paper = PAPER.get((args.data, args.net, size))
-        print(
-            f"{args.data} {args.net} {args.rule} -np {size}: test accuracy by round "
-            f"{' '.join(f'{a:.4f}' for a in curve)}; best {max(curve):.4f}"
-            f"{f', paper {paper}' if paper else ''}; rounds to 98 %: {first(curve, 0.98)} "
-            f"({time.monotonic() - began:.0f} s)",
-            flush=True,
-        )
-    return 0
-
-
-def alone(args: argparse.Namespace) -> int:
-    """Batches, that is averages of allreduce, until 98 %: allreduce trains as one machine does."""
-    import keras
-
-    (x, y), (tx, ty) = images(args.data)
-    model, every, curve = network(args.net, x.shape[1:], args.rate), 25, []
-
-    class Look(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch % every == every - 1:
-                curve.append(accuracy(self.model, tx, ty))
-                if curve[-1] >= 0.98:
-                    self.model.stop_training = True
-
-    model.fit(x, y, batch_size=args.batch, epochs=args.rounds, verbose=0, callbacks=[Look()])
-    print(f"{args.data} {args.net} allreduce: averages to 98 %: {every * len(curve)} ({curve[-1]:.4f})")
-    return 0
-
-
-def first(curve: list[float], mark: float) -> str:
-    return str(next((i + 1 for i, a in enumerate(curve) if a >= mark), "not reached"))
-
-
-def accuracies(args: argparse.Namespace, size: int, x: Any, y: Any, tx: Any, ty: Any) -> list[float]:
-    """Test accuracy after every epoch of the rule over `size` ranks."""
-    from fdt.keras import flavor_of
-    from fdt.trainable import Trainable
-    from hfdt.session import Session, patches
-
-    models = [network(args.net, x.shape[1:], args.rate) for _ in range(size)]
-    flavor = flavor_of(models[0])
-    with patches(flavor.name), opened(flavor, models, args, x, y) as source:
-
-        def rank(comm: Any) -> list[float]:
-            model = models[comm.rank]
-            with contextlib.closing(Session(Trainable(flavor, model), comm, {"rule": args.rule})) as session:
-                session.prepare(source(), None)
-                own, found = source(), []
-                for epoch in range(args.rounds):
-                    session.train(own, epoch, lambda step, logs: True)
-                    found.append(accuracy(model, tx, ty) if comm.rank == 0 else 0.0)
-                return found
-
-        return on_ranks(size, rank, wait_s=3600.0)[0]
-
-
-@contextlib.contextmanager
-def opened(flavor: Any, models: list[Any], args: argparse.Namespace, x: Any, y: Any) -> Iterator[Callable[[], Any]]:
-    from client_shim.capture.data import capture_data
-    from fdt.blobs import LocalBlobs
-    from fdt.data import open_source
-    from fdt.job import FitArguments
-
-    with contextlib.closing(LocalBlobs.create()) as blobs:
-        held = capture_data(flavor.name, blobs, x, y, batch_size=args.batch)
-        for model in models:
-            if not flavor.built(model):
-                flavor.build(model, held.spec)
-        fit = FitArguments(batch_size=args.batch, epochs=args.rounds)
-        yield lambda: open_source(held.train, fit, blobs, 7, training=True, flavor=flavor.name)
-
-
-def accuracy(model: Any, x: Any, y: Any) -> float:
-    right = [
-        np.argmax(model(x[i : i + 1000], training=False), axis=1) == y[i : i + 1000] for i in range(0, len(x), 1000)
-    ]
-    return float(np.mean(np.concatenate(right)))
-
-
 if __name__ == "__main__":
-    given = arguments()
-    sys.exit({"ridge": ridge, "networks": networks, "allreduce": alone}[given.what](given))
+    sys.exit(ridge(arguments()))

@@ -5,6 +5,7 @@ import sys
 from itertools import combinations
 from math import comb
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -113,6 +114,39 @@ def test_what_cannot_be_placed_is_said(placement, n, r, said):
         rulebook.make(f"coded(placement={placement!r})").plan(n, r)
 
 
+def settled(text, n, words, compute_s=0.0):
+    """(redundancy, what the user is told) on each of `n` ranks; a word takes a second to send to all."""
+    rule = rulebook.make(text)
+    model = SimpleNamespace(run_eagerly=True)
+    trainable = SimpleNamespace(model=model, seeds=[], metrics=[], trainable=[np.zeros(words)])
+
+    def rank(comm):
+        blocks = Blocks(rule, trainable, comm, comm, None)
+        blocks._compute_s, blocks._word_s = lambda *_: compute_s, lambda: 1.0
+        said = blocks.settle(None, None)
+        return blocks.redundancy, said
+
+    return on_ranks(n, rank)
+
+
+@pytest.mark.parametrize(
+    ("placement", "compute_s", "r"),
+    # Of 4 workers and 60 words, paper sends 180, 90 and 20 of them for r = 1, 2, 3; groups 60 and 30.
+    [("paper", 100.0, 1), ("paper", 80.0, 2), ("paper", 60.0, 3), ("groups", 31.0, 1), ("groups", 29.0, 2)],
+)
+def test_the_measured_redundancy_is_that_of_the_shortest_step(placement, compute_s, r):
+    assert {found for found, _ in settled(f"coded(placement={placement!r})", 4, 60, compute_s)} == {r}
+
+
+@pytest.mark.parametrize(("n", "r"), ALL)
+def test_the_user_is_told_three_counts_of_bytes(n, r):
+    (_, said), *_ = settled(f"coded(redundancy={r})", n, WORDS)
+    theory = [comb(n - 1, r) * WORDS // r, comb(n - 1, r) * WORDS, WORDS]
+    assert [float(count) for count in re.findall(r"([\d.e+-]+) MB", said)] == pytest.approx(
+        [4 * words / 1e6 for words in theory], rel=0.005
+    )
+
+
 # -- over Keras --------------------------------------------------------------------------------------------------------
 ROWS, BATCH = 70, 16
 GENERATOR = np.random.default_rng(0)
@@ -161,6 +195,11 @@ def test_blocks_train_as_the_whole_batch(size, text):
 def test_a_redundancy_that_cannot_be_is_one_line():
     with pytest.raises(UserError, match="redundancy must be below the number of workers, 2. Received: 2"):
         trained("coded(redundancy=2)", 2, model(), X, Y)
+
+
+def test_a_gradient_out_of_int32s_range_ends_the_run():
+    with pytest.raises(UserError, match=r"holds values in \[-10, 10\]. Received: .* in a block's gradient"):
+        trained("coded(redundancy=1, coding='int32')", 2, model(), X, 1e4 * Y, epochs=1)
 
 
 def test_ranks_drop_out_the_same_rows_of_a_block():

@@ -184,10 +184,10 @@ def main() -> None:
             kept.add(run, train(run, fastest[1] if fastest else float("inf")))
             said = {key: value for key, value in kept[run].items() if key != "curve"}
             console.print(f"  {run.network or 'alone'}, {run.nodes} nodes, rate x {run.factor:g}: {said}", style="dim")
+    if alone(given) in kept:
+        show(given, kept)
     if missing:
         console.print(f"{missing} trainings are still to do: the same command goes on with them")
-    else:
-        show(given, kept)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from typing import Any
 from client_shim.fit import Run, fit_remotely
 from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
+from client_shim.seeding import seed_all
 from client_shim.settings import Settings
 from fdt.report import Reporter, Reporters
+from fdt.rundir import RunDir
 
 __all__ = ["Settings", "run"]
 
@@ -20,13 +22,17 @@ def run(
     client: Any,
     settings: Settings | None = None,
     reporters: Reporter | Sequence[Reporter] = (),
+    directory: RunDir | None = None,
 ) -> int:
     """Run `script` as `__main__` in this process, every `fit` of it on the engine that `client` is connected to.
 
-    `client`: a fdt.service.client.TrainingClient. Returns the script's exit code. Raises UserError: one line.
+    `client`: a fdt.service.client.TrainingClient. `directory`: keeps checkpoints, and holds those to go on from.
+    Returns the script's exit code. Raises UserError: one line.
     """
     together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
-    state = Run(client, settings or Settings(), together)
+    state = Run(client, settings or Settings(), together, directory=directory)
+    if directory is not None:
+        seed_all(directory.arguments.seed)  # a run that goes on must draw what it drew
     fit = functools.partial(fit_remotely, state)
     with intercepted(fit), own_loops_refused(lambda: state.busy or state.settings.own_loops):
         code = run_script(script, argv)

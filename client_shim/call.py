@@ -10,6 +10,7 @@ from fdt.blobs import Blobs
 from fdt.job import BatchHooks
 from fdt.keras import Flavor
 from fdt.report import Reporters
+from fdt.rundir import RunDir
 
 Original = Callable[..., Any]
 
@@ -18,7 +19,8 @@ Original = Callable[..., Any]
 class Run:
     """One run of a script: the engine it trains on and what has been asked of it. `client`: a TrainingClient.
 
-    `instead`: called in place of training, with what training would be given (client_shim/inspect.py).
+    `directory`: where its checkpoints are. `instead`: called in place of training, with what training would be given
+    (client_shim/inspect.py).
     """
 
     client: Any
@@ -26,6 +28,7 @@ class Run:
     reporters: Reporters
     fits: int = 0
     busy: bool = False
+    directory: RunDir | None = None
     instead: Callable[..., Any] | None = None
 
     @property

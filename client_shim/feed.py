@@ -31,10 +31,11 @@ class Talk(Protocol):
 
 
 class Feeder:
-    """A thread that sends one feed's batches, never more than were asked for."""
+    """A thread that sends one feed's batches, never more than were asked for; those before epoch `first` go nowhere."""
 
-    def __init__(self, name: str, epochs: Epochs, talk: Talk, blobs: Blobs, job: str) -> None:
+    def __init__(self, name: str, epochs: Epochs, talk: Talk, blobs: Blobs, job: str, first: int = 0) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
+        self._first = first
         self._allowed: dict[int, int] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -72,6 +73,8 @@ class Feeder:
             self._talk.cancel()
 
     def _send_epoch(self, epoch: int, batches: Iterator[Any]) -> bool:
+        if epoch < self._first:
+            return all(not self._stopped for _ in batches)
         index = 0
         while self._may_send(epoch, index):
             batch = next(batches, None)

@@ -13,8 +13,9 @@ from typing import Any
 
 from client_shim.call import Call, Original, Run
 from client_shim.capture.data import Captured
-from client_shim.job import capture_call, make_job
+from client_shim.job import capture_call, make_job, seed_of
 from client_shim.remote import Remote, Talk
+from client_shim.resume.keeper import Keeper
 from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
@@ -54,37 +55,57 @@ def _fit(run: Run, call: Call) -> Any:
         if not call.model.trainable_variables:
             return call.local()
         trainable = Trainable(call.flavor, call.model)
-        job = make_job(run, call, captured, trainable)
-        refs += [job.program.config, job.program.objects, job.state.model, job.state.optimizer]
+        seed = seed_of(run)
         run.fits += 1
-        return (run.instead or _train)(run, call, captured, trainable, job)
+        keeper = _keeper(run, call, captured, trainable, seed)
+        if keeper is not None and keeper.saved is not None and keeper.saved.done:
+            return keeper.replay()
+        job = make_job(run, call, captured, trainable, keeper.seed if keeper else seed, keeper)
+        refs += [job.program.config, job.program.objects, job.state.model, job.state.optimizer]
+        if run.instead is not None:
+            return run.instead(run, call, captured, trainable, job)
+        return _train(run, call, captured, trainable, job, keeper)
     finally:
         for ref in refs:
             run.blobs.drop(ref)
 
 
-def _train(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> Any:
+def _keeper(run: Run, call: Call, captured: Captured, trainable: Trainable, seed: int) -> Keeper | None:
+    """Saves this `fit`, and has loaded what was saved of it; None where the user wants no checkpoints."""
+    if run.directory is None:
+        return None
+    keeper = Keeper(run.directory, run.fits, call, captured.train, trainable, run.reporters.note)
+    keeper.look(run.blobs, seed)
+    return keeper
+
+
+def _train(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec, keeper: Keeper | None) -> Any:
     talk: Talk = run.client.train()
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters)
-    feeder = start_feeder(captured, talk, run.blobs, job.id)
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters, keeper)
+    feeder = start_feeder(captured, talk, run.blobs, job)
     try:
         ready = remote.start(feeder)
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
         run.reporters.job(summarize(run, call, captured, trainable, job, ready.steps_per_epoch))
-        history = _loop(call, captured, remote, ready.steps_per_epoch, remotely=job.validation is not None)
+        remotely = job.validation is not None
+        history = _loop(call, captured, remote, ready.steps_per_epoch, remotely=remotely, keeper=keeper)
         remote.finish()
+        if keeper is not None:
+            keeper.finished()
         return history
     except BaseException:
         remote.cancel()
         raise
     finally:
+        if keeper is not None:
+            keeper.wait()
         run.reporters.job_end()
         if feeder is not None:
             feeder.stop()  # raises what the script's own data raised: the cause of all else
 
 
-def _loop(call: Call, captured: Captured, remote: Remote, steps: int, *, remotely: bool) -> Any:
+def _loop(call: Call, captured: Captured, remote: Remote, steps: int, *, remotely: bool, keeper: Keeper | None) -> Any:
     """Keras's own fit, its train function replaced."""
     arguments, model = call.arguments, call.model
     stepwise = call.hooks is not BatchHooks.NONE
@@ -101,6 +122,9 @@ def _loop(call: Call, captured: Captured, remote: Remote, steps: int, *, remotel
         steps=steps or None,
     )
     own = {name: arguments[name] for name in _KEPT if name in arguments}
+    if keeper is not None:
+        keeper.prepare()
+        own["initial_epoch"], own["epochs"] = keeper.first, keeper.last
     own["validation_data"] = captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
     with _replaced(call, remote, stepwise, remotely):
@@ -176,10 +200,10 @@ def _evaluate(call: Call, remote: Remote, stepwise: bool) -> Callable[..., Any]:
     return evaluate
 
 
-def start_feeder(captured: Captured, talk: Talk, blobs: Blobs, job: str) -> Any:
+def start_feeder(captured: Captured, talk: Talk, blobs: Blobs, job: JobSpec) -> Any:
     """The thread that draws the batches which the job's data leave to the client; None when there are none."""
     start = getattr(captured, "start_feeder", None)
-    return start(talk, blobs, job) if start else None
+    return start(talk, blobs, job.id, job.fit.initial_epoch) if start else None
 
 
 def without_nothing(spec: Any) -> Any:

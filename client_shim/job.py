@@ -2,14 +2,17 @@
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from client_shim.batch_hooks import watches_tests
 from client_shim.call import Call, Run
 from client_shim.capture.data import Captured, capture_data
 from client_shim.capture.program import capture_program
-from fdt.job import FitArguments, JobSpec, State
+from fdt.job import FeedData, FitArguments, JobSpec, State
 from fdt.trainable import Trainable
+
+if TYPE_CHECKING:
+    from client_shim.resume.keeper import Keeper
 
 
 def capture_call(run: Run, call: Call) -> Captured:
@@ -41,8 +44,11 @@ _DATA = (
 )
 
 
-def make_job(run: Run, call: Call, captured: Captured, trainable: Trainable) -> JobSpec:
-    """The job; its model and state are put where workers can read them."""
+def make_job(
+    run: Run, call: Call, captured: Captured, trainable: Trainable, seed: int, keeper: "Keeper | None" = None
+) -> JobSpec:
+    """The job; its model and state are put where workers can read them. `seed`: see `seed_of`."""
+    first = _first_epoch(call, captured, keeper)
     arguments, blobs = call.arguments, run.blobs
     return JobSpec(
         id=secrets.token_hex(8),
@@ -53,19 +59,26 @@ def make_job(run: Run, call: Call, captured: Captured, trainable: Trainable) -> 
         fit=FitArguments(
             batch_size=(captured.facts.batch or 0) if captured.facts.kind == "arrays" else 0,
             epochs=arguments["epochs"],
-            initial_epoch=arguments["initial_epoch"] or 0,
+            initial_epoch=first,
             shuffle=bool(arguments["shuffle"]),
             steps_per_epoch=max(arguments["steps_per_epoch"] or 0, 0),
             validation_batch_size=arguments["validation_batch_size"] or arguments["batch_size"] or 0,
             validation_steps=arguments["validation_steps"] or 0,
             batch_hooks=call.hooks,
         ),
-        seed=_seed(run),
+        seed=seed,
         options=dict(run.settings.options),
     )
 
 
-def _seed(run: Run) -> int:
+def _first_epoch(call: Call, captured: Captured, keeper: "Keeper | None") -> int:
+    """`initial_epoch`, where sources count passes from. What the client draws begins where it is gone on with."""
+    if keeper is not None and isinstance(captured.train, FeedData):
+        return keeper.first
+    return int(call.arguments["initial_epoch"] or 0)
+
+
+def seed_of(run: Run) -> int:
     """The command line's, else the script's own (keras.utils.set_random_seed), else a fresh one; one for each fit."""
     from tensorflow.python.eager import context
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
 from fdt.trainable import Trainable
+
+if TYPE_CHECKING:
+    from client_shim.resume.keeper import Keeper
 
 Array = np.ndarray
 
@@ -45,7 +48,16 @@ class Feeder(Protocol):
 class Remote:
     """The training of one `fit`, elsewhere: what Keras's loop asks for, as commands and events."""
 
-    def __init__(self, job: JobSpec, trainable: Trainable, talk: Talk, blobs: Blobs, reporters: Reporters) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        trainable: Trainable,
+        talk: Talk,
+        blobs: Blobs,
+        reporters: Reporters,
+        keeper: "Keeper | None" = None,
+    ) -> None:
+        self._keeper = keeper
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
         self._talk, self._events = talk, talk.events()
         self._feeder: Feeder | None = None
@@ -72,6 +84,10 @@ class Remote:
         self._talk.cancel()
 
     # -- Watcher ------------------------------------------------------------------------------------------------------
+    def begun(self) -> None:
+        if self._keeper is not None:
+            self._keeper.begun()
+
     def epoch_begins(self, epoch: int) -> None:
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
         self._reporters.epoch_begin(epoch)
@@ -83,6 +99,8 @@ class Remote:
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
         self._reporters.epoch_end(epoch, numbers(logs))
+        if self._keeper is not None:
+            self._keeper.epoch_over(epoch)
 
     def extra(self) -> dict[str, float]:
         return self._extra

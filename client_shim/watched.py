@@ -7,6 +7,10 @@ from typing import Any, Protocol
 class Watcher(Protocol):
     """What wants to know (client_shim/remote.py)."""
 
+    def begun(self) -> None:
+        """All callbacks have seen the beginning of training."""
+        ...
+
     def epoch_begins(self, epoch: int) -> None: ...
 
     def step_done(self) -> None:
@@ -26,6 +30,10 @@ def watched_list(keras: Any, callbacks: Any, watcher: Watcher, *, stepwise: bool
     """A `keras.callbacks.CallbackList` of `callbacks` that tells `watcher`. Batch hooks are called if `stepwise`."""
 
     class Watched(keras.callbacks.CallbackList):
+        def on_train_begin(self, logs: Any = None) -> None:
+            super().on_train_begin(logs)
+            watcher.begun()
+
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             watcher.epoch_begins(epoch)
             super().on_epoch_begin(epoch, logs)

@@ -19,11 +19,13 @@ from fdt.cli.options import (
     job_options,
     listen_options,
     report_options,
+    resume_options,
     seed_option,
     server_options,
     workers_option,
 )
-from fdt.cli.program import ScriptCommand, option, program
+from fdt.cli.program import TYPED, ScriptCommand, option, program
+from fdt.cli.resume import run_kept
 from fdt.cli.run import Request, run
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
@@ -35,6 +37,7 @@ from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
     from fdt.report import Reporters
+    from fdt.rundir import RunDir
     from fdt.service.client import TrainingClient
     from hfdt.engine import HfdtEngine
 
@@ -163,31 +166,36 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @hosts_options
 @rank_options
 @fault_options
+@resume_options
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim.replica import command as replicas
+    from client_shim.settings import Settings
     from hfdt import rulebook
     from hfdt.replica.make import make_rank
 
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
-    request = Request(NAME, **{name: given[name] for name in REQUEST})
-    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *HOST_OPTIONS) if name not in REPLICA_OPTIONS]
+    given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
+    request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *HOST_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
         options = job_options(given, REPLICA_OPTIONS)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank)
     engine = make_engine(given)
+    settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
 
-    def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
-        import client_shim
-        from client_shim.settings import Settings
+    def body(directory: "RunDir | None") -> int:
+        def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
+            import client_shim
 
-        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
-        return client_shim.run(script, words, client, settings, reporters)
+            return client_shim.run(script, words, client, settings, reporters, directory)
 
-    return run(request, engine, run_script)
+        return run(request, engine, run_script)
+
+    return run_kept(NAME, given, click.get_current_context().meta[TYPED], script, words, body)
 
 
 @main.command("inspect", cls=ScriptCommand)

@@ -21,11 +21,13 @@ from fdt.cli.options import (
     job_options,
     listen_options,
     report_options,
+    resume_options,
     seed_option,
     server_options,
     workers_option,
 )
-from fdt.cli.program import ScriptCommand, option, program
+from fdt.cli.program import TYPED, ScriptCommand, option, program
+from fdt.cli.resume import run_kept
 from fdt.cli.run import Request, run
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
@@ -39,6 +41,7 @@ from nfdt.simulation.command import simulate_command
 
 if TYPE_CHECKING:
     from fdt.report import Reporters
+    from fdt.rundir import RunDir
     from fdt.service.client import TrainingClient
     from nfdt.engine import NfdtEngine
 
@@ -192,11 +195,13 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @fault_options
 @checkpoint_option
 @on_nan_option
+@resume_options
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim.replica import command as replicas
+    from client_shim.settings import Settings
     from nfdt.replica.make import make_rank
     from nfdt.replica.rules import checked
 
@@ -207,28 +212,32 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):
         raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
-    request = Request(NAME, **{name: given[name] for name in REQUEST})
+    given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
+    request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
 
-    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", *HOST_OPTIONS)
+    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", "run_dir", *HOST_OPTIONS)
     if replicas.wanted(script, given, of_fit):
         if given["rule"]:
             checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
 
-    def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
-        import client_shim
-        from client_shim.settings import Settings
-
-        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
-        return client_shim.run(script, words, client, settings, reporters)
-
+    settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     if given["emulate"] is not None:
         for name, flag in _FLAGS.items():
             if given[name]:
                 raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
-        return run(request, make_emulation(given["emulate"]), run_script)
-    return run(request, make_engine(given), run_script)
+    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+
+    def body(directory: "RunDir | None") -> int:
+        def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
+            import client_shim
+
+            return client_shim.run(script, words, client, settings, reporters, directory)
+
+        return run(request, engine, run_script)
+
+    return run_kept(NAME, given, click.get_current_context().meta[TYPED], script, words, body)
 
 
 @main.command("inspect", cls=ScriptCommand)

@@ -53,13 +53,13 @@ class Captured:
     refs: list[BlobRef] = field(default_factory=list)
     feed: "FeedPlan | None" = None
 
-    def start_feeder(self, talk: "Talk", blobs: Blobs, job: str) -> "Feeder | None":
-        """The thread that draws the training batches, where only the client can."""
+    def start_feeder(self, talk: "Talk", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
+        """The thread that draws the training batches, where only the client can, and sends those from epoch `first`."""
         if self.feed is None:
             return None
         from client_shim.feed import Feeder
 
-        return Feeder(FEED, self.feed.epochs, talk, blobs, job)
+        return Feeder(FEED, self.feed.epochs, talk, blobs, job, first)
 
 
 @dataclass(frozen=True)

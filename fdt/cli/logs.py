@@ -22,10 +22,13 @@ class Logs:
 
 
 @contextlib.contextmanager
-def log_directory(engine: str, chosen: Path | None) -> Iterator[Logs]:
-    """The user's --log-dir; or a private one of our own, removed unless the run failed and said something."""
+def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) -> Iterator[Logs]:
+    """The user's --log-dir; or a private one of our own, removed unless the run failed and said something.
+
+    `resumed`: what is in --log-dir is this run's own.
+    """
     if chosen is not None:
-        yield Logs(prepared(chosen), keep=True)
+        yield Logs(prepared(chosen, resumed=resumed), keep=True)
         return
     logs = Logs(Path(tempfile.mkdtemp(prefix=f"{engine}-")))
     try:
@@ -38,12 +41,15 @@ def log_directory(engine: str, chosen: Path | None) -> Iterator[Logs]:
             shutil.rmtree(logs.directory, ignore_errors=True)
 
 
-def prepared(directory: Path) -> Path:
-    """Make `directory`, absolute, without an earlier run's member logs. Raises UserError where that cannot be."""
+def prepared(directory: Path, *, resumed: bool = False) -> Path:
+    """Make `directory`, absolute, without an earlier run's member logs. Raises UserError where that cannot be.
+
+    `resumed`: those are this run's.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for file in directory.iterdir():
-            if _MEMBER_LOG.fullmatch(file.name):
+            if not resumed and _MEMBER_LOG.fullmatch(file.name):
                 file.unlink()
     except OSError as error:
         raise UserError(f"--log-dir must be a directory that can be written. Received: {error}") from None

@@ -100,6 +100,28 @@ def fault_options(function: Decorated) -> Decorated:
     return apply(options, function)
 
 
+def resume_options(function: Decorated) -> Decorated:
+    """--run-dir, --resume."""
+    directory = click.Path(file_okay=False, path_type=Path)
+    options = [
+        option(
+            FAULTS,
+            "--run-dir",
+            type=directory,
+            metavar="DIR",
+            help="Save each epoch's end there, so that an interrupted run can go on; --log-dir, too, unless given.",
+        ),
+        option(
+            FAULTS,
+            "--resume",
+            type=directory,
+            metavar="DIR",
+            help="Go on with the run of that --run-dir: its script, words and options, and those given beside.",
+        ),
+    ]
+    return apply(options, function)
+
+
 def check_min_np(given: dict[str, Any], workers: int) -> None:
     """Raises UsageError where --min-np asks for more than the `workers` of a run of its own."""
     if (given.get("min_np") or 0) > workers and not given.get("server"):

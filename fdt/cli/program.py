@@ -11,11 +11,13 @@ import click
 
 import fdt
 from fdt.cli import words
+from fdt.cli.resume import resumed
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
+TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them
 
 
 class Option(click.Option):
@@ -53,6 +55,9 @@ class ScriptCommand(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parts = words.split(args, *self._names(ctx))
+        ctx.meta[TYPED] = list(parts.ours)
+        if any(param.name == "resume" for param in self.get_params(ctx)):
+            parts = resumed(parts, str(ctx.find_root().info_name))
         rest = super().parse_args(ctx, parts.ours)
         if parts.script is None:
             raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")

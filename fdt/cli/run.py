@@ -36,6 +36,7 @@ class Request:
     tensorboard: Path | None = None
     verbose: bool = False
     quiet: bool = False
+    resumed: bool = False  # --log-dir is that of a run which goes on
     own_summary: bool = False  # the command says at the end what there is to say
 
 
@@ -47,7 +48,7 @@ def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int
     from fdt.quiet import quiet_import
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    with ended_by_signals(), log_directory(request.engine, request.log_dir) as logs:
+    with ended_by_signals(), log_directory(request.engine, request.log_dir, resumed=request.resumed) as logs:
         with _connected(request, make_engine, logs.directory) as client, quiet_import():
             return _run_script(request, client, run_script, logs)
 
@@ -105,7 +106,7 @@ def _reporters(request: Request, workers: int, logs: Logs) -> list["Reporter"]:
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
     if request.log_dir is not None:
-        chosen.append(Jsonl(logs.directory, workers))
+        chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
     if request.tensorboard is not None:
         chosen.append(TensorBoard(request.tensorboard))
     return chosen

@@ -24,10 +24,10 @@ _KINDS = ("ready", "progress", "epoch_end", "evaluated", "fault", "failed")
 
 
 class Jsonl(Reporter):
-    """Writes `directory`/records.jsonl anew, line by line, so that it can be followed while the job trains."""
+    """Writes `directory`/records.jsonl anew, or goes on with it, line by line, so that it can be followed."""
 
-    def __init__(self, directory: Path, workers: int) -> None:
-        self._file = open(directory / FILE, "w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `close`
+    def __init__(self, directory: Path, workers: int, *, append: bool = False) -> None:
+        self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `close`
         self._workers = workers
         self._sum = Summary("", workers, "", quiet=True)
         self._job = ""

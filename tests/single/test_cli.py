@@ -34,7 +34,7 @@ USAGE = [
     (hfdt, "run -np 0 SCRIPT", "-np must be a number of workers, 1 or more. Received: 0"),
     (hfdt, "run SCRIPT -np two", "-np must be a number of workers, 1 or more. Received: two"),
     (hfdt, "run SCRIPT -np", "Option '-np' requires an argument."),
-    (hfdt, "run --lgo-dir x SCRIPT", "No such option '--lgo-dir'. Did you mean '--log-dir'?"),
+    (hfdt, "run --lgo-dir x SCRIPT", "No such option '--lgo-dir'"),
     (hfdt, "run --seed -1 SCRIPT", "--seed must be a seed, 0 or more. Received: -1"),
     (hfdt, "run SCRIPT --async", "hfdt trains synchronously; use `nfdt run`. Received: --async"),
     (hfdt, "run --lr-scale sqrt SCRIPT", "--lr-scale goes with --batch per-worker. Received: --lr-scale sqrt"),

@@ -1,0 +1,256 @@
+"""Each `fit` of a run, saved at its epochs' ends and gone on with (fdt/rundir.py has the files).
+
+The script runs again from its first line. A `fit` that was finished is not trained again: its model gets the weights it
+had, its callbacks what they knew, the script its History. The one that was interrupted goes on behind its last epoch.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from client_shim.call import Call
+from client_shim.resume import plain, randomness
+from fdt.blobs import LocalBlobs
+from fdt.errors import CaptureError
+from fdt.job import ArrayData, Data, GraphData
+from fdt.rundir import RunDir
+from fdt.tensors import Array
+from fdt.trainable import Trainable
+
+Note = Callable[[str], None]
+_CARRIED_ON = "--run-dir with a new directory begins anew"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint. `epoch`: the first that it has not trained."""
+
+    header: dict[str, Any]
+    arrays: list[Array]
+
+    @property
+    def epoch(self) -> int:
+        return int(self.header["epoch"])
+
+    @property
+    def done(self) -> bool:
+        return bool(self.header["done"])
+
+    @property
+    def stopped(self) -> bool:
+        """A callback wanted no more epochs."""
+        return bool(self.header["stopped"])
+
+    def load(self, trainable: Trainable) -> None:
+        """Give the model, its optimizers and metrics what they held."""
+        model, optimizer, metrics = np.cumsum(self.header["counts"]).tolist()
+        trainable.write_model(self.arrays[:model])
+        trainable.write_optimizer(self.arrays[model:optimizer])
+        trainable.write_metrics(self.arrays[optimizer:metrics])
+
+    def plain(self, name: str) -> Any:
+        return plain.decode(self.header[name], self.arrays)
+
+
+class Keeper:
+    """One `fit`, the `number`th of the run. `saved`: what an earlier process left of it."""
+
+    def __init__(
+        self, directory: RunDir, number: int, call: Call, data: Data, trainable: Trainable, note: Note
+    ) -> None:
+        self._directory, self.number, self._call, self._note = directory, number, call, note
+        self._trainable = trainable
+        self._signature: dict[str, Any] = {}
+        self._data = data
+        self._callbacks = _own(call.callbacks)
+        self._known = [plain.sums(callback) for callback in self._callbacks]
+        self._writing: Thread | None = None
+        self._told = False
+        self.seed = 0
+        self.saved: Saved | None = None
+
+    def look(self, blobs: Any, seed: int) -> None:
+        """Find what was saved, and load it. Raises CaptureError when the script's `fit` is another now."""
+        self.seed = seed
+        self._signature = _signature(self._call, self._data, self._trainable, blobs)
+        found, said = self._directory.load(self.number) if self._directory.resumed else (None, [])
+        for line in said:
+            self._note(line)
+        if found is None:
+            return
+        self.saved = Saved(*found)
+        self._check(self.saved.header["signature"])
+        self.seed = int(self.saved.header["seed"])
+        self.saved.load(self._trainable)
+
+    @property
+    def first(self) -> int:
+        """The epoch to begin with."""
+        return self.saved.epoch if self.saved else self._call.arguments["initial_epoch"] or 0
+
+    @property
+    def last(self) -> int:
+        """Where to stop: at once where a callback had stopped it."""
+        epochs = int(self._call.arguments["epochs"])
+        return self.first if self.saved is not None and self.saved.stopped else epochs
+
+    # -- what was before -----------------------------------------------------------------------------------------------
+    def replay(self) -> Any:
+        """The History of a `fit` that is done, its callbacks and random numbers where they were; no hook is called."""
+        assert self.saved is not None
+        given = [callback for callback in self._call.callbacks if callback not in self._callbacks]
+        history = given[0] if given else self._call.flavor.keras.callbacks.History()
+        for callback in [*self._callbacks, history]:
+            callback.set_model(self._call.model)
+        self._restore(history)
+        self._call.model.history = history
+        self._note(f"fit {self.number}: finished before, not trained again")
+        return history
+
+    def prepare(self) -> None:
+        """Before the callbacks' first hook: files that they go on writing are not to be begun anew."""
+        if self.saved is not None:
+            for callback in self._call.callbacks:
+                if type(callback).__name__ == "CSVLogger" and hasattr(callback, "append"):
+                    callback.append = True
+
+    def begun(self) -> None:
+        """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
+        if self.saved is None:
+            return
+        self._restore(self._call.model.history)
+        self.saved.load(self._trainable)
+        if getattr(self._call.model, "_initial_epoch", None) is not None:  # Keras's BackupAndRestore
+            self._call.model._initial_epoch = self.first
+        self._note(f"fit {self.number}: goes on from the end of epoch {self.first} of {self._call.arguments['epochs']}")
+
+    def _restore(self, history: Any) -> None:
+        assert self.saved is not None
+        history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
+        for callback, (name, said) in zip(self._callbacks, self.saved.header["callbacks"], strict=False):
+            if type(callback).__name__ == name:
+                plain.put_back(callback, said, self.saved.arrays)
+        self._call.model.stop_training = self.saved.stopped
+        randomness.restore(self.saved.plain("random"))
+        for line in self.saved.header["left_out"]:
+            self._note(line)
+
+    def _check(self, before: dict[str, Any]) -> None:
+        for name, now in self._signature.items():
+            if before.get(name) != now:
+                raise CaptureError(
+                    f"fit {self.number} must be as it was when the run began: another {name}. "
+                    f"Received: {_short(now)} instead of {_short(before.get(name))}; {_CARRIED_ON}"
+                )
+
+    # -- what comes now ------------------------------------------------------------------------------------------------
+    def epoch_over(self, epoch: int) -> None:
+        """Save, while the next epoch trains."""
+        self._save(epoch + 1, done=False)
+
+    def finished(self) -> None:
+        self._save(self.first, done=True)
+        self.wait()
+
+    def wait(self) -> None:
+        if self._writing is not None:
+            self._writing.join()
+
+    def _save(self, epoch: int, *, done: bool) -> None:
+        header, arrays = self._taken(epoch, done)
+
+        def write() -> None:
+            try:
+                if done:
+                    self._directory.finish(self.number, header, arrays)
+                else:
+                    self._directory.save(self.number, epoch, header, arrays)
+            except OSError as error:
+                self._warn(error)
+
+        self.wait()
+        self._writing = Thread(target=write, name="checkpoint")
+        self._writing.start()
+
+    def _warn(self, error: OSError) -> None:
+        """Once: training is worth more than its checkpoint."""
+        if not self._told:
+            self._told = True
+            self._note(
+                f"no checkpoint can be written, training goes on; --resume would do more again. Received: {error}"
+            )
+
+    def _taken(self, epoch: int, done: bool) -> tuple[dict[str, Any], list[Array]]:
+        groups = (
+            self._trainable.model_arrays(),
+            self._trainable.optimizer_arrays(),
+            self._trainable.metric_arrays(),
+        )
+        arrays = [array for group in groups for array in group]
+        history = self._call.model.history
+        header = {
+            "epoch": epoch,
+            "done": done,
+            "stopped": bool(self._call.model.stop_training),
+            "signature": self._signature,
+            "seed": self.seed,
+            "counts": [len(group) for group in groups],
+            "history": plain.encode({str(k): list(v) for k, v in history.history.items()}, arrays),
+            "epochs": plain.encode(list(history.epoch), arrays),
+            "random": plain.encode(randomness.states(), arrays),
+        }
+        header["callbacks"], header["left_out"] = _kept(self._callbacks, self._known, arrays)
+        return header, arrays
+
+
+def _own(callbacks: Sequence[Any]) -> list[Any]:
+    """The script's own; the History is Keras's."""
+    return [callback for callback in callbacks if type(callback).__name__ != "History"]
+
+
+def _kept(
+    callbacks: Sequence[Any], known: Sequence[dict[str, int]], arrays: list[Array]
+) -> tuple[list[Any], list[str]]:
+    """What `callbacks` know that is plain, and a line for each of the script's own that keeps something else."""
+    kept, left_out = [], []
+    for callback, sums in zip(callbacks, known, strict=True):
+        said, others = plain.attributes(callback, arrays, sums)
+        kept.append([type(callback).__name__, said])
+        if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
+            left_out.append(f"{type(callback).__name__}: what it keeps in {', '.join(others)} is as the script made it")
+    return kept, left_out
+
+
+def _signature(call: Call, data: Data, trainable: Trainable, blobs: Any) -> dict[str, Any]:
+    """What must not change between a run and its resumption; JSON."""
+    arguments = call.arguments
+    layout = {group: [[*shape, dtype] for shape, dtype, _ in rows] for group, rows in trainable.layout().items()}
+    return {
+        "model": layout,
+        "epochs": int(arguments["epochs"]),
+        "initial_epoch": int(arguments["initial_epoch"] or 0),
+        "steps_per_epoch": int(arguments["steps_per_epoch"] or 0),
+        "batch size": int(arguments["batch_size"] or 0),
+        "data": _data_signature(data, blobs),
+    }
+
+
+def _data_signature(data: Data, blobs: Any) -> dict[str, Any]:
+    """Arrays are told apart by a checksum where they are at hand."""
+    if isinstance(data, ArrayData):
+        return {"rows": data.rows, "checksum": _checksum(data.arrays, blobs)}
+    if isinstance(data, GraphData):
+        return {"batches": data.cardinality, "checksum": _checksum(data.constants, blobs)}
+    return {"steps": data.steps}
+
+
+def _checksum(ref: Any, blobs: Any) -> int:
+    return zlib.crc32(blobs.get(ref)) if ref.id and isinstance(blobs, LocalBlobs) else 0
+
+
+def _short(value: Any) -> str:
+    return text if len(text := str(value)) < 60 else "one that differs"

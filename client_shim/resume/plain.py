@@ -1,0 +1,127 @@
+"""Plain values (numbers, strings, arrays, lists, dicts) as JSON and arrays, and back: no pickle, nothing that runs.
+
+Callbacks keep what they know in their attributes: EarlyStopping its best weights, a user's own a list of losses. What
+is plain of it is saved, and put back *into* the lists and dicts that are there, which the script may hold, too.
+"""
+
+import types
+import zlib
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from fdt.tensors import NUMBERS, Array
+
+_PLAIN = (type(None), bool, int, float, str)
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc)
+_SKIPPED = ("model", "_model", "params", "_params", "validation_data")  # given to each callback by Keras
+
+
+class NotPlain(Exception):
+    """The value has a meaning that JSON and arrays cannot carry."""
+
+
+def encode(value: Any, arrays: list[Array]) -> Any:
+    """JSON for `value`; its arrays are added to `arrays`. Raises NotPlain."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array("number" if isinstance(value, np.generic) else "array", np.asarray(value), arrays)
+    for name, kind in _KINDS.items():
+        if type(value) is kind:
+            return {name: [encode(item, arrays) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]}
+    if type(value).__name__ == "EagerTensor":
+        return _array("tensor", np.asarray(value.numpy()), arrays)
+    raise NotPlain(type(value).__name__)
+
+
+def decode(said: Any, arrays: list[Array]) -> Any:
+    """The value again."""
+    if not isinstance(said, dict):
+        return said
+    ((name, inner),) = said.items()
+    if name == "dict":
+        return {decode(k, arrays): decode(v, arrays) for k, v in inner}
+    if name in _KINDS:
+        return _KINDS[name](decode(item, arrays) for item in inner)
+    array = np.array(arrays[inner])
+    if name == "number":
+        return array[()]
+    if name == "tensor":
+        import tensorflow as tf
+
+        return tf.constant(array)
+    return array
+
+
+def sums(obj: Any) -> dict[str, int]:
+    """Checksums of the arrays that are attributes of `obj`: its data, perhaps."""
+    return {name: _sum(value) for name, value in vars(obj).items() if isinstance(value, np.ndarray)}
+
+
+def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[dict[str, Any], list[str]]:
+    """(what `obj` keeps that is plain, names of what is not and may change). Arrays with `known` sums are left out."""
+    plain, others = {}, []
+    for name, value in vars(obj).items():
+        if name in _SKIPPED or isinstance(value, _CODE) or (name in known and _sum(value) == known[name]):
+            continue
+        mine: list[Array] = []
+        try:
+            said = encode(value, mine)
+        except NotPlain:
+            others.append(name)
+            continue
+        plain[name] = _moved(said, len(arrays))
+        arrays += mine
+    return plain, others
+
+
+def put_back(obj: Any, said: dict[str, Any], arrays: list[Array]) -> None:
+    """Give `obj` the attributes that `attributes` found, its own lists, dicts and arrays filled anew."""
+    for name, value in said.items():
+        _put(obj, name, decode(value, arrays))
+
+
+def _sum(value: Any) -> int:
+    return zlib.crc32(value.tobytes()) if isinstance(value, np.ndarray) and value.dtype != object else 0
+
+
+_KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
+
+
+def _array(name: str, array: Array, arrays: list[Array]) -> Any:
+    if array.dtype.name not in NUMBERS:
+        raise NotPlain(array.dtype.name)
+    arrays.append(array.copy())
+    return {name: len(arrays) - 1}
+
+
+def _moved(said: Any, by: int) -> Any:
+    """`said`, its arrays' numbers raised by `by`."""
+    if not isinstance(said, dict):
+        return said
+    ((name, inner),) = said.items()
+    if isinstance(inner, int):
+        return {name: inner + by}
+    if name == "dict":
+        return {name: [[_moved(k, by), _moved(v, by)] for k, v in inner]}
+    return {name: [_moved(item, by) for item in inner]}
+
+
+def _put(obj: Any, name: str, value: Any) -> None:
+    there = vars(obj).get(name)
+    if type(there) is not type(value) or there is value:
+        setattr(obj, name, value)
+    elif isinstance(there, (list, deque)):
+        there.clear()
+        there.extend(value)
+    elif isinstance(there, (dict, set)):
+        there.clear()
+        there.update(value)
+    elif isinstance(there, np.ndarray) and there.shape == value.shape and there.dtype == value.dtype:
+        there[...] = value
+    else:
+        setattr(obj, name, value)

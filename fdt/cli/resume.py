@@ -1,0 +1,105 @@
+"""`run --run-dir DIR`, and `run --resume DIR`: the command line of a run that goes on, and what is said of it."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdt.cli.words import Split
+from fdt.errors import UsageError
+
+if TYPE_CHECKING:
+    from fdt.rundir import RunDir
+
+RESUME = "--resume"
+
+
+def resumed(parts: Split, engine: str) -> Split:
+    """`parts`, or, with --resume, those of the run that goes on; options given now count after its own.
+
+    The working directory becomes that run's: its script names files from there.
+    """
+    directory = _value(parts.ours)
+    if directory is None:
+        return parts
+    if parts.script is not None:
+        raise UsageError(
+            f"{RESUME} takes script and words from the run it goes on with: leave them out. Received: {parts.script}"
+        )
+    from fdt.rundir import read_arguments
+
+    absolute = Path(directory).resolve()
+    before = read_arguments(absolute, engine)
+    try:
+        os.chdir(before.folder)
+    except OSError as error:
+        raise UsageError(f"{RESUME} needs the directory that the run was started in. Received: {error}") from None
+    ours = [*_without(before.ours, "--run-dir"), *_without(parts.ours, RESUME), RESUME, str(absolute)]
+    return Split(ours, before.script, list(before.words))
+
+
+def run_kept(
+    engine: str,
+    given: dict[str, Any],
+    typed: Sequence[str],
+    script: str,
+    words: Sequence[str],
+    body: Callable[["RunDir | None"], int],
+) -> int:
+    """`body`, given the directory that --run-dir or --resume names, None without; its exit code.
+
+    Says how to go on where the run has not ended well and there is something to go on from.
+    """
+    chosen: Path | None = given["run_dir"] or given["resume"]
+    if chosen is None:
+        return body(None)
+    from fdt.rundir import RunDir
+
+    if given["resume"] is not None:
+        directory = RunDir.open(chosen, engine)
+        _tell_of_changes(engine, directory)
+    else:
+        directory = RunDir.create(chosen, engine, typed, script, words)
+    code = 1
+    try:
+        code = body(directory)
+        return code
+    finally:
+        left = code != 0 and directory.begun
+        with contextlib.suppress(OSError):
+            directory.close(ended_well=code == 0)
+        if left:
+            print(f"{engine}: to go on with this run: {engine} run {RESUME} {chosen}", file=sys.stderr, flush=True)
+
+
+def _tell_of_changes(engine: str, directory: "RunDir") -> None:
+    from fdt.rundir import digest_of
+
+    script = Path(directory.arguments.script)
+    if script.is_file() and digest_of(script) != directory.arguments.digest:
+        said = "has changed since the run began; what it trained before is not trained again"
+        print(f"{engine}: {script} {said}", file=sys.stderr)
+
+
+def _value(ours: Sequence[str]) -> str | None:
+    """What --resume was given, the last time."""
+    found = None
+    for at, word in enumerate(ours):
+        if word == RESUME and at + 1 < len(ours):
+            found = ours[at + 1]
+        elif word.startswith(f"{RESUME}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def _without(ours: Sequence[str], name: str) -> list[str]:
+    kept, rest = [], list(reversed(ours))
+    while rest:
+        word = rest.pop()
+        if word == name and rest:
+            rest.pop()
+        elif not word.startswith(f"{name}="):
+            kept.append(word)
+    return kept

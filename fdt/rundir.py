@@ -1,0 +1,166 @@
+"""A run's directory: what `--resume` needs of a run to go on with it.
+
+    run.json              the command line, the script's digest, the seed       .lock     held while the run goes on
+    fit-0001-done.ckpt    the first `fit`, finished                             records.jsonl, *.log    as --log-dir has
+    fit-0002-epoch-00007.ckpt    the second, after seven epochs; the one before it is kept, too
+
+Whoever can write here decides what a resumed run trains, so the directory must be the user's own.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fdt import checkpoints
+from fdt.errors import UserError
+from fdt.tensors import Array
+
+FILE, LOCK = "run.json", ".lock"
+KEPT = 2  # checkpoints of an unfinished fit
+
+Checkpoint = tuple[dict[str, Any], list[Array]]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How the run was started. `ours`: the command's options; `digest`: the script's, to tell a changed one."""
+
+    engine: str
+    ours: list[str]
+    script: str
+    words: list[str]
+    folder: str  # the working directory
+    digest: str
+    seed: int  # of what the script draws without a seed of its own
+
+
+class RunDir:
+    """The directory of a run that goes on. `resumed`: an earlier process began it."""
+
+    def __init__(self, directory: Path, arguments: Arguments, lock: int, *, resumed: bool) -> None:
+        self.directory, self.arguments, self.resumed = directory, arguments, resumed
+        self._lock = lock
+
+    @classmethod
+    def create(cls, directory: Path, engine: str, ours: Sequence[str], script: str, words: Sequence[str]) -> "RunDir":
+        """Raises UserError where it cannot be written, or holds another run that has not ended."""
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--run-dir must be a directory that can be written. Received: {error}") from None
+        _check_ours(directory, "--run-dir")
+        lock = _locked(directory)
+        if (directory / FILE).exists():
+            os.close(lock)
+            raise UserError(
+                f"--run-dir must be new: a run that has not ended is there. Received: {directory}; "
+                f"{engine} run --resume {directory} goes on with it, rm -r {directory} forgets it"
+            )
+        arguments = Arguments(
+            engine, list(ours), script, list(words), os.getcwd(), digest_of(Path(script)), secrets.randbits(31)
+        )
+        try:
+            checkpoints.replace(directory / FILE, [json.dumps(asdict(arguments), indent=1).encode()])
+        except OSError as error:
+            os.close(lock)
+            raise UserError(f"--run-dir must be a directory that can be written. Received: {error}") from None
+        return cls(directory.resolve(), arguments, lock, resumed=False)
+
+    @classmethod
+    def open(cls, directory: Path, engine: str) -> "RunDir":
+        """Raises UserError for a directory that holds no unfinished run of `engine`'s, or one that still goes on."""
+        arguments = read_arguments(directory, engine)
+        return cls(directory.resolve(), arguments, _locked(directory), resumed=True)
+
+    def close(self, *, ended_well: bool) -> None:
+        """Give the directory back; a run that has ended well needs its checkpoints no more."""
+        if ended_well:
+            for file in (*self.directory.glob("fit-*.ckpt"), self.directory / FILE, self.directory / LOCK):
+                file.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    @property
+    def begun(self) -> bool:
+        """Is there a checkpoint?"""
+        return any(self.directory.glob("fit-*.ckpt"))
+
+    # -- checkpoints: `epoch` counts those that are over -----------------------------------------------------------
+    def save(self, fit: int, epoch: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
+        """Raises OSError; what was there stays."""
+        checkpoints.write(self.directory / f"fit-{fit:04}-epoch-{epoch:05}.ckpt", header, arrays)
+        for old in self._files(fit)[KEPT:]:
+            old.unlink(missing_ok=True)
+
+    def finish(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
+        """Save a `fit` that has ended. Raises OSError."""
+        checkpoints.write(self._done(fit), header, arrays)
+        for old in self._files(fit):
+            old.unlink(missing_ok=True)
+
+    def load(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
+        """The last whole checkpoint of a `fit`, and what is to be said of those that are not."""
+        said: list[str] = []
+        for file in (self._done(fit), *self._files(fit)):
+            try:
+                _check_ours(file, "a checkpoint")
+                return checkpoints.read(file), said
+            except FileNotFoundError:
+                continue
+            except (checkpoints.Damaged, OSError) as error:
+                said.append(f"{file.name} is damaged and passed over, an earlier one is used. Received: {error}")
+        return None, said
+
+    def _done(self, fit: int) -> Path:
+        return self.directory / f"fit-{fit:04}-done.ckpt"
+
+    def _files(self, fit: int) -> list[Path]:
+        """Of an unfinished `fit`, the last first."""
+        return sorted(self.directory.glob(f"fit-{fit:04}-epoch-*.ckpt"), reverse=True)
+
+
+def read_arguments(directory: Path, engine: str) -> Arguments:
+    """How the run there was started. Raises UserError where there is none of `engine`'s."""
+    try:
+        _check_ours(directory, "--resume")
+        _check_ours(directory / FILE, "--resume")
+        arguments = Arguments(**json.loads((directory / FILE).read_text()))
+    except FileNotFoundError:
+        raise UserError(
+            f"--resume needs the directory of a run that has not ended, made by --run-dir. Received: {directory}"
+        ) from None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"--resume needs the directory of a run. Received: {directory / FILE}: {error}") from None
+    if arguments.engine != engine:
+        raise UserError(f"the run must be {engine}'s; use `{arguments.engine} run --resume`. Received: {directory}")
+    return arguments
+
+
+def digest_of(script: Path) -> str:
+    return hashlib.sha256(script.read_bytes()).hexdigest()
+
+
+def _check_ours(path: Path, what: str) -> None:
+    """Raises UserError for what others could have put there, FileNotFoundError for what is not there."""
+    found = path.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o002:
+        whose = "writable to everybody" if found.st_mode & 0o002 else f"of user {found.st_uid}"
+        raise UserError(f"{what} must be the user's own, and nobody else's to write. Received: {path}, {whose}")
+
+
+def _locked(directory: Path) -> int:
+    """Raises UserError when another process goes on with this run."""
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError(f"the run must not be going on still. Received: {directory}, held by a process") from None
+    except OSError:
+        pass  # a file system without locks
+    return lock

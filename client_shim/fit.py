@@ -74,7 +74,8 @@ def _keeper(run: Run, call: Call, captured: Captured, trainable: Trainable, seed
     """Saves this `fit`, and has loaded what was saved of it; None where the user wants no checkpoints."""
     if run.directory is None:
         return None
-    keeper = Keeper(run.directory, run.fits, call, captured.train, trainable, run.reporters.note)
+    commits = run.settings.options.get("commit_every", "0") != "0"
+    keeper = Keeper(run.directory, run.fits, call, captured.train, trainable, run.reporters.note, commits=commits)
     keeper.look(run.blobs, seed)
     return keeper
 

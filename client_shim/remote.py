@@ -108,7 +108,8 @@ class Remote:
     # -- what Keras's loop calls --------------------------------------------------------------------------------------
     def train_epoch(self) -> dict[str, float]:
         """Train the whole epoch; its logs."""
-        self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed()))
+        begin = self._keeper.begin(self._epoch, self._blobs) if self._keeper is not None else None
+        self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed(), begin=begin))
         return self._end_epoch()
 
     def train_steps(self, count: int) -> dict[str, float]:
@@ -209,12 +210,22 @@ class Remote:
     def _pass_on(self, kind: str | None, event: pb.Event) -> None:
         if kind == "output":
             sys.stdout.write(event.output.text)
+        elif kind == "commit":
+            self._take_commit(event.commit)
         elif kind == "note":
             self._reporters.note(event.note.text)
         elif kind == "failed":
             raise _failure(event.failed)
         elif kind == "feed_wanted" and self._feeder is not None:
             self._feeder.wanted(event.feed_wanted)
+
+    def _take_commit(self, commit: pb.Commit) -> None:
+        refs = [commit.state.model, commit.state.optimizer, commit.metrics]
+        if self._keeper is not None:
+            groups = [self._blobs.get_arrays(ref) for ref in refs]
+            self._keeper.committed(commit.epoch, commit.step, commit.samples, groups)
+        for ref in refs:
+            self._blobs.drop(ref)
 
 
 def _failure(failed: pb.Failed) -> Exception:

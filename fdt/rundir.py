@@ -97,16 +97,27 @@ class RunDir:
         for old in self._files(fit)[KEPT:]:
             old.unlink(missing_ok=True)
 
+    def save_step(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
+        """Save the midst of the epoch that follows the last checkpoint. Raises OSError; what was there stays."""
+        checkpoints.write(self._step(fit), header, arrays)
+
     def finish(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a `fit` that has ended. Raises OSError."""
         checkpoints.write(self._done(fit), header, arrays)
-        for old in self._files(fit):
+        for old in (*self._files(fit), self._step(fit)):
             old.unlink(missing_ok=True)
 
     def load(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
         """The last whole checkpoint of a `fit`, and what is to be said of those that are not."""
+        return self._first_whole(self._done(fit), *self._files(fit))
+
+    def load_step(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
+        """As `load`, what `save_step` has left."""
+        return self._first_whole(self._step(fit))
+
+    def _first_whole(self, *files: Path) -> tuple[Checkpoint | None, list[str]]:
         said: list[str] = []
-        for file in (self._done(fit), *self._files(fit)):
+        for file in files:
             try:
                 _check_ours(file, "a checkpoint")
                 return checkpoints.read(file), said
@@ -118,6 +129,9 @@ class RunDir:
 
     def _done(self, fit: int) -> Path:
         return self.directory / f"fit-{fit:04}-done.ckpt"
+
+    def _step(self, fit: int) -> Path:
+        return self.directory / f"fit-{fit:04}-step.ckpt"
 
     def _files(self, fit: int) -> list[Path]:
         """Of an unfinished `fit`, the last first."""

@@ -1,5 +1,6 @@
 """The command `hfdt`: synchronous training of an unmodified script."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +11,7 @@ from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
+    FAULTS,
     TLS_OPTIONS,
     TRAINING,
     apply,
@@ -56,6 +58,7 @@ JOB_OPTIONS = (
     "allow_inexact",
     "restarts",
     "min_np",
+    "commit_every",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
@@ -138,6 +141,27 @@ def number_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
+class Commits(click.ParamType[int]):
+    """Steps between commits: 200steps; 0: 1epoch."""
+
+    name = "200steps|1epoch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if match := re.fullmatch(r"([1-9]\d*) ?steps?", value):
+            return int(match[1])
+        if re.fullmatch(r"(1 ?)?epoch", value):
+            return 0
+        raise UsageError(f"--commit-every must be such as 200steps, or 1epoch. Received: {value}")
+
+
+def commit_option(function: Decorated) -> Decorated:
+    """--commit-every."""
+    text = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
+    return option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=text)(function)
+
+
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     """HFDT's engine by its options, once the directory of its logs is known."""
     chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
@@ -166,6 +190,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @hosts_options
 @rank_options
 @fault_options
+@commit_option
 @resume_options
 @report_options
 @server_options
@@ -242,6 +267,11 @@ def _check(given: dict[str, Any]) -> None:
         )
     if given["fp16_allreduce"] and rule != "allreduce":
         raise UsageError(f"--fp16-allreduce goes with rule allreduce. Received: rule {rule}")
+    if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):
+        raise UsageError(
+            "--commit-every goes with --restarts, --min-np or --run-dir, which go back to commits. "
+            f"Received: --commit-every {given['commit_every']}steps alone"
+        )
     if given["server"]:
         for name in (*RANK_OPTIONS, *HOST_OPTIONS):
             if given[name]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Ready
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.service.crew import Outcome, share_of
+from fdt.service.crew import Outcome, blobs_in, share_of
 from hfdt.recovery import Recovery
 
 # The client's commands by what answers them; one is under way at a time.
@@ -26,6 +26,7 @@ class RanksCoordinator:
         self._wanted: dict[tuple[str, int], dict[int, int]] = {}
         self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
         self._changed: list[BlobRef] = []
+        self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
         self._pending: Command | None = None  # what the ranks have not answered
         self._announced = False  # the client knows that they are ready
         self.done = self.failed = False
@@ -41,9 +42,12 @@ class RanksCoordinator:
             batch = command.feed
             self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
         elif kind in ("epoch", "step"):
-            changed = getattr(command, kind).changed
-            self._changed += [changed.model, changed.optimizer]
-        return Outcome(commands=[("worker", None, command)])
+            self._changed += blobs_in(getattr(command, kind))
+        outcome = Outcome(commands=[("worker", None, command)])
+        early, self._lost_early = self._lost_early, []
+        for role, rank, failure in early[:1]:  # all start again: that makes up for the others, too
+            outcome = self.lost(role, rank, failure)
+        return outcome
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
         """What a rank's event means for the client; events of earlier jobs are passed over."""
@@ -54,12 +58,18 @@ class RanksCoordinator:
             return self.fail(event.failed)
         if kind in ("progress", "output"):
             return Outcome(events=[event])
+        if kind == "commit":
+            self._recovery.commit_step(event.commit)
+            return Outcome(events=[event])
         if kind == "feed_wanted":
             return self._feed_wanted(rank, event.feed_wanted)
         return self._gather(kind, rank, event)
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
         """All ranks start anew from the last commit, where that is wanted; else the job ends."""
+        if not self._job:
+            self._lost_early.append((role, rank, failure))
+            return Outcome()
         recovery = self._recovery
         how = recovery.lose()
         if not how:

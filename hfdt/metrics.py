@@ -4,7 +4,7 @@ Sums, counts and confusion counts add, so the result is the one a single machine
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -68,10 +68,23 @@ class Totals:
         self._comm = comm
         self._variables: list[Variable] = [tensor_variable(v) for v in variables]
         self._start: list[Tensor] = []
+        self._before: list[Tensor] = []
 
     def started(self) -> None:
         """The model's metrics have just been reset."""
         self._start = self._read()
+        if self._before:
+            self.load(self._before)
+            self._before = []
+
+    @contextlib.contextmanager
+    def beginning_with(self, values: Sequence[Array]) -> Iterator[None]:
+        """Within, this rank counts as having added `values` after the next reset: what all ranks had, before."""
+        self._before = [tf.constant(value) for value in values]
+        try:
+            yield
+        finally:
+            self._before = []
 
     def total(self) -> list[Tensor]:
         """State at the last reset + what every rank added since. A collective."""

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from fdt.blobs import LocalBlobs
 from fdt.job import BatchHooks
 from fdt.rpc.job_pb2 import JobSpec, State
-from fdt.rpc.session_pb2 import Command
+from fdt.rpc.session_pb2 import Command, Commit
+from fdt.service.crew import blobs_in
 
 
 class Recovery:
@@ -24,6 +25,7 @@ class Recovery:
         self._blobs = blobs
         self._setup = Command()
         self._kept = State()
+        self._begin: Commit | None = None  # in the midst of the epoch after `_kept`
 
     def begin(self, setup: Command) -> None:
         """A job's Setup: its options say what is wanted."""
@@ -50,6 +52,17 @@ class Recovery:
         self.drop()
         self._kept, self.since = kept, f"the end of epoch {epoch + 1}"
 
+    def commit_step(self, commit: Commit) -> None:
+        """As `commit`, in the midst of an epoch."""
+        if not self.wanted:
+            return
+        self._drop_begin()
+        self._begin = Commit()
+        self._begin.CopyFrom(commit)
+        for ref in blobs_in(self._begin):
+            ref.CopyFrom(self._blobs.keep(ref))
+        self.since = f"step {commit.step:,} of epoch {commit.epoch + 1}"
+
     def lose(self) -> str:
         """A rank is gone: how the others go on, `size` of them, perhaps fewer than before. "": they cannot."""
         if self.used < self.restarts:
@@ -68,13 +81,23 @@ class Recovery:
             setup.setup.job.state.CopyFrom(self._kept)
         yield setup
         if pending is not None:
-            yield pending
+            command = Command()
+            command.CopyFrom(pending)
+            if self._begin is not None and pending.epoch.epoch == self._begin.epoch and pending.HasField("epoch"):
+                command.epoch.begin.CopyFrom(self._begin)
+            yield command
 
     def drop(self) -> None:
-        """Forget the commit."""
+        """Forget the commits."""
+        self._drop_begin()
         for ref in (self._kept.model, self._kept.optimizer):
             self._blobs.drop(ref)
         self._kept = State()
+
+    def _drop_begin(self) -> None:
+        for ref in blobs_in(self._begin) if self._begin is not None else ():
+            self._blobs.drop(ref)
+        self._begin = None
 
 
 def _not_replayed(job: JobSpec) -> str:

@@ -14,6 +14,7 @@ from hfdt import batchnorm, checks, forward, losses, metrics, per_worker, rounds
 from hfdt import split as splitting
 from hfdt.blocks import Blocks
 from hfdt.comm import Comm, multicasting
+from hfdt.commits import Begin
 from hfdt.exchange import Exchange
 from hfdt.listening import OnBatch, listening
 from hfdt.probe import Probe
@@ -202,9 +203,9 @@ class Session:
         count = source.count(epoch)
         return per_worker.steps(count, self.comm.size) if self.per_worker else count
 
-    def train(self, source: Any, epoch: int, on_batch: OnBatch) -> dict[str, float]:
-        """One epoch; its logs over all ranks."""
-        self.sharded.counted.assign([0, 0, 1])
+    def train(self, source: Any, epoch: int, on_batch: OnBatch, begin: Begin | None = None) -> dict[str, float]:
+        """One epoch, or what `begin` leaves of it; its logs over all ranks."""
+        self.sharded.counted.assign([begin.samples if begin and self.comm.rank == 0 else 0, 0, 1])
         self.sharded.waited.assign(0.0)
         self.epoch_steps = self.steps(source, epoch) or None
         steps = self._pass_steps(source, epoch) or None
@@ -214,7 +215,11 @@ class Session:
             with self._eagerly():
                 return self._fit(source.slices(epoch, 0, 1), epoch, steps, on_batch)
         if self.rounds is None:
-            return self._fit(self._dataset(source, epoch), epoch, steps, on_batch)
+            done = begin.step if begin else 0
+            data = self._dataset(source, epoch)
+            data = data.skip(done) if done else data
+            with self.sharded.totals.beginning_with(begin.metrics if begin and self.comm.rank == 0 else ()):
+                return self._fit(data, epoch, steps and steps - done, on_batch)
         return self.rounds.epoch(
             self._reader(source, epoch), lambda data, asked: self._fit(data, epoch, steps, asked), on_batch
         )

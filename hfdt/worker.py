@@ -12,12 +12,24 @@ from fdt.errors import UserError
 from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
 from fdt.logs import numbers
 from fdt.rpc import job_pb2, tensor_pb2
-from fdt.rpc.session_pb2 import Command, EpochEnd, Evaluated, Event, FeedWanted, Finished, Progress, Ready, StepEnd
+from fdt.rpc.session_pb2 import (
+    Command,
+    Commit,
+    EpochEnd,
+    Evaluated,
+    Event,
+    FeedWanted,
+    Finished,
+    Progress,
+    Ready,
+    StepEnd,
+)
+from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member
 from fdt.warm import warm_up
-
-PROGRESS_S = 0.2  # between two Progress events
+from hfdt import commits
+from hfdt.watch import Watch
 
 
 def main() -> None:
@@ -52,6 +64,7 @@ class Job:
     source: Any
     validation: Any
     feeds: dict[str, Any]
+    commits_every: int = 0  # steps; 0: at epochs' ends only
 
 
 class Worker:
@@ -78,7 +91,7 @@ class Worker:
         if kind == "setup":
             self._setup(command.job, command.setup.job)
         elif kind == "epoch":
-            self._epoch(command.epoch.epoch, command.epoch.changed)
+            self._epoch(command.epoch)
         elif kind == "evaluate":
             self._evaluate(command.evaluate.epoch)
         elif kind == "finish":
@@ -103,9 +116,10 @@ class Worker:
         rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
+        self._job.commits_every, more = commits.plan(spec, session.rule)
         self._notes = []  # said once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
-        self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))
+        self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes + more)))
 
     def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
         """By name, what takes in the batches that the client draws."""
@@ -153,12 +167,16 @@ class Worker:
         return session
 
     # -- training --------------------------------------------------------------------------------------------------
-    def _epoch(self, epoch: int, changed: job_pb2.State) -> None:
-        job = self._job
-        self._load(changed)
-        watch = Watch(self, epoch)
+    def _epoch(self, command: EpochCommand) -> None:
+        job, epoch, begin = self._job, command.epoch, None
+        self._load(command.changed)
+        if command.HasField("begin"):
+            self._load(command.begin.state)
+            metrics = self._member.blobs.get_arrays(command.begin.metrics)
+            begin = commits.Begin(command.begin.step, command.begin.samples, metrics)
+        watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
-        logs = job.session.train(job.source, epoch, watch.on_batch)
+        logs = job.session.train(job.source, epoch, watch.on_batch, begin)
         seconds = time.monotonic() - start
         sent = job.session.sent_bytes(watch.steps)
         self._bytes += sent
@@ -185,6 +203,13 @@ class Worker:
         said = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
         said.logs.update(numbers(logs or {}))
         self._send(self._job.id, progress=said)
+
+    def commit(self, epoch: int, step: int, logs: Any) -> None:
+        """Tell of the state after this step. A collective; rank 0 speaks for all."""
+        metrics, samples = commits.take(self._job.session, logs or {})
+        if self._comm.rank == 0:
+            commit = Commit(epoch=epoch, step=step, samples=samples, state=self._state(), metrics=self._put(metrics))
+            self._send(self._job.id, commit=commit)
 
     def lock_step(self, step: int, logs: Any) -> bool:
         """Tell of a step and wait for the client's callbacks. False when they want no more of this epoch."""
@@ -240,26 +265,6 @@ class Worker:
 
     def _send(self, job: str, **what: Any) -> None:
         self._member.send(Event(job=job, rank=self._member.rank, **what))
-
-
-class Watch:
-    """Looks at an epoch's steps: counts them, speaks now and then, or waits at each in lock step."""
-
-    def __init__(self, worker: Worker, epoch: int) -> None:
-        self._worker, self._epoch = worker, epoch
-        self._lock_step = worker.job.spec.fit.batch_hooks != BatchHooks.NONE
-        self._next = time.monotonic()
-        self.steps = 0
-
-    def on_batch(self, step: int, logs: Any) -> bool:
-        """After steps [.., step]; False stops the epoch. Keras counts a last execution's steps as if all were there."""
-        self.steps = min(step + 1, self._worker.job.session.epoch_steps or step + 1)
-        if self._lock_step:
-            return self._worker.lock_step(self.steps, logs)
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + PROGRESS_S
-            self._worker.progress(self._epoch, self.steps, logs)
-        return True
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ The script runs again from its first line. A `fit` that was finished is not trai
 had, its callbacks what they knew, the script its History. The one that was interrupted goes on behind its last epoch.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Thread
@@ -14,9 +13,12 @@ import numpy as np
 
 from client_shim.call import Call
 from client_shim.resume import plain, randomness
-from fdt.blobs import LocalBlobs
+from client_shim.resume.signature import short, signature
+from fdt.blobs import Blobs
 from fdt.errors import CaptureError
-from fdt.job import ArrayData, Data, GraphData
+from fdt.job import Data
+from fdt.rpc.job_pb2 import State
+from fdt.rpc.session_pb2 import Commit
 from fdt.rundir import RunDir
 from fdt.tensors import Array
 from fdt.trainable import Trainable
@@ -47,36 +49,54 @@ class Saved:
 
     def load(self, trainable: Trainable) -> None:
         """Give the model, its optimizers and metrics what they held."""
-        model, optimizer, metrics = np.cumsum(self.header["counts"]).tolist()
-        trainable.write_model(self.arrays[:model])
-        trainable.write_optimizer(self.arrays[model:optimizer])
-        trainable.write_metrics(self.arrays[optimizer:metrics])
+        model, optimizer, metrics = self.groups()
+        trainable.write_model(model)
+        trainable.write_optimizer(optimizer)
+        trainable.write_metrics(metrics)
+
+    def groups(self) -> list[list[Array]]:
+        """Model, optimizer, metrics."""
+        ends = np.cumsum(self.header["counts"]).tolist()
+        return [self.arrays[low:high] for low, high in zip([0, *ends], ends, strict=False)]
 
     def plain(self, name: str) -> Any:
         return plain.decode(self.header[name], self.arrays)
 
 
 class Keeper:
-    """One `fit`, the `number`th of the run. `saved`: what an earlier process left of it."""
+    """One `fit`, the `number`th of the run. `saved`: what an earlier process left of it.
+
+    `commits`: the engine will tell of epochs' midsts, too.
+    """
 
     def __init__(
-        self, directory: RunDir, number: int, call: Call, data: Data, trainable: Trainable, note: Note
+        self,
+        directory: RunDir,
+        number: int,
+        call: Call,
+        data: Data,
+        trainable: Trainable,
+        note: Note,
+        *,
+        commits: bool = False,
     ) -> None:
         self._directory, self.number, self._call, self._note = directory, number, call, note
         self._trainable = trainable
+        self._commits = commits
         self._signature: dict[str, Any] = {}
         self._data = data
         self._callbacks = _own(call.callbacks)
         self._known = [plain.sums(callback) for callback in self._callbacks]
         self._writing: Thread | None = None
         self._told = False
+        self._midst: Saved | None = None  # of the epoch to begin with
         self.seed = 0
         self.saved: Saved | None = None
 
     def look(self, blobs: Any, seed: int) -> None:
         """Find what was saved, and load it. Raises CaptureError when the script's `fit` is another now."""
         self.seed = seed
-        self._signature = _signature(self._call, self._data, self._trainable, blobs)
+        self._signature = signature(self._call, self._data, self._trainable, blobs)
         found, said = self._directory.load(self.number) if self._directory.resumed else (None, [])
         for line in said:
             self._note(line)
@@ -86,6 +106,14 @@ class Keeper:
         self._check(self.saved.header["signature"])
         self.seed = int(self.saved.header["seed"])
         self.saved.load(self._trainable)
+        self._look_for_midst()
+
+    def _look_for_midst(self) -> None:
+        found, said = self._directory.load_step(self.number)
+        for line in said:
+            self._note(line)
+        if found is not None and int(found[0]["epoch"]) == self.first:
+            self._midst = Saved(*found)
 
     @property
     def first(self) -> int:
@@ -121,12 +149,16 @@ class Keeper:
     def begun(self) -> None:
         """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
         if self.saved is None:
+            if self._commits:
+                self._save(self.first, done=False)  # what an epoch's midst is gone on from
             return
         self._restore(self._call.model.history)
         self.saved.load(self._trainable)
         if getattr(self._call.model, "_initial_epoch", None) is not None:  # Keras's BackupAndRestore
             self._call.model._initial_epoch = self.first
-        self._note(f"fit {self.number}: goes on from the end of epoch {self.first} of {self._call.arguments['epochs']}")
+        where = f"step {self._midst.header['step']:,} of epoch" if self._midst else "the end of epoch"
+        epoch = self.first + 1 if self._midst else self.first
+        self._note(f"fit {self.number}: goes on from {where} {epoch} of {self._call.arguments['epochs']}")
 
     def _restore(self, history: Any) -> None:
         assert self.saved is not None
@@ -144,13 +176,31 @@ class Keeper:
             if before.get(name) != now:
                 raise CaptureError(
                     f"fit {self.number} must be as it was when the run began: another {name}. "
-                    f"Received: {_short(now)} instead of {_short(before.get(name))}; {_CARRIED_ON}"
+                    f"Received: {short(now)} instead of {short(before.get(name))}; {_CARRIED_ON}"
                 )
+
+    def begin(self, epoch: int, blobs: Blobs) -> Commit | None:
+        """Where the ranks are to take up `epoch`, where not at its start."""
+        midst, self._midst = self._midst, None
+        if midst is None or epoch != self.first:
+            return None
+        model, optimizer, metrics = midst.groups()
+        state = State(model=blobs.put_arrays(model), optimizer=blobs.put_arrays(optimizer))
+        header = midst.header
+        return Commit(
+            epoch=epoch, step=header["step"], samples=header["samples"], state=state, metrics=blobs.put_arrays(metrics)
+        )
 
     # -- what comes now ------------------------------------------------------------------------------------------------
     def epoch_over(self, epoch: int) -> None:
         """Save, while the next epoch trains."""
         self._save(epoch + 1, done=False)
+
+    def committed(self, epoch: int, step: int, samples: int, groups: Sequence[Sequence[Array]]) -> None:
+        """Save the midst of an epoch, as the ranks have it; what callbacks know is that of its start."""
+        header = {"epoch": epoch, "step": step, "samples": samples, "counts": [len(group) for group in groups]}
+        arrays = [np.array(array) for group in groups for array in group]
+        self._write(lambda: self._directory.save_step(self.number, header, arrays))
 
     def finished(self) -> None:
         self._save(self.first, done=True)
@@ -162,18 +212,22 @@ class Keeper:
 
     def _save(self, epoch: int, *, done: bool) -> None:
         header, arrays = self._taken(epoch, done)
+        if done:
+            self._write(lambda: self._directory.finish(self.number, header, arrays))
+        else:
+            self._write(lambda: self._directory.save(self.number, epoch, header, arrays))
 
-        def write() -> None:
+    def _write(self, write: Callable[[], None]) -> None:
+        """In a thread of its own, one after the other."""
+
+        def guarded() -> None:
             try:
-                if done:
-                    self._directory.finish(self.number, header, arrays)
-                else:
-                    self._directory.save(self.number, epoch, header, arrays)
+                write()
             except OSError as error:
                 self._warn(error)
 
         self.wait()
-        self._writing = Thread(target=write, name="checkpoint")
+        self._writing = Thread(target=guarded, name="checkpoint")
         self._writing.start()
 
     def _warn(self, error: OSError) -> None:
@@ -223,34 +277,3 @@ def _kept(
         if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
             left_out.append(f"{type(callback).__name__}: what it keeps in {', '.join(others)} is as the script made it")
     return kept, left_out
-
-
-def _signature(call: Call, data: Data, trainable: Trainable, blobs: Any) -> dict[str, Any]:
-    """What must not change between a run and its resumption; JSON."""
-    arguments = call.arguments
-    layout = {group: [[*shape, dtype] for shape, dtype, _ in rows] for group, rows in trainable.layout().items()}
-    return {
-        "model": layout,
-        "epochs": int(arguments["epochs"]),
-        "initial_epoch": int(arguments["initial_epoch"] or 0),
-        "steps_per_epoch": int(arguments["steps_per_epoch"] or 0),
-        "batch size": int(arguments["batch_size"] or 0),
-        "data": _data_signature(data, blobs),
-    }
-
-
-def _data_signature(data: Data, blobs: Any) -> dict[str, Any]:
-    """Arrays are told apart by a checksum where they are at hand."""
-    if isinstance(data, ArrayData):
-        return {"rows": data.rows, "checksum": _checksum(data.arrays, blobs)}
-    if isinstance(data, GraphData):
-        return {"batches": data.cardinality, "checksum": _checksum(data.constants, blobs)}
-    return {"steps": data.steps}
-
-
-def _checksum(ref: Any, blobs: Any) -> int:
-    return zlib.crc32(blobs.get(ref)) if ref.id and isinstance(blobs, LocalBlobs) else 0
-
-
-def _short(value: Any) -> str:
-    return text if len(text := str(value)) < 60 else "one that differs"

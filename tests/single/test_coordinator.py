@@ -7,6 +7,7 @@ from fdt.job import FEED_WINDOW, BatchHooks
 from fdt.rpc.job_pb2 import FitArguments, JobSpec, State
 from fdt.rpc.session_pb2 import (
     Command,
+    Commit,
     Epoch,
     EpochEnd,
     Event,
@@ -136,3 +137,41 @@ def test_what_cannot_be_trained_again_is_said_at_the_start(blobs):
     (event,) = say(coordinator, 0, ready=Ready()).events
     assert "--restarts and --min-np are not used" in event.ready.notes
     assert lose(coordinator).events[0].HasField("failed")
+
+
+def test_a_commit_in_the_midst_of_an_epoch_is_where_the_ranks_take_it_up(blobs):
+    coordinator = started(blobs=blobs, restarts="2")
+    refs = [blobs.put(word) for word in (b"model", b"optimizer", b"metrics")]
+    commit = Commit(epoch=0, step=40, samples=80, state=State(model=refs[0], optimizer=refs[1]), metrics=refs[2])
+    (event,) = say(coordinator, 0, commit=commit).events
+    assert event.commit == commit, "the client may keep it, too"
+    for ref in refs:
+        blobs.drop(ref)
+    outcome = lose(coordinator)
+    assert outcome.events[0].fault.action == "restarted from step 40 of epoch 1"
+    (_, _, setup), (_, _, epoch) = outcome.commands
+    assert not setup.setup.job.state.model.id, "the job's own, the epoch brings the commit's"
+    begin = epoch.epoch.begin
+    assert (begin.step, begin.samples, bytes(blobs.get(begin.state.model))) == (40, 80, b"model")
+    ended = State(model=blobs.put(b"m"), optimizer=blobs.put(b"o"))
+    for rank in (0, 1):
+        say(coordinator, rank, epoch_end=EpochEnd(epoch=0, state=ended if rank == 0 else None))
+    with pytest.raises(KeyError):
+        blobs.get(begin.state.model)
+    coordinator.from_client(Command(job="j", epoch=Epoch(epoch=1)))
+    assert not lose(coordinator).commands[1][2].epoch.HasField("begin"), "that epoch is over"
+
+
+def test_a_rank_that_is_lost_before_the_first_fit_counts_in_it(blobs):
+    coordinator = RanksCoordinator(Recovery(blobs, 2))
+    lost = Failed(message="worker 1 was lost")
+    assert coordinator.lost("worker", 1, lost).events == []
+    setup = Setup(job=JobSpec(options={"restarts": "1"}))
+    outcome = coordinator.from_client(Command(job="j", setup=setup))
+    assert outcome.relaunch == 2
+    assert [command.WhichOneof("kind") for _, _, command in outcome.commands] == ["setup"]
+    assert "restart 1 of 1" in outcome.events[0].fault.message
+
+    without = RanksCoordinator(Recovery(blobs, 2))
+    without.lost("worker", 1, lost)
+    assert without.from_client(Command(job="j", setup=Setup(job=JobSpec()))).events[0].HasField("failed")

@@ -1,0 +1,119 @@
+"""Commits in the midst of an epoch: when they are taken, and that an epoch taken up there ends as a whole one."""
+
+import contextlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fdt.job import BatchHooks, FeedData, FitArguments, GraphData, JobSpec
+from fdt.rpc.tensor_pb2 import BlobRef
+from hfdt import commits, rulebook
+from hfdt.watch import Watch
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def spec(data=None, hooks=BatchHooks.NONE, **options):
+    data = data or GraphData(BlobRef(), BlobRef(), BlobRef(), 10, 0)
+    return JobSpec("j", None, None, data, FitArguments(batch_hooks=hooks), options=options)
+
+
+@pytest.mark.parametrize(
+    ("job", "rule", "every", "said"),
+    [
+        (spec(), "allreduce", 0, ""),
+        (spec(commit_every="5"), "allreduce", 5, ""),
+        (spec(commit_every="5"), "local_sgd", 0, "ranks differ"),
+        (spec(FeedData("training", 3), commit_every="5"), "allreduce", 0, "draws the batches"),
+        (spec(hooks=BatchHooks.LOGS, commit_every="5"), "allreduce", 0, "see every step"),
+    ],
+)
+def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
+    steps, notes = commits.plan(job, rulebook.make(rule))
+    assert (steps, len(notes)) == (every, int(bool(said)))
+    assert said in "".join(notes)
+
+
+@pytest.mark.parametrize(("executions", "before", "at"), [(1, 0, [4, 8]), (3, 0, [6, 9]), (1, 4, [8]), (1, 5, [8])])
+def test_commits_fall_on_the_same_steps_however_the_epoch_is_walked(executions, before, at):
+    taken = []
+    job = SimpleNamespace(spec=spec(), commits_every=4, session=SimpleNamespace(epoch_steps=12))
+    worker = SimpleNamespace(
+        job=job, commit=lambda epoch, step, logs: taken.append(step), progress=lambda *_: None, lock_step=None
+    )
+    watch = Watch(worker, 0, before)
+    for step in range(executions - 1, 12 - before, executions):
+        watch.on_batch(step, {})
+    assert taken == at, "and none at the epoch's end, which is a commit anyway"
+    assert watch.steps == 12
+
+
+def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
+    import keras
+
+    from client_shim.capture.data import capture_data
+    from fdt.blobs import LocalBlobs
+    from fdt.data import open_source
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+    from hfdt.comm.solo import SoloComm
+    from hfdt.session import Session, patches
+
+    x = np.random.default_rng(0).normal(size=(150, 4)).astype("float32")
+    fit = FitArguments(batch_size=10, epochs=2)
+
+    def made():
+        keras.utils.set_random_seed(3)
+        layers = [keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+        flavor_of(model).build(model, data.spec)
+        return Trainable(flavor_of(model), model)
+
+    def train(trainable, epoch, on_step, begin=None):
+        with contextlib.closing(Session(trainable, SoloComm(), {"rule": "allreduce"})) as session:
+            source = open_source(data.train, fit, blobs, 7, training=True)
+            session.prepare(source, None)
+            logs = session.train(source, epoch, lambda step, logs: on_step(session, step, logs), begin)
+            return logs, session.samples()
+
+    with contextlib.closing(LocalBlobs.create()) as blobs, patches("keras"):
+        data = capture_data("keras", blobs, x, x.sum(axis=1), batch_size=10)
+        whole, kept = made(), {}
+
+        def keep(session, step, logs):
+            if step == 6:
+                metrics, samples = commits.take(session, logs)
+                kept["begin"] = commits.Begin(7, samples, metrics)
+                kept["state"] = whole.model_arrays(), whole.optimizer_arrays()
+            return True
+
+        expected = train(whole, 1, keep)
+        again = made()
+        again.write_model(kept["state"][0])
+        again.write_optimizer(kept["state"][1])
+        seen = []
+        found = train(again, 1, lambda session, step, logs: seen.append(step) or True, kept["begin"])
+    assert found == expected, "logs over all of the epoch, and all of its samples"
+    assert len(seen) == 15 - 7
+    for a, b in zip(again.model_arrays(), whole.model_arrays(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_all_ranks_had_before_is_counted_once():
+    import tensorflow as tf
+
+    from hfdt.comm.inprocess import on_ranks
+    from hfdt.metrics import Totals
+
+    def rank(comm):
+        metric = tf.Variable(0.0)
+        totals = Totals(comm, [metric])
+        with totals.beginning_with([np.float32(10)] if comm.rank == 0 else ()):
+            metric.assign(0.0)
+            totals.started()
+        metric.assign_add(comm.rank + 1)
+        return float(totals.total()[0])
+
+    assert on_ranks(2, rank) == [13.0, 13.0]

@@ -14,6 +14,7 @@ from fdt.cli.options import (
     FAULTS,
     TLS_OPTIONS,
     TRAINING,
+    Duration,
     apply,
     capture_options,
     check_min_np,
@@ -59,6 +60,7 @@ JOB_OPTIONS = (
     "restarts",
     "min_np",
     "commit_every",
+    "stall_timeout",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
@@ -156,10 +158,18 @@ class Commits(click.ParamType[int]):
         raise UsageError(f"--commit-every must be such as 200steps, or 1epoch. Received: {value}")
 
 
-def commit_option(function: Decorated) -> Decorated:
-    """--commit-every."""
-    text = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
-    return option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=text)(function)
+def rank_fault_options(function: Decorated) -> Decorated:
+    """--commit-every, --stall-timeout."""
+    commits = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
+    stalls = (
+        "A rank that keeps the others waiting so long counts as lost; half of it before, a line says where it is.  "
+        "[default: a line after 60s, and no end]"
+    )
+    add = [
+        option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=commits),
+        option(FAULTS, "--stall-timeout", type=Duration(), metavar="120s", help=stalls),
+    ]
+    return apply(add, function)
 
 
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
@@ -190,7 +200,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @hosts_options
 @rank_options
 @fault_options
-@commit_option
+@rank_fault_options
 @resume_options
 @report_options
 @server_options

@@ -7,10 +7,11 @@ hold the same), everybody's counts added.
 from collections.abc import Iterable
 
 from fdt.job import FEED_WINDOW
-from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Ready
+from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Ready, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service.crew import Outcome, blobs_in, share_of
 from hfdt.recovery import Recovery
+from hfdt.stalls import Late, Stalls
 
 # The client's commands by what answers them; one is under way at a time.
 _ANSWERS = {"epoch": "epoch_end", "evaluate": "evaluated", "finish": "finished"}
@@ -28,6 +29,9 @@ class RanksCoordinator:
         self._changed: list[BlobRef] = []
         self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
         self._pending: Command | None = None  # what the ranks have not answered
+        self._stalls: Stalls | None = None
+        self._stall_s = 0.0
+        self._standing: dict[int, Standing] = {}  # said since the last tick
         self._announced = False  # the client knows that they are ready
         self.done = self.failed = False
 
@@ -36,6 +40,7 @@ class RanksCoordinator:
         kind = command.WhichOneof("kind")
         if kind == "setup":
             self._recovery.begin(command)
+            self._stall_s = float(command.setup.job.options.get("stall_timeout", "0"))
         elif kind in _ANSWERS:
             self._pending = command
         if kind == "feed":
@@ -58,6 +63,9 @@ class RanksCoordinator:
             return self.fail(event.failed)
         if kind in ("progress", "output"):
             return Outcome(events=[event])
+        if kind == "standing":
+            self._standing[rank] = event.standing
+            return Outcome()
         if kind == "commit":
             self._recovery.commit_step(event.commit)
             return Outcome(events=[event])
@@ -75,12 +83,34 @@ class RanksCoordinator:
         if not how:
             return self.fail(failure)
         self._waiting.clear()
+        self._stalls = None
         outcome = Outcome(relaunch=recovery.size)
         outcome.commands += [("worker", None, command) for command in recovery.replay(self._pending)]
         member = f"a {role}" if rank is None else f"{role} {rank}"
         action = f"restarted from {recovery.since}"
         fault = Fault(message=f"{failure.message}; {how}", member=member, action=action)
         outcome.events.append(Event(job=self._job, fault=fault))
+        return outcome
+
+    def tick(self, now: float) -> Outcome:
+        """Ranks that keep others waiting are named; then they count as lost."""
+        if self._stalls is None:
+            self._stalls = Stalls(self._recovery.size, self._stall_s, now)
+        for rank, standing in self._standing.items():
+            self._stalls.said(rank, standing, now)
+        self._standing.clear()
+        outcome, late = Outcome(), self._stalls.late(now)
+        if (self._pending is not None or not self._announced) and self._stalls.due(now):
+            outcome.commands.append(("worker", None, Command(job=self._job, where=Where())))
+        for each in late:
+            outcome.commands.append(("worker", each.rank, Command(job=self._job, where=Where(dump=True))))
+        given_up = [each for each in late if each.given_up]
+        if not given_up:
+            outcome.events += [Event(job=self._job, note=Note(text=_named(each))) for each in late]
+            return outcome
+        message = "; ".join(f"{_named(each)}, longer than --stall-timeout allows" for each in given_up)
+        outcome = self.lost("worker", given_up[0].rank, Failed(message=message))
+        outcome.kill += [("worker", each.rank) for each in given_up]
         return outcome
 
     def fail(self, failure: Failed) -> Outcome:
@@ -126,6 +156,15 @@ class RanksCoordinator:
         fed = self._fed.get(key, [])
         self._fed[key] = [(index, ref) for index, ref in fed if index >= up_to - FEED_WINDOW]
         return [ref for index, ref in fed if index < up_to - FEED_WINDOW]
+
+
+def _named(late: Late) -> str:
+    where = (
+        f"it is at {late.place}, its stacks are in {late.log}"
+        if late.place
+        else "it does not answer: stopped, or its host is"
+    )
+    return f"worker {late.rank} has kept the others waiting for {late.seconds:.0f} s: {where}"
 
 
 def _add_counts(first: Event, events: Iterable[Event]) -> None:

@@ -50,8 +50,14 @@ def _warm_up(member: Member) -> tuple[Any, list[str]]:
         bind_to_share(local_rank(), local_size())
     warm_up(member.run_dir, computes=True)
     from hfdt.comm import choose
+    from hfdt.comm.counted import CountedComm
 
-    return choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)
+    comm, notes = choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)
+    if comm.size == 1:
+        return comm, notes
+    counted = CountedComm(comm)
+    member.counts = counted.counts
+    return counted, notes
 
 
 @dataclass

@@ -14,6 +14,7 @@ from fdt.cli.options import (
     REPORTS,
     TLS_OPTIONS,
     Count,
+    Duration,
     apply,
     capture_options,
     check_min_np,
@@ -107,23 +108,6 @@ def transport_options(function: Decorated) -> Decorated:
         ),
     ]
     return apply(add, function)
-
-
-class Duration(click.ParamType[float]):
-    """Seconds: 30, 30s, 5m."""
-
-    name = "SECONDS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value)
-        number, unit = (text[:-1], text[-1]) if text[-1:] in "smh" else (text, "s")
-        try:
-            seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < float("inf"):
-            raise UsageError(f"--checkpoint-every must be a time such as 30s or 5m. Received: {text}")
-        return seconds
 
 
 def checkpoint_option(function: Decorated) -> Decorated:

@@ -36,6 +36,24 @@ class Count(click.ParamType[int]):
         return number
 
 
+class Duration(click.ParamType[float]):
+    """Seconds: 30, 30s, 5m."""
+
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value)
+        number, unit = (text[:-1], text[-1]) if text[-1:] in "smh" else (text, "s")
+        try:
+            seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < float("inf"):
+            name = param.opts[0] if param else "it"
+            raise UsageError(f"{name} must be a time such as 30s or 5m. Received: {text}")
+        return seconds
+
+
 class Address(click.ParamType[str]):
     """HOST:PORT or unix:PATH."""
 

@@ -95,8 +95,14 @@ class Leave(_message.Message):
     incarnation: int
     def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
+class Where(_message.Message):
+    __slots__ = ("dump",)
+    DUMP_FIELD_NUMBER: _ClassVar[int]
+    dump: bool
+    def __init__(self, dump: bool = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("job", "setup", "epoch", "step", "end_epoch", "evaluate", "finish", "feed", "exit", "leave")
+    __slots__ = ("job", "setup", "epoch", "step", "end_epoch", "evaluate", "finish", "feed", "exit", "leave", "where")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SETUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +113,7 @@ class Command(_message.Message):
     FEED_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     job: str
     setup: Setup
     epoch: Epoch
@@ -117,7 +124,8 @@ class Command(_message.Message):
     feed: FeedBatch
     exit: Exit
     leave: Leave
-    def __init__(self, job: _Optional[str] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., feed: _Optional[_Union[FeedBatch, _Mapping]] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    where: Where
+    def __init__(self, job: _Optional[str] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., feed: _Optional[_Union[FeedBatch, _Mapping]] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., where: _Optional[_Union[Where, _Mapping]] = ...) -> None: ...
 
 class Attached(_message.Message):
     __slots__ = ("role", "rank", "pid", "host", "log")
@@ -328,8 +336,20 @@ class Fault(_message.Message):
     action: str
     def __init__(self, message: _Optional[str] = ..., member: _Optional[str] = ..., action: _Optional[str] = ...) -> None: ...
 
+class Standing(_message.Message):
+    __slots__ = ("entered", "left", "place", "log")
+    ENTERED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    entered: int
+    left: int
+    place: str
+    log: str
+    def __init__(self, entered: _Optional[int] = ..., left: _Optional[int] = ..., place: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
+
 class Event(_message.Message):
-    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault", "checkpoint", "commit")
+    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault", "checkpoint", "commit", "standing")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +366,7 @@ class Event(_message.Message):
     FAULT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     attached: Attached
@@ -362,4 +383,5 @@ class Event(_message.Message):
     fault: Fault
     checkpoint: Checkpoint
     commit: Commit
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ...) -> None: ...
+    standing: Standing
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ...) -> None: ...

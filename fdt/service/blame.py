@@ -31,13 +31,13 @@ def failure(error: Exception) -> Failed:
     lines = str(error).strip().splitlines()
     message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    first = next((i for i, frame in enumerate(frames) if _is_scripts(frame)), None)
+    first = next((i for i, frame in enumerate(frames) if is_scripts(frame)), None)
     summary = traceback.TracebackException.from_exception(error)
     if first is not None:
         del summary.stack[:first]  # the user's code called what came after it
     return Failed(message=message, detail="".join(summary.format()), users_code=first is not None)
 
 
-def _is_scripts(frame: FrameType) -> bool:
+def is_scripts(frame: FrameType) -> bool:
     """Code that came with the script: neither a library's nor generated."""
     return not frame.f_code.co_filename.startswith((*_GENERATED, *_LIBRARIES))

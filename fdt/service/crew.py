@@ -38,7 +38,7 @@ class Outcome:
 
     `restart`: (role, rank) of lost members to replace; commands wait for the replacement.  `relaunch`: end all members
     and start so many workers instead, 0: no.  `commands`: (role, rank, command), rank None for all of the role.
-    `drop`: blobs that nobody needs any more.
+    `drop`: blobs that nobody needs any more.  `kill`: members that are given up, alive as they may be.
     """
 
     relaunch: int = 0
@@ -46,6 +46,7 @@ class Outcome:
     commands: list[tuple[str, int | None, Command]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     drop: list[BlobRef] = field(default_factory=list)
+    kill: list[tuple[str, int]] = field(default_factory=list)
 
     def followed_by(self, other: "Outcome") -> "Outcome":
         """Both, this one first."""
@@ -55,13 +56,15 @@ class Outcome:
             self.commands + other.commands,
             self.events + other.events,
             self.drop + other.drop,
+            self.kill + other.kill,
         )
 
 
 class Coordinator(Protocol):
     """What an engine decides in one job. No I/O, no clock, no threads.
 
-    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another.
+    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another. One that also
+    acts when time passes has a `tick(now) -> Outcome`, given time.monotonic() a few times a second.
     """
 
     done: bool
@@ -147,6 +150,8 @@ class Crew:
                 if outcome is None:
                     return
                 yield from self._carry_out(outcome)
+                if not coordinator.done and hasattr(coordinator, "tick"):
+                    yield from self._carry_out(coordinator.tick(time.monotonic()))
         finally:
             if not coordinator.done:  # the client is gone, perhaps killed
                 self._drop(self._held)
@@ -222,6 +227,8 @@ class Crew:
         return coordinator.from_client(command)
 
     def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
+        for member in outcome.kill:
+            self.hub.kill(*member)
         if outcome.relaunch:
             self.end()
             self._workers = outcome.relaunch

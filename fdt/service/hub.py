@@ -3,7 +3,11 @@
 Members may attach late (TensorFlow takes seconds to import): commands wait in the outbox until they do.
 """
 
+import contextlib
+import os
 import queue
+import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -100,6 +104,13 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         for outbox in outboxes.values():
             outbox.put(None)
         self._leaving = False
+
+    def kill(self, role: str, rank: int) -> None:
+        """End a member's process, stopped as it may be; on another host that is its launcher's work."""
+        attached = self.attached.get((role, rank))
+        if attached is not None and attached.host == socket.gethostname():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(attached.pid, signal.SIGKILL)
 
     def close(self) -> None:
         self._leaving = True

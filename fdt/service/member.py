@@ -16,9 +16,9 @@ from fdt.blobs import Blobs, LocalBlobs
 from fdt.environment import log_to
 from fdt.launch.hosted import forget
 from fdt.rpc import training_pb2_grpc
-from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output
+from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output, Standing, Where
 from fdt.rpc.training_pb2 import HelloRequest
-from fdt.service import tls
+from fdt.service import standing, tls
 from fdt.service.auth import TOKEN_VARIABLE, credentials
 from fdt.service.blobs import reachable_blobs
 from fdt.service.transport import open_channel
@@ -48,6 +48,7 @@ class Member:
         self.blobs: Blobs = reachable_blobs(hello, channel, metadata)
         # Called from the reading thread, even while the main thread trains.
         self.on_feed: Callable[[FeedBatch], None] = lambda _: None
+        self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)  # exchanges with others that it entered, and left
         self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
         # On another host there is no such directory: what is said there reaches it through the launcher.
@@ -74,7 +75,7 @@ class Member:
         return member
 
     def commands(self) -> Iterator[Command]:
-        """The engine's commands, FeedBatch excepted (see `on_feed`); ends at Exit."""
+        """The engine's commands, FeedBatch (see `on_feed`) and Where excepted; ends at Exit."""
         while True:
             command = self._incoming.get()
             if command.HasField("exit"):
@@ -84,11 +85,20 @@ class Member:
     def send(self, event: Event) -> None:
         self._outgoing.put(event)
 
+    def _standing(self, asked: Where) -> Standing:
+        if asked.dump:
+            standing.dump()
+        entered, left = self.counts()
+        log = self.run_dir / f"{self.role}-{self.rank}.log"
+        return Standing(entered=entered, left=left, place=standing.place(), log=str(log))
+
     def _read(self) -> None:
         try:
             for command in self._stream:
                 if command.HasField("feed"):
                     self.on_feed(command.feed)
+                elif command.HasField("where"):
+                    self.send(Event(job=command.job, standing=self._standing(command.where)))
                 else:
                     self._incoming.put(command)
         except grpc.RpcError:

@@ -75,6 +75,7 @@ Examples:
   hfdt run --log-dir logs train.py -np 4        our options stand before the script
   hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
   hfdt run --rule dane train.py -np 4           two averages an epoch instead of one a batch
+  hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a goes on
   hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
 """
 

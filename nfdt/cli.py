@@ -69,6 +69,7 @@ Examples:
   nfdt run train.py -np 4 --sync                     all workers' gradients, then one update
   nfdt run --rule "dc_asgd(lam=0.1)" train.py -np 4  a rule with a parameter of its own
   nfdt run --log-dir logs train.py --epochs 10       our options stand before the script, its own behind
+  nfdt run --run-dir runs/a train.py -np 4           save each epoch; nfdt run --resume runs/a goes on
   nfdt run train.py -np 4 -- -np 3                   behind -- all words are the script's
 """
 

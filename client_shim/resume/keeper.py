@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from client_shim.call import Call
-from client_shim.resume import plain, randomness
+from client_shim.resume import csv, plain, randomness
 from client_shim.resume.signature import short, signature
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
@@ -143,8 +143,8 @@ class Keeper:
         """Before the callbacks' first hook: files that they go on writing are not to be begun anew."""
         if self.saved is not None:
             for callback in self._call.callbacks:
-                if type(callback).__name__ == "CSVLogger" and hasattr(callback, "append"):
-                    callback.append = True
+                if type(callback).__name__ == csv.LOGGER and hasattr(callback, "append"):
+                    csv.go_on(callback, self.first)
 
     def begun(self) -> None:
         """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
@@ -164,7 +164,7 @@ class Keeper:
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
         for callback, (name, said) in zip(self._callbacks, self.saved.header["callbacks"], strict=False):
-            if type(callback).__name__ == name:
+            if type(callback).__name__ == name and name != csv.LOGGER:
                 plain.put_back(callback, said, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
         randomness.restore(self.saved.plain("random"))

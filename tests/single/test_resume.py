@@ -68,7 +68,7 @@ def training(client, directory):
         directory.close(ended_well=False)
 
 
-def script(keras, breaks_at=None, x=X, epochs=6):
+def script(keras, breaks_at=None, x=X, epochs=6, csv="/dev/null"):
     """Two fits; the second with callbacks that know something of the epochs before, broken off before an epoch."""
 
     class Own(keras.callbacks.Callback):
@@ -92,7 +92,8 @@ def script(keras, breaks_at=None, x=X, epochs=6):
     drawn = random.random(), float(np.random.rand())
     best = keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True, min_delta=1000)
     slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
-    second = model.fit(x, Y, epochs=epochs, callbacks=[own, best, slower], **options)
+    rows = keras.callbacks.CSVLogger(str(csv))
+    second = model.fit(x, Y, epochs=epochs, callbacks=[own, best, slower, rows], **options)
     counts = first.history["loss"], second.history["loss"], second.epoch, own.losses, best.stopped_epoch, drawn
     return counts, model.get_weights()
 
@@ -103,20 +104,23 @@ def same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-def interrupted(keras, client, directory, at):
+def interrupted(keras, client, directory, at, **options):
     with pytest.raises(Interrupted), training(client, directory):
-        script(keras, breaks_at=at)
+        script(keras, breaks_at=at, **options)
     return RunDir.open(directory.directory, "hfdt")
 
 
 def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     with training(client, begun(tmp_path, "undisturbed")):
-        expected = script(keras)
-    again = interrupted(keras, client, begun(tmp_path), at=2)
+        expected = script(keras, csv=tmp_path / "expected.csv")
+    again = interrupted(keras, client, begun(tmp_path), at=2, csv=tmp_path / "found.csv")
     trained = len(client.jobs)
+    with open(tmp_path / "found.csv", "a") as file:
+        file.write("2,of an epoch that no checkpoint knows\n")
     with training(client, again) as notes:
-        found = script(keras)
+        found = script(keras, csv=tmp_path / "found.csv")
     same(found, expected)
+    assert (tmp_path / "found.csv").read_text() == (tmp_path / "expected.csv").read_text()
     assert len(client.jobs) == trained + 1, "the first fit was finished"
     assert any("fit 1: finished before" in line for line in notes)
     assert any("fit 2: goes on from the end of epoch 2 of 6" in line for line in notes)

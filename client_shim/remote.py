@@ -98,9 +98,9 @@ class Remote:
             self._end_epoch()
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        self._reporters.epoch_end(epoch, numbers(logs))
         if self._keeper is not None:
             self._keeper.epoch_over(epoch)
+        self._reporters.epoch_end(epoch, numbers(logs))
 
     def extra(self) -> dict[str, float]:
         return self._extra

@@ -22,6 +22,7 @@ from fdt.errors import UserError
 from fdt.tensors import Array
 
 FILE, LOCK = "run.json", ".lock"
+CHECKPOINTS = "fit-*.ckpt"
 KEPT = 2  # checkpoints of an unfinished fit
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
@@ -56,7 +57,7 @@ class RunDir:
             raise UserError(f"--run-dir must be a directory that can be written. Received: {error}") from None
         _check_ours(directory, "--run-dir")
         lock = _locked(directory)
-        if (directory / FILE).exists():
+        if (directory / FILE).exists() and any(directory.glob(CHECKPOINTS)):
             os.close(lock)
             raise UserError(
                 f"--run-dir must be new: a run that has not ended is there. Received: {directory}; "
@@ -79,16 +80,16 @@ class RunDir:
         return cls(directory.resolve(), arguments, _locked(directory), resumed=True)
 
     def close(self, *, ended_well: bool) -> None:
-        """Give the directory back; a run that has ended well needs its checkpoints no more."""
-        if ended_well:
-            for file in (*self.directory.glob("fit-*.ckpt"), self.directory / FILE, self.directory / LOCK):
+        """Give the directory back. Without what is needed to go on, where nothing is left to go on with."""
+        if ended_well or not self.begun:
+            for file in (*self.directory.glob(CHECKPOINTS), self.directory / FILE, self.directory / LOCK):
                 file.unlink(missing_ok=True)
         os.close(self._lock)
 
     @property
     def begun(self) -> bool:
         """Is there a checkpoint?"""
-        return any(self.directory.glob("fit-*.ckpt"))
+        return any(self.directory.glob(CHECKPOINTS))
 
     # -- checkpoints: `epoch` counts those that are over -----------------------------------------------------------
     def save(self, fit: int, epoch: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:

@@ -199,7 +199,7 @@ class Keeper:
     def committed(self, epoch: int, step: int, samples: int, groups: Sequence[Sequence[Array]]) -> None:
         """Save the midst of an epoch, as the ranks have it; what callbacks know is that of its start."""
         header = {"epoch": epoch, "step": step, "samples": samples, "counts": [len(group) for group in groups]}
-        arrays = [np.array(array) for group in groups for array in group]
+        arrays = [array for group in groups for array in group]
         self._write(lambda: self._directory.save_step(self.number, header, arrays))
 
     def finished(self) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from fdt.errors import UserError
 from fdt.launch import Exit, Task, remote
 from fdt.launch.hosted import ROOTS
-from fdt.launch.hosts import Host, ranks
+from fdt.launch.hosts import Host, allot, ranks
 from fdt.launch.mpirun import MpirunLauncher, MpirunProcesses
 from fdt.service.member import ENGINE_VARIABLE
 
-BRING_S, REMOVE_S = 30.0, 5.0
+BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
 MACHINES_OWN = (  # of the user's environment: says where she sits, not what she wants
     *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
     *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
@@ -23,14 +23,20 @@ PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
 
 
 class HostsLauncher:
-    """Starts a task's ranks on `hosts`, whose slots are as many. `routes`: this machine's address, as each sees it."""
+    """Starts a task's ranks on `hosts`, whose slots are as many. `routes`: this machine's address, as each sees it.
+
+    Started again, it leaves out hosts that do not answer, for good, and wants no more of the others than the task does.
+    """
 
     def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
         self._run_dir, self._hosts, self._routes = run_dir, list(hosts), dict(routes)
+        self._started = False
 
     def start(self, task: Task) -> "HostsProcesses":
+        """Raises UserError where a host does not take its part, or those left have too few slots for the task."""
         name = f"fdt-{secrets.token_hex(16)}"
-        texts = {host.name: self._bootstrap(task, host) for host in self._hosts}
+        hosts = self._left(task) if self._started else self._hosts
+        texts = {host.name: self._bootstrap(task, host) for host in hosts}
         failed = remote.everywhere(texts, ["sh", "-c", _bring(name, task.role)], BRING_S)
         brought = Brought(name, list(texts))
         try:
@@ -39,11 +45,24 @@ class HostsLauncher:
                 raise UserError(f"every host must take what its workers have to know. Received: {host}: {said}")
             python, dash_m, module = task.argv
             argv = (python, dash_m, "fdt.launch.hosted", name, task.role, module)
-            running = MpirunLauncher(self._run_dir, self._hosts).start(Task(task.role, argv, task.count))
+            running = MpirunLauncher(self._run_dir, hosts).start(Task(task.role, argv, task.count))
+            self._started = True
         except BaseException:
             brought.remove()
             raise
         return HostsProcesses(running, brought)
+
+    def _left(self, task: Task) -> list[Host]:
+        """The slots for `task` on the hosts that answer."""
+        gone = remote.everywhere({host.name: "" for host in self._hosts}, ["true"], ANSWER_S)
+        self._hosts = [host for host in self._hosts if host.name not in gone]
+        slots = sum(host.slots for host in self._hosts)
+        if slots < task.count:
+            raise UserError(
+                f"the hosts that are left must have slots for all. Received: {slots} of {task.count}; --min-np lets "
+                "fewer go on"
+            )
+        return allot(self._hosts, task.count)
 
     def _bootstrap(self, task: Task, host: Host) -> str:
         """`first`: the rank of the host's first server, which has an address there, whatever order MPI chose."""

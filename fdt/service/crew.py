@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from fdt import quiet
 from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, Processes, Restartable, Task
 from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
 from fdt.rpc.session_pb2 import Exit as ExitCommand
@@ -149,9 +150,9 @@ class Crew:
                 outcome = self._react(coordinator, conversation)
                 if outcome is None:
                     return
-                yield from self._carry_out(outcome)
+                yield from self._carried_out(coordinator, outcome)
                 if not coordinator.done and hasattr(coordinator, "tick"):
-                    yield from self._carry_out(coordinator.tick(time.monotonic()))
+                    yield from self._carried_out(coordinator, coordinator.tick(time.monotonic()))
         finally:
             if not coordinator.done:  # the client is gone, perhaps killed
                 self._drop(self._held)
@@ -225,6 +226,16 @@ class Crew:
         if command.HasField("setup"):
             self._held = list(blobs_in(command.setup))
         return coordinator.from_client(command)
+
+    def _carried_out(self, coordinator: Coordinator, outcome: Outcome) -> Iterator[Event]:
+        """Members that cannot be started again are as good as lost: perhaps fewer can."""
+        while True:
+            try:
+                yield from self._carry_out(outcome)
+                return
+            except UserError as error:
+                yield from outcome.events
+                outcome = coordinator.lost("worker", None, Failed(message=str(error)))
 
     def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
         for member in outcome.kill:

@@ -86,11 +86,15 @@ class Member:
         self._outgoing.put(event)
 
     def _standing(self, asked: Where) -> Standing:
-        if asked.dump:
-            standing.dump()
-        entered, left = self.counts()
-        log = self.run_dir / f"{self.role}-{self.rank}.log"
-        return Standing(entered=entered, left=left, place=standing.place(), log=str(log))
+        said = Standing(log=str(self.run_dir / f"{self.role}-{self.rank}.log"))
+        try:
+            if asked.dump:
+                standing.dump()
+            said.entered, said.left = self.counts()
+            said.place = standing.place()
+        except Exception:  # this thread must not end for it
+            traceback.print_exc()
+        return said
 
     def _read(self) -> None:
         try:

@@ -104,6 +104,32 @@ def test_where_it_is_wanted_a_whole_crew_starts_again(served, options):
     client.close()
 
 
+class Tight(LocalLauncher):
+    """Has room for one worker only, when it starts for the second time."""
+
+    full = False
+
+    def start(self, task):
+        if self.full and task.count > 1:
+            raise UserError(f"there must be room for all. Received: room for 1 of {task.count}")
+        self.full = True
+        return super().start(task)
+
+
+def test_where_not_all_can_be_started_again_fewer_go_on(tmp_path):
+    engine = EchoEngine(Tight(tmp_path), tmp_path)
+    running = serve(engine, f"unix:{tmp_path}/engine.sock", "right")
+    client = TrainingClient(running.address, "right")
+    heard = converse(client, "1", ONCE_DEADLY_EPOCH, restarts="1", min_np="1")
+    (lost, tight) = heard["fault"]
+    assert "restart 1 of 1" in lost.message
+    assert "room for 1 of 2; 1 go on without it" in tight.message
+    assert [w.samples for w in heard["epoch_end"][0].workers] == [5]
+    client.close()
+    running.stop()
+    engine.stop()
+
+
 @pytest.mark.skipif(not find_mpirun(), reason="no MPI")
 def test_a_rank_that_cannot_be_replaced_alone_ends_the_job(tmp_path):
     """mpirun ends the others with it: a coordinator that asks for one in its place would wait for ever."""

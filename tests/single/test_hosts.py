@@ -9,13 +9,14 @@ import sys
 import pytest
 
 from fdt.errors import UsageError, UserError
-from fdt.launch import hosted, preflight, remote
+from fdt.launch import Task, hosted, over_hosts, preflight, remote
 from fdt.launch.hosted import directory_of
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
 from fdt.launch.over_hosts import _bring
 from fdt.launch.placement import Placement, run_identity
 from fdt.launch.preflight import Probed, demand, look
 from fdt.service.losses import explain_loss
+from fdt.service.member import ENGINE_VARIABLE
 
 
 def test_hosts_as_they_are_written(tmp_path):
@@ -172,3 +173,29 @@ def test_a_host_whose_shell_greets_is_heard_and_one_that_only_greets_is_given_up
     (found,) = look([Host("polite", 1)])
     (reached,) = [check for check in found.checks if check.component == "reachable"]
     assert (reached.ok, reached.found) == (True, "yes") if ok else (False, "no answer within 2 s")
+
+
+def test_a_second_start_leaves_out_hosts_that_are_gone(tmp_path, monkeypatch):
+    asked, gone = [], set()
+
+    def everywhere(said, argv, timeout_s):
+        asked.append((argv[0], sorted(said)))
+        return {host: "no route to host" for host in said if host in gone}
+
+    started = []
+    monkeypatch.setattr(over_hosts.remote, "everywhere", everywhere)
+    monkeypatch.setattr(
+        over_hosts.MpirunLauncher, "start", lambda self, task: started.append((self._hosts, task.count))
+    )
+    launcher = over_hosts.HostsLauncher(tmp_path, [Host("a", 2), Host("b", 2)], {"a": "10.0.0.1", "b": "10.0.0.1"})
+
+    def task(count):
+        return Task("worker", ("python", "-m", "hfdt.worker"), count, {ENGINE_VARIABLE: "0.0.0.0:1"})
+
+    launcher.start(task(4))
+    gone.add("b")
+    with pytest.raises(UserError, match="Received: 2 of 4; --min-np"):
+        launcher.start(task(4))
+    launcher.start(task(2))
+    assert started == [([Host("a", 2), Host("b", 2)], 4), ([Host("a", 2)], 2)]
+    assert ("true", ["a"]) in asked, "who did not answer once is not asked again"

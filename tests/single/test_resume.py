@@ -201,6 +201,7 @@ def test_a_checkpoint_with_one_wrong_bit_is_none(tmp_path):
 
 def test_a_run_directory_is_one_runs_and_the_users_own(tmp_path):
     directory = begun(tmp_path)
+    directory.save(1, 1, {}, [])
     path = directory.directory
     assert path.stat().st_mode & 0o77 == 0
     with pytest.raises(UserError, match="must not be going on still"):

@@ -12,7 +12,7 @@ def go_on(logger: Any, first: int) -> None:
     logger.append = True
     with contextlib.suppress(OSError, ValueError):
         file = Path(logger.filename)
-        lines = file.read_text().splitlines(keepends=True)
-        while len(lines) > 1 and int(lines[-1].split(logger.sep)[0]) >= first:
+        lines = file.read_bytes().splitlines(keepends=True)
+        while len(lines) > 1 and int(lines[-1].split(logger.sep.encode())[0]) >= first:
             lines.pop()
-        file.write_text("".join(lines))
+        file.write_bytes(b"".join(lines))

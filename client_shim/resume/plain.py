@@ -4,6 +4,7 @@ Callbacks keep what they know in their attributes: EarlyStopping its best weight
 is plain of it is saved, and put back *into* the lists and dicts that are there, which the script may hold, too.
 """
 
+import sys
 import types
 import zlib
 from collections import deque
@@ -15,6 +16,7 @@ from fdt.tensors import NUMBERS, Array
 
 _PLAIN = (type(None), bool, int, float, str)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc)
+_LIBRARIES = ("keras", "tf_keras", "numpy")
 _SKIPPED = ("model", "_model", "params", "_params", "validation_data")  # given to each callback by Keras
 
 
@@ -33,6 +35,8 @@ def encode(value: Any, arrays: list[Array]) -> Any:
             return {name: [encode(item, arrays) for item in value]}
     if type(value) is dict:
         return {"dict": [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, (types.FunctionType, np.ufunc)):
+        return _named(value)
     if type(value).__name__ == "EagerTensor":
         return _array("tensor", np.asarray(value.numpy()), arrays)
     raise NotPlain(type(value).__name__)
@@ -45,6 +49,8 @@ def decode(said: Any, arrays: list[Array]) -> Any:
     ((name, inner),) = said.items()
     if name == "dict":
         return {decode(k, arrays): decode(v, arrays) for k, v in inner}
+    if name == "function":
+        return _function(*inner)
     if name in _KINDS:
         return _KINDS[name](decode(item, arrays) for item in inner)
     array = np.array(arrays[inner])
@@ -66,13 +72,13 @@ def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[di
     """(what `obj` keeps that is plain, names of what is not and may change). Arrays with `known` sums are left out."""
     plain, others = {}, []
     for name, value in vars(obj).items():
-        if name in _SKIPPED or isinstance(value, _CODE) or (name in known and _sum(value) == known[name]):
+        if name in _SKIPPED or (name in known and _sum(value) == known[name]):
             continue
         mine: list[Array] = []
         try:
             said = encode(value, mine)
         except NotPlain:
-            others.append(name)
+            others += [] if isinstance(value, _CODE) else [name]
             continue
         plain[name] = _moved(said, len(arrays))
         arrays += mine
@@ -97,6 +103,20 @@ def _array(name: str, array: Array, arrays: list[Array]) -> Any:
         raise NotPlain(array.dtype.name)
     arrays.append(array.copy())
     return {name: len(arrays) - 1}
+
+
+def _named(function: Any) -> Any:
+    """What callbacks compare by: keras.ops.less, np.less. Raises NotPlain for a function of anybody else's."""
+    module, name = "numpy" if isinstance(function, np.ufunc) else function.__module__, function.__name__
+    if _function(module, name) is not function:
+        raise NotPlain(name)
+    return {"function": [module, name]}
+
+
+def _function(module: str, name: str) -> Any:
+    """One of the libraries' own; None where there is no such."""
+    found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] in _LIBRARIES else None
+    return found if isinstance(found, (types.FunctionType, np.ufunc)) else None
 
 
 def _moved(said: Any, by: int) -> Any:

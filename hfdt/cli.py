@@ -66,7 +66,7 @@ RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
 REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
-PER_WORKER_RULES = ("allreduce", "local_sgd")  # the others cut the script's own batches
+PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded cuts the script's own batches
 
 EXAMPLES = """\b
 Examples:
@@ -124,7 +124,7 @@ def number_options(function: Decorated) -> Decorated:
             "--lr-scale",
             type=click.Choice(["linear", "sqrt", "none"]),
             help="With --batch per-worker: the learning rate times the number of workers, its root, or as it is."
-            "  [default: linear]",
+            "  [default: linear; none for dane and admm]",
         ),
         option(
             NUMBERS,
@@ -271,7 +271,7 @@ def _check(given: dict[str, Any]) -> None:
                 raise UsageError(f"{spelled} goes with --batch per-worker. Received: {spelled} {given[name]}")
     rule = (given["rule"] or "allreduce").partition("(")[0]
     if given["batch"] == "per-worker" and rule not in PER_WORKER_RULES:
-        raise UsageError(f"--batch per-worker goes with rule {' or '.join(PER_WORKER_RULES)}. Received: rule {rule}")
+        raise UsageError(f"--batch per-worker goes with rule {', '.join(PER_WORKER_RULES)}. Received: rule {rule}")
     if given["multicast"] and rule != "coded":
         raise UsageError(
             f"--multicast goes with --rule coded. Received: --multicast {given['multicast']} with rule {rule}"

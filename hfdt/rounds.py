@@ -253,8 +253,11 @@ class _Counting:
         return not self.stopped
 
 
-def says(name: str, rule: RoundRule) -> str:
+def says(name: str, rule: RoundRule, whole_batches: bool) -> str:
     """What an epoch, a round, `iterations` and schedules mean under `rule`, in one line."""
+    counted = "iterations and schedules count a worker's own steps"
+    if rule.batches and whole_batches:
+        return f"{name}: a round is {rule.batches} batches of each worker, then an average; {counted}"
     if rule.batches:
         return (
             f"{name}: a round is {rule.batches} batches, each worker training on its part of them, then an average; "
@@ -263,10 +266,8 @@ def says(name: str, rule: RoundRule) -> str:
     if rule.solver == "cg":
         return f"{name}: an epoch is one round, solved by conjugate gradients; iterations and schedules stand still"
     times = "once" if rule.passes == 1 else f"{rule.passes} times"
-    return (
-        f"{name}: an epoch is one round, each worker training {times} through its part of the data; "
-        "iterations and schedules count a worker's own steps"
-    )
+    part = "batches" if whole_batches else "part of every batch (--batch per-worker: batches of its own, fewer steps)"
+    return f"{name}: an epoch is one round, each worker training {times} through its {part}; {counted}"
 
 
 def _own(step: Step, gradient: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from fdt.cli.options import Count, apply, rule_names
 from fdt.cli.program import option
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
 
 ALGORITHM = "The algorithm"
 RULES = Path(__file__).parent / "rules"
@@ -39,14 +40,18 @@ class Multicast(click.ParamType[str]):
 
 def rule_options(function: Decorated) -> Decorated:
     """--rule, and the parameters of rules that have an option of their own (hfdt/rulebook.py, OPTIONS)."""
+    rule = option(
+        ALGORITHM,
+        "--rule",
+        metavar="NAME|NAME(PARAMETER=VALUE)",
+        help=f"What ranks exchange, and when: {rule_names(RULES)}, or a file of your own.  [default: allreduce]",
+    )
+    return apply([rule, *_of_rounds(), *_of_blocks()], function)
+
+
+def _of_rounds() -> list[Option]:
     steps, epochs = Count("a number of batches"), Count("a number of epochs")
-    add = [
-        option(
-            ALGORITHM,
-            "--rule",
-            metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"What ranks exchange, and when: {rule_names(RULES)}, or a file of your own.  [default: allreduce]",
-        ),
+    return [
         option(ALGORITHM, "--local-steps", type=steps, metavar="K", help="local_sgd: average after K batches."),
         option(ALGORITHM, "--local-epochs", type=epochs, metavar="N", help="dane, admm: passes over a worker's data."),
         option(
@@ -58,6 +63,11 @@ def rule_options(function: Decorated) -> Decorated:
         option(ALGORITHM, "--dane-eta", type=float, metavar="ETA", help="dane: weight of the whole gradient."),
         option(ALGORITHM, "--dane-mu", type=float, metavar="MU", help="dane: pull to where the round began."),
         option(ALGORITHM, "--admm-rho", type=float, metavar="RHO", help="admm: the spring between workers."),
+    ]
+
+
+def _of_blocks() -> list[Option]:
+    return [
         option(
             ALGORITHM,
             "--redundancy",
@@ -91,4 +101,3 @@ def rule_options(function: Decorated) -> Decorated:
             help="coded: packets by MPI's broadcast, or by IP multicast between hosts of one switch.  [default: mpi]",
         ),
     ]
-    return apply(add, function)

@@ -122,7 +122,7 @@ class Session:
         assert isinstance(self.rule, RoundRule)
         slots = [v for v in map(tensor_variable, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
         self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
-        return self.rounds, [rounds.says(self.options["rule"].partition("(")[0], self.rule)]
+        return self.rounds, [rounds.says(self.options["rule"].partition("(")[0], self.rule, self.per_worker)]
 
     def _terms(self) -> tuple[Terms, list[Any], list[str]]:
         trainable = self.trainable
@@ -179,7 +179,8 @@ class Session:
     def _scale_rate(self, source: Any) -> list[str]:
         warmup = float(self.options.get("warmup_epochs", "0"))
         steps = per_worker.steps(source.steps, self.comm.size) or 0
-        scale = self.options.get("lr_scale", "linear")
+        alone = isinstance(self.rule, RoundRule) and not self.rule.batches  # a worker's minimising is its own affair
+        scale = self.options.get("lr_scale", "none" if alone else "linear")
         context = per_worker.scaled_rate(self.trainable.model.optimizer, scale, self.comm.size, round(warmup * steps))
         self._stack.enter_context(context)
         ignored = warmup > 0 and not steps

@@ -44,7 +44,11 @@ USAGE = [
     (hfdt, "run --rule dane --dane-mu -1 SCRIPT", "dane: mu must be 0 or more, or not given. Received: mu=-1.0"),
     (hfdt, "run --rule dane(nu=1) SCRIPT", "rule dane has no such parameter; it has eta, mu, local_epochs, solver."),
     (hfdt, "run --rule admm --admm-rho 0 SCRIPT", "admm: rho must be above 0. Received: rho=0.0"),
-    (hfdt, "run --rule admm --batch per-worker SCRIPT", "--batch per-worker goes with rule allreduce or local_sgd."),
+    (
+        hfdt,
+        "run --rule coded --batch per-worker SCRIPT",
+        "--batch per-worker goes with rule allreduce, local_sgd, dane",
+    ),
     (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce goes with rule allreduce."),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address beyond this machine's loopback needs TLS: --tls-cert,"),
     (hfdt, "run --multicast ip SCRIPT", "--multicast goes with --rule coded."),

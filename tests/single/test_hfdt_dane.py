@@ -149,3 +149,26 @@ def test_a_pass_that_only_looks_leaves_no_trace():
     for got, want in zip(weights, alone.get_weights(), strict=True):
         npt.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     npt.assert_allclose(logs[0]["mae"], history["mae"][-1], rtol=1e-5)
+
+
+def test_workers_may_take_whole_batches_at_the_scripts_own_rate():
+    """Of 64 rows in batches of 16, worker 0 trains on the first and the third, worker 1 on the others."""
+    given = {"batch": "per-worker"}
+    weights, _, notes, _ = trained("dane(mu=0.5)", 2, linear, X[:64], Y[:64], epochs=1, options=given)
+    assert "training once through its batches" in notes[-1]
+    inputs = np.column_stack([X[:64], np.ones(64)])
+    w0 = flat(linear().get_weights())
+
+    def gradient(w, rows):
+        return 2 * inputs[rows].T @ (inputs[rows] @ w - Y[rows]) / len(rows)
+
+    batches = np.split(np.arange(64), 4)
+    reached = []
+    for mine in (batches[0::2], batches[1::2]):
+        linear_term = gradient(w0, np.concatenate(mine)) - gradient(w0, np.arange(64))
+        w, velocity = w0, 0.0 * w0
+        for rows in mine:
+            velocity = 0.5 * velocity - 0.02 * (gradient(w, rows) - linear_term + 0.5 * (w - w0))
+            w = w + velocity
+        reached.append(w)
+    npt.assert_allclose(flat(weights), np.mean(reached, axis=0), rtol=1e-4, atol=1e-6)

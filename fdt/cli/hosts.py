@@ -1,6 +1,6 @@
 """-H and --hostfile: which hosts a run is on, and what `doctor` says of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,18 +35,21 @@ def chosen_hosts(given: Mapping[str, Any]) -> "list[Host]":
     return chosen(given["hosts"], given["hostfile"])
 
 
-def size_of(hosts: "list[Host]", workers: int | None, default: int) -> int:
+def size_of(hosts: "Sequence[Host]", workers: int | None, default: int) -> int:
     """How many workers: as many as asked for, else one a slot, else `default`."""
     return workers or sum(host.slots for host in hosts) or default
 
 
-def placement_on(hosts: "list[Host]", workers: int, servers: int = 0) -> "Placement | None":
-    """Where `workers` and `servers` go; None for this machine. Raises UserError unless the hosts are ready."""
+def placement_on(hosts: "list[Host]", workers: int, servers: int = 0, *, horovod: bool = False) -> "Placement | None":
+    """Where `workers` and `servers` go; None for this machine. Raises UserError unless the hosts are ready.
+
+    `horovod`: they need the same one as this machine.
+    """
     if not hosts:
         return None
-    from fdt.launch.placement import place
+    from fdt.launch.placement import HOROVOD, place
 
-    return place(hosts, workers, servers)
+    return place(hosts, workers, servers, () if horovod else (HOROVOD,))
 
 
 def report_hosts(command: str, hosts: "list[Host]") -> bool:

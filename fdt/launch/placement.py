@@ -1,7 +1,7 @@
 """Where an engine's members go when its hosts are more than this machine, and how they know one another there."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from fdt.launch.over_hosts import HostsLauncher
 from fdt.launch.preflight import Probed, demand
 from fdt.service.tls import Identity
 
+HOROVOD = "Horovod"  # as the pre-flight calls it: only ranks of HFDT add up by it
 MEMBER = "member.fdt"  # what every certificate of a run is for: who has one of its authority is a member
 VALID = datetime.timedelta(days=90)  # longer than any run
 
@@ -46,10 +47,13 @@ class Placement:
         return HostsLauncher(run_dir, hosts, {one.host.name: one.route for one in self.found})
 
 
-def place(hosts: Sequence[Host], workers: int, servers: int = 0) -> Placement:
-    """Raises UserError, with a table of what failed where, unless all hosts that get something are ready."""
+def place(hosts: Sequence[Host], workers: int, servers: int = 0, unneeded: Collection[str] = (HOROVOD,)) -> Placement:
+    """Raises UserError, with a table of what failed where, unless all hosts that get something are ready.
+
+    `unneeded`: what these need not have.
+    """
     taken = {host.name for host in [*allot(hosts, workers), *behind(hosts, workers, servers)]}
-    return Placement(demand([host for host in hosts if host.name in taken]), run_identity())
+    return Placement(demand([host for host in hosts if host.name in taken], unneeded), run_identity())
 
 
 def run_identity() -> Identity:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,8 +78,8 @@ class _Talk:
         self.process.communicate()
 
 
-def look(hosts: Sequence[Host]) -> list[Probed]:
-    """Ask all hosts at once."""
+def look(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
+    """Ask all hosts at once. `unneeded`: what need not be the same there, nor be there at all."""
     with socket.create_server(("", 0)) as listening:
         threading.Thread(target=_answer, args=(listening,), daemon=True).start()
         argv = [sys.executable, "-c", inspect.getsource(probe), str(PORTS)]
@@ -91,18 +91,19 @@ def look(hosts: Sequence[Host]) -> list[Probed]:
             for talk in talks:
                 talk.end()
             listening.shutdown(socket.SHUT_RDWR)  # wakes its thread
-    mine = probe.facts(0, [])["versions"]
+    versions = probe.facts(0, [])["versions"]
+    mine = {name: version for name, version in versions.items() if name not in unneeded}
     return [
         Probed(host, _route(host, talk), talk.said.get("free", []), list(_checks(talk, calls, mine)))
         for host, talk, calls in zip(hosts, talks, heard, strict=True)
     ]
 
 
-def demand(hosts: Sequence[Host]) -> list[Probed]:
+def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
     """As `look`. Raises UserError, the table shown, when a host is not ready."""
     from fdt.doctor import report
 
-    found = look(hosts)
+    found = look(hosts, unneeded)
     bad = [one for one in found if not one.ok]
     if bad:
         report("hosts", [check for check in table(found) if check.ok is False], _console())
@@ -147,7 +148,7 @@ def _route(host: Host, talk: _Talk) -> str:
     """Our address as the host sees it: where its ssh came from; without ssh, our name."""
     if is_here(host.name):
         return host.name
-    return str(talk.said.get("caller") or socket.gethostname())
+    return str(talk.said.get("caller") or socket.gethostname()).removeprefix("::ffff:")
 
 
 def _checks(talk: _Talk, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
@@ -165,9 +166,15 @@ def _checks(talk: _Talk, calls: dict[str, str], mine: dict[str, str]) -> Iterato
     yield Check("/dev/shm", f"{talk.said['shm'] / GIB:.1f} GiB free", True)
     blocked = {name: why for name, why in calls.items() if why} if calls else {ENGINE: talk.failed}
     for name, why in blocked.items():
-        yield Check(f"calls {name}", why, False, "TCP between the hosts must be open (firewall, host names)")
+        yield Check(f"calls {name}", why, False, _closed(name, str(talk.said["caller"])))
     if not blocked:
         yield Check("calls the others", "yes", True)
+
+
+def _closed(name: str, caller: str) -> str:
+    if name == ENGINE and ":" in caller.removeprefix("::ffff:"):
+        return f"hosts call this machine by IPv4, and ssh came there from {caller}: name them by IPv4 addresses"
+    return "TCP between the hosts must be open (firewall, host names)"
 
 
 def _answer(listening: socket.socket) -> None:

@@ -6,6 +6,8 @@ Everything that is said to a command goes to its stdin: the words of a command a
 import os
 import shlex
 import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,10 +21,15 @@ def argv_on(host: str, argv: Sequence[str]) -> list[str]:
     """What to run here for `argv` to run on `host`. Asks nobody for a password."""
     if is_here(host):
         return list(argv)
-    if "SLURM_JOB_ID" in os.environ:
+    if _by_srun(host):
         return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", *argv]
-    options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
+    # By IPv4, as everything else between the hosts: they call us where this ssh came from.
+    options = ["-T", "-o", "AddressFamily=inet", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     return ["ssh", *options, host, shlex.join(argv)]
+
+
+def _by_srun(host: str) -> bool:
+    return "SLURM_JOB_ID" in os.environ and not is_here(host)
 
 
 def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
@@ -49,14 +56,32 @@ def everywhere(said: dict[str, str], argv: Sequence[str], timeout_s: float) -> d
 
 
 def _complain(host: str, argv: Sequence[str], text: str, timeout_s: float) -> str:
-    running = start(host, argv)
+    sealed = bool(text) and _by_srun(host)
+    running = start(host, [sys.executable, "-m", "fdt.launch.sealed", *argv] if sealed else argv)
     try:
+        if sealed:
+            text = _sealed(running, text, timeout_s)
         _, errors = running.communicate(text, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         running.kill()
         running.communicate()
         return f"no answer within {timeout_s:g} s"
     return last_line(errors) or f"exit code {running.returncode}" if running.returncode else ""
+
+
+def _sealed(running: "subprocess.Popen[str]", text: str, timeout_s: float) -> str:
+    """As the other side can open it; "" where it has not said how, and why in its errors."""
+    from fdt.launch.sealed import seal
+
+    assert running.stdout is not None
+    patience = threading.Timer(timeout_s, running.kill)
+    patience.start()
+    try:
+        return seal(running.stdout.readline().strip(), text) + "\n"
+    except ValueError:
+        return ""
+    finally:
+        patience.cancel()
 
 
 def last_line(text: str) -> str:

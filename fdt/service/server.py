@@ -1,6 +1,5 @@
 """TrainingService over any Engine: embedded in the command, or standing (`hfdt serve`)."""
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from fdt.service.engine import Engine
 from fdt.service.order import Orderly
 from fdt.service.tls import Identity
 from fdt.service.transport import bind, new_server
+from fdt.service.turns import Turns
 
-POLL_S = 0.2
 MAX_WAITING = 16  # jobs
 
 
@@ -51,7 +50,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
         self._engine = engine
         self._nonce = engine.blobs.put(b"training").id
         self._admitted = threading.BoundedSemaphore(1 + MAX_WAITING)
-        self._one_at_a_time = threading.Lock()
+        self._turns = Turns()
 
     def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
         return HelloReply(
@@ -73,29 +72,17 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
             self._admitted.release()
 
     def _train(self, commands: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
-        if self._one_at_a_time.locked():
+        if self._turns.taken:
             yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
         ordered = Orderly(commands)
         rest = iter(ordered)
         first = list(itertools.islice(rest, 1))  # who says nothing must not keep the others waiting
-        with self._turn(context) as ours:
+        with self._turns.turn(context.is_active) as ours:  # not ours: the caller has given up meanwhile
             if ours and first:
                 self._engine.start()
                 yield from self._engine.train(itertools.chain(first, rest))
         if ordered.fault:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, ordered.fault)
-
-    @contextlib.contextmanager
-    def _turn(self, context: grpc.ServicerContext) -> Iterator[bool]:
-        """Wait for the engine. False: the caller has given up meanwhile, and no member is to be bothered."""
-        held = False
-        try:
-            while context.is_active() and not held:
-                held = self._one_at_a_time.acquire(timeout=POLL_S)
-            yield held and context.is_active()
-        finally:
-            if held:
-                self._one_at_a_time.release()
 
 
 def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:

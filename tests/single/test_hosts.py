@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fdt.errors import UsageError, UserError
-from fdt.launch import Task, hosted, over_hosts, preflight, remote
+from fdt.launch import Task, hosted, over_hosts, preflight, remote, sealed
 from fdt.launch.hosted import directory_of
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
 from fdt.launch.over_hosts import _bring
@@ -120,6 +121,31 @@ def test_a_clock_that_is_off_is_said(monkeypatch):
     assert clock.ok is False and clock.found.startswith("-500")
 
 
+@pytest.mark.parametrize(
+    ("caller", "said"), [("10.0.0.1", "TCP between the hosts must be open"), ("fe80::1", "ssh came there from fe80::1")]
+)
+def test_a_port_that_is_closed_is_said(monkeypatch, caller, said):
+    source = preflight.inspect.getsource(preflight.probe).replace("        socket.create_connection", "        refuse")
+    source = source.replace('"caller": os.environ.get("SSH_CONNECTION", "").split(" ")[0]', f'"caller": {caller!r}')
+    source = source.replace("def call(", "def refuse(*_):\n    raise OSError('refused')\n\n\ndef call(")
+    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    (found,) = look([Host("walled", 1)])
+    closed = {check.component: check for check in found.checks if check.ok is False}
+    assert set(closed) == {"calls walled", f"calls {preflight.ENGINE}"}
+    assert closed[f"calls {preflight.ENGINE}"].found == "refused"
+    assert said in closed[f"calls {preflight.ENGINE}"].advice
+
+
+def test_what_an_engine_does_without_need_not_be_alike(monkeypatch):
+    other = "import importlib.metadata as m; m.version = lambda name: '1.0'\n"
+    source = other + preflight.inspect.getsource(preflight.probe)
+    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    for unneeded in ((), ("Horovod",)):
+        (found,) = look([Host("bare", 1)], unneeded)
+        components = {check.component for check in found.checks}
+        assert "TensorFlow" in components and ("Horovod" in components) is not bool(unneeded)
+
+
 # -- what is brought there --------------------------------------------------------------------------------------------
 def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
     monkeypatch.setattr("fdt.launch.hosted.ROOTS", (str(tmp_path),))
@@ -142,6 +168,39 @@ def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
     env = {"HOME": "/root", "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run([sys.executable, "-c", ran + code], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["user's", "t", "/root", "3", str(tmp_path)]
+
+
+SRUN = """#!/bin/sh
+cd {0}; echo "$@" > words; env > environment
+while [ "${{1#--}}" != "$1" ]; do shift; done
+tee in | "$@" | tee out
+"""
+
+
+def test_by_srun_secrets_go_sealed(monkeypatch, tmp_path):
+    """An srun that writes down all that others could see of it."""
+    (tmp_path / "srun").write_text(SRUN.format(tmp_path))
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    secret = json.dumps({"task": {"FDT_TOKEN": "a-token-of-256-bits"}, "user": {"NAME": "\N{SNOWMAN}"}})
+    assert remote.everywhere({"node2": secret}, ["sh", "-c", f"cat > {tmp_path}/brought"], 60) == {}
+    assert (tmp_path / "brought").read_text() == secret
+    assert "--nodelist=node2" in (tmp_path / "words").read_text()
+    assert not [name for name in ("words", "environment", "in", "out") if "a-token" in (tmp_path / name).read_text()]
+    assert remote.everywhere({"node2": ""}, ["true"], 60) == {}, "who is told nothing needs no key"
+    (tmp_path / "srun").write_text("#!/bin/sh\necho no such node >&2; exit 1\n")
+    assert remote.everywhere({"node2": secret}, ["cat"], 60) == {"node2": "no such node"}
+
+
+def test_what_is_sealed_is_opened_by_its_key_alone():
+    key, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    words = sealed.seal(key.public_key().public_bytes_raw().hex(), "a secret")
+    assert sealed.unseal(key, words) == b"a secret"
+    for wrong, text in ((other, words), (key, words[:-2] + ("00" if words[-2:] != "00" else "01")), (key, "")):
+        with pytest.raises(ValueError):
+            sealed.unseal(wrong, text)
 
 
 def test_the_log_of_a_rank_on_another_host_is_what_mpirun_brought(tmp_path):

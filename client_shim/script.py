@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.machinery
-import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,14 +14,15 @@ from fdt.errors import EXIT_INTERRUPTED, UserError
 _OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("client_shim", "fdt"))
 
 
-def run_script(script: str, argv: Sequence[str]) -> int:
+def run_script(script: str, argv: Sequence[str], name: str | None = None) -> int:
     """Run `script` with `argv` in this process; its exit code. `__main__`, argv and path are put back afterwards.
 
+    `name`: argv[0], where that is not `script`.
     Raises UserError: what the script asked of us and cannot have. Prints every other exception as Python would.
     """
     code = _compile(script)
     module = _main_module(os.path.abspath(script))
-    with _standing_in(module, [script, *argv], os.path.dirname(os.path.realpath(script))):
+    with _standing_in(module, [script if name is None else name, *argv], os.path.dirname(os.path.realpath(script))):
         try:
             exec(code, module.__dict__)
         except SystemExit as stop:
@@ -45,7 +45,7 @@ def run_script(script: str, argv: Sequence[str]) -> int:
 
 def _compile(script: str) -> CodeType:
     try:
-        with io.open_code(os.path.abspath(script)) as file:
+        with open(os.path.abspath(script), "rb") as file:  # by the name that other ranks' scratch folders know
             source = file.read()
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"the script must be a Python file. Received: {script}: no such file") from None

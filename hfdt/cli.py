@@ -181,11 +181,12 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
         raise UsageError("hosts are started on by mpirun: leave --launcher out. Received: --launcher gloo")
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
     check_min_np(given, workers)
+    horovod = given["comm"] != "mpi"
 
     def make(logs: Path) -> "HfdtEngine":
         from hfdt.engine import HfdtEngine
 
-        return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers))
+        return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers, horovod=horovod))
 
     return make
 
@@ -216,10 +217,11 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     _check(given)
     given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
     request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
-    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *HOST_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
         options = job_options(given, REPLICA_OPTIONS)
-        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank)
+        hosts = chosen_hosts(given)
+        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
     engine = make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fdt.cli.certs import certs_command
-from fdt.cli.hosts import HOST_FLAGS, HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
+from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
@@ -200,12 +200,13 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
     request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
 
-    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", "run_dir", *HOST_OPTIONS)
+    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit):
         if given["rule"]:
             checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
-        return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank)
+        hosts = chosen_hosts(given)
+        return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank, hosts)
 
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     if given["emulate"] is not None:

@@ -1,16 +1,21 @@
 """`run` for a replica script, as both commands have it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from client_shim.replica import far
 from client_shim.replica import run as running
 from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
+from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
 from fdt.cli.run import Request, run_replicas
 from fdt.cli.words import flag
 from fdt.errors import UsageError
+from fdt.launch.hosts import Host, is_here
 from fdt.report import Reporters
+from fdt.service.meeting import Host as Meeting
 
 
 def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool:
@@ -41,17 +46,27 @@ def run(
     options: Mapping[str, str],
     follower: str,
     make: running.MakeRank,
+    hosts: Sequence[Host] = (),
 ) -> int:
-    """Run the script on all ranks; its exit code. `follower`: the module that the other ranks run."""
+    """Run the script on all ranks; its exit code. `follower`: the module that the other ranks run.
+
+    `hosts`: of the ranks, where they are not all on this one.
+    """
     if request.server:
         raise UsageError(
             "a script with training loops of its own starts its own ranks. Received: --server; leave it out"
         )
     running.settle_hashing()
-    size = request.workers or DEFAULT_WORKERS
+    size = size_of(hosts, request.workers, DEFAULT_WORKERS)
+    others = far.seats(hosts, size) if hosts else []
+
+    def ranks(run_dir: Path) -> AbstractContextManager[tuple[Meeting, int]]:
+        if all(is_here(each.name) for each in others):
+            return running.host(follower, script, words, size, run_dir, seed, options)
+        return far.host(follower, script, words, others, run_dir, seed, options)
 
     def as_rank_0(run_dir: Path, reporters: Reporters) -> int:
-        with running.host(follower, script, words, size, run_dir, seed, options) as (meeting, chosen):
+        with ranks(run_dir) as (meeting, chosen):
             return running.run(script, words, meeting, chosen, make, options, reporters)
 
     return run_replicas(request, size, as_rank_0)

@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+from client_shim.replica import far
 from client_shim.replica.agreement import agreed
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task
 from client_shim.replica.scratch import diverted
@@ -19,12 +20,10 @@ from fdt.service.meeting import LEFT_ALONE, Guest
 
 def follow(make: MakeRank) -> None:
     """Run the script of this process's Task to its end."""
-    task = Task.take()
-    threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
-    if sys.path and sys.path[0] in ("", os.getcwd()):
+    if sys.path and sys.path[0] in ("", "/", os.getcwd()):
         del sys.path[0]  # `-m` put it there
-    os.makedirs(task.scratch)
-    meeting, part = Guest(Path(task.directory), task.rank, task.size), Part()
+    task, meeting = _come()
+    part = Part()
     try:
         with (
             quiet_import(),
@@ -32,7 +31,7 @@ def follow(make: MakeRank) -> None:
             agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
             with part.installed(make, meeting, task.options):
-                code = run_script(task.script, task.words)
+                code = run_script(task.script, task.words, task.name)
                 if part.rank is not None and not code:
                     part.rank.end()
         how = f"exit code {code}"
@@ -42,6 +41,16 @@ def follow(make: MakeRank) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     threading.Event().wait()  # rank 0 ends us, once it has heard of it
+
+
+def _come() -> tuple[Task, Guest]:
+    if far.is_far():
+        task, line = far.arrive()
+        return task, Guest(Path(task.directory), task.rank, task.size, line)
+    task = Task.take()
+    threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
+    os.makedirs(task.scratch)
+    return task, Guest(Path(task.directory), task.rank, task.size)
 
 
 def _end_with_parent(task: Task) -> None:

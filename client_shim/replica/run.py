@@ -24,7 +24,7 @@ from fdt.launch.local import describe, spawn, stop_all
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
 from fdt.service.losses import tail
-from fdt.service.meeting import Host, Meeting
+from fdt.service.meeting import Doorway, Host, Meeting
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
@@ -64,7 +64,8 @@ class Task:
     size: int
     seed: int
     options: Mapping[str, str]
-    script: str
+    script: str  # absolute
+    name: str  # as the user named it
     words: Sequence[str]
 
     @classmethod
@@ -134,6 +135,16 @@ class Followers:
         return {**os.environ, VARIABLE: json.dumps(asdict(task)), "MPLBACKEND": "Agg"}
 
 
+class Others(Protocol):
+    """The processes of the other ranks."""
+
+    def check(self) -> None:
+        """Raises WorkerError when one has ended."""
+        ...
+
+    def stop(self) -> None: ...
+
+
 @contextlib.contextmanager
 def host(
     module: str,
@@ -146,33 +157,40 @@ def host(
 ) -> Iterator[tuple[Host, int]]:
     """Rank 0's meeting, and the run's seed; the others run `module` and are gone, with what they wrote, at the end."""
     os.environ.update(thread_variables(size))
-    seed = secrets.randbits(31) if seed is None else seed
+    seed = chosen(seed)
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
-    store = LocalBlobs.create()
-    tasks = [
-        Task(
-            str(store.directory),
-            str(scratch / str(rank)),
-            rank,
-            size,
-            seed,
-            options,
-            os.path.abspath(script),
-            list(words),
-        )
-        for rank in range(1, size)
-    ]
-    followers: list[Followers] = []
-    meeting = Host(store.directory, size, lambda: followers[0].check())
+
+    def start(directory: Path) -> Followers:
+        common = size, seed, options, os.path.abspath(script), script, list(words)
+        tasks = [Task(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
+        return Followers(module, tasks, run_dir)
+
     try:
-        followers.append(Followers(module, tasks, run_dir))
-        yield meeting, seed
+        with meeting_of(size, start) as meeting:
+            yield meeting, seed
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def meeting_of(size: int, start: Callable[[Path], Others], door: Doorway | None = None) -> Iterator[Host]:
+    """A meeting of this rank 0 and the others, whom `start` is given its directory to start; all gone at the end."""
+    store = LocalBlobs.create()
+    others: list[Others] = []
+    meeting = Host(store.directory, size, lambda: others[0].check(), door)
+    try:
+        others.append(start(store.directory))
+        yield meeting
     finally:
         meeting.close()
-        for each in followers:
+        for each in others:
             each.stop()
         store.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def chosen(seed: int | None) -> int:
+    """The run's seed."""
+    return secrets.randbits(31) if seed is None else seed
 
 
 def run(

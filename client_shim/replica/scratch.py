@@ -11,6 +11,7 @@ import io
 import os
 import shutil
 import tempfile
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from stat import S_ISDIR
@@ -142,8 +143,8 @@ def diverted(folder: Path) -> Iterator[None]:
         tempfile.tempdir = os.path.join(folder, "tmp")  # AutoGraph's files are there, which Python itself opens
         os.makedirs(tempfile.tempdir, exist_ok=True)
         opens = functools.partial(_open, scratch, builtins.open)
-        for owner in (builtins, io):
-            replace(stack, owner, "open", opens)
+        for owner, name in ((builtins, "open"), (io, "open"), (tokenize, "_builtin_open")):  # by which source is read
+            replace(stack, owner, name, opens)
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         maps = (_MAKES, scratch.written), (_CHANGES, scratch.changed), (_READS, scratch.read), (_LISTS, scratch.listed)
         for names, mapping in maps:

@@ -16,7 +16,7 @@ from fdt.launch import Exit, Task
 from fdt.launch.hosts import Host
 from fdt.launch.local import describe, spawn, stop_all
 
-EXPORTED = ("PYTHONPATH", "LD_LIBRARY_PATH")  # what a rank's Python needs to start at all
+EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # what a rank's Python needs from its first moment
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's words
 _EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
 

@@ -1,10 +1,11 @@
-"""What ranks of one host speak by: a stream socket of (words, bytes), and a mapped file for large vectors."""
+"""What ranks speak by: a stream socket of (words, bytes), and, on one host, a mapped file for large vectors."""
 
 import json
 import mmap
 import os
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import numpy.typing as npt
 Vector = npt.NDArray[Any]
 
 POLL_S = 0.25
-_LENGTHS = struct.Struct("<II")  # of the header, of what follows it
+_LENGTHS = struct.Struct("<IQ")  # of the header, of what follows it
 
 
 class Gone(Exception):
@@ -26,38 +27,58 @@ class Gone(Exception):
 
 @dataclass
 class Line:
-    """One stream socket that carries (header, bytes)."""
+    """One stream socket that carries (header, bytes). `far`: to another host, which can map no file of ours."""
 
     socket: socket.socket
     buffer: bytearray = field(default_factory=bytearray)
+    far: bool = False
 
     def say(self, header: dict[str, Any], data: bytes | memoryview = b"") -> None:
         text = json.dumps(header).encode()
         try:
-            self.socket.sendall(_LENGTHS.pack(len(text), len(data)) + text + bytes(data))
+            self.socket.sendall(_LENGTHS.pack(len(text), len(data)) + text)
+            if data:
+                self.socket.sendall(data)
         except OSError as error:
             raise Gone from error
 
-    def hear(self, idle: Callable[[], None] = lambda: None) -> tuple[dict[str, Any], bytes]:
-        """The next message. `idle` is called a few times a second meanwhile, and may raise."""
+    def hear(self, idle: Callable[[], None] = lambda: None, limit: int | None = None) -> tuple[dict[str, Any], bytes]:
+        """The next message. `idle` is called a few times a second meanwhile, and may raise.
+
+        Raises Gone, too, when the other declares more than `limit` bytes.
+        """
         text, data = _LENGTHS.unpack(self._exactly(_LENGTHS.size, idle))
+        if limit is not None and text + data > limit:
+            raise Gone
         header = json.loads(self._exactly(text, idle))
         return header, self._exactly(data, idle)
 
+    def waiting(self) -> bool:
+        """Is there something to hear?"""
+        return bool(self.buffer) or self._readable(0.0)
+
     def _exactly(self, count: int, idle: Callable[[], None]) -> bytes:
         while len(self.buffer) < count:
-            while not select.select([self.socket], [], [], POLL_S)[0]:
+            while not self._readable(POLL_S):
                 idle()
-            try:
-                got = self.socket.recv(1 << 16)
-            except OSError as error:
-                raise Gone from error
-            if not got:
-                raise Gone
-            self.buffer += got
+            self.buffer += self._received()
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
         return taken
+
+    def _readable(self, timeout_s: float) -> bool:
+        """TLS may have taken from the socket already what it has not yet given."""
+        pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
+        return bool(pending or select.select([self.socket], [], [], timeout_s)[0])
+
+    def _received(self) -> bytes:
+        try:
+            got = self.socket.recv(1 << 16)
+        except OSError as error:
+            raise Gone from error
+        if not got:
+            raise Gone
+        return got
 
 
 class Slot:

@@ -1,8 +1,9 @@
 """Where the ranks of a replica script meet: a Unix socket of rank 0's for words, mapped files for large vectors.
 
 Rank 0 is the process that the user started; it hears every other rank, checks that all are at the same exchange, and
-answers. So a rank that asks for something else, or leaves, is named at once instead of hanging the rest. A meeting is
-on one host, in a directory that is private to the user.
+answers. So a rank that asks for something else, or leaves, is named at once instead of hanging the rest. Socket and
+files are in a directory that is private to the user; ranks of other hosts come by a door (fdt/service/door.py), and
+their vectors behind their words.
 """
 
 import os
@@ -11,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,14 +39,28 @@ class Pushed:
 Serve = Callable[[Pushed], None]
 
 
+class Doorway(Protocol):
+    """Where ranks of other hosts come in."""
+
+    def came(self) -> list[tuple[int, Line]]:
+        """Those that have come since it was asked."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Host:
-    """Rank 0's side. `check` is called while it waits and raises WorkerError when a rank's process has ended."""
+    """Rank 0's side. `check` is called while it waits and raises WorkerError when a rank's process has ended.
+
+    `door`: for ranks on other hosts.
+    """
 
     rank = 0
     serve: Serve | None = None  # given the pushes that come while rank 0 waits for something else
 
-    def __init__(self, directory: Path, size: int, check: Callable[[], None]) -> None:
+    def __init__(self, directory: Path, size: int, check: Callable[[], None], door: Doorway | None = None) -> None:
         self.size = size
+        self._door = door
         self.left: dict[int, Any] = {}  # asynchronous ranks may end before rank 0: what they said
         self._kept: dict[int, tuple[dict[str, Any], bytes]] = {}
         self.directory = directory
@@ -67,8 +82,8 @@ class Host:
     def same(self, what: str, value: Any, where: Where) -> Any:
         """Rank 0's `value` (JSON), on every rank."""
         self._round(what, np.empty(0, np.uint8), where)
-        for line in self._everybody().values():
-            line.say({"value": value})
+        for rank, line in self._everybody().items():
+            self._say(rank, line, {"value": value})
         return value
 
     def end(self, timeout: Callable[[], None]) -> list[Any]:
@@ -85,6 +100,8 @@ class Host:
         for line in self._lines.values():
             line.socket.close()
         self._listening.close()
+        if self._door is not None:
+            self._door.close()
 
     def _round(self, what: str, vector: Vector, where: Where) -> list[tuple[int, bytes]]:
         """Everybody's contribution to the exchange `what`."""
@@ -104,7 +121,7 @@ class Host:
         """The pushes that have come, without waiting; what else has come is kept for the round that asks for it."""
         pushes = []
         for rank, line in self._everybody().items():
-            if rank not in self._kept and (line.buffer or select.select([line.socket], [], [], 0)[0]):
+            if rank not in self._kept and line.waiting():
                 header, data = self._heard(rank, line, self._check)
                 if header["what"] == "push":
                     pushes.append(Pushed(rank, header, self._vector(rank, header, data)))
@@ -114,11 +131,9 @@ class Host:
 
     def answer(self, rank: int, header: dict[str, Any], vector: Vector) -> None:
         """What a push gets: a vector as long as its own, or longer."""
-        inline = vector.nbytes <= INLINE_BYTES
-        if not inline:
-            self._slots[rank].write(vector)
+        line = self._lines[rank]
         header = {**header, "count": len(vector), "dtype": vector.dtype.str}
-        self._lines[rank].say(header, vector.tobytes() if inline else b"")
+        self._say(rank, line, header, _sent(vector, line, self._slots[rank]))
 
     def _vector(self, rank: int, header: dict[str, Any], data: bytes) -> Vector:
         return _unpacked(header, data, self._slots[rank])
@@ -135,27 +150,41 @@ class Host:
         try:
             return line.hear(idle)
         except Gone:
-            self._check()
-            raise WorkerError(f"rank {rank} was lost. Received: the end of its connection") from None
+            raise self._lost(rank) from None
+
+    def _say(self, rank: int, line: Line, header: dict[str, Any], data: bytes | memoryview = b"") -> None:
+        try:
+            line.say(header, data)
+        except Gone:
+            raise self._lost(rank) from None
+
+    def _lost(self, rank: int) -> WorkerError:
+        self._check()  # which may know how
+        return WorkerError(f"rank {rank} was lost. Received: the end of its connection")
 
     def _given(self, rank: int, vector: Vector, data: bytes) -> Vector:
-        return np.frombuffer(data, vector.dtype) if vector.nbytes <= INLINE_BYTES else self._slots[rank].read(vector)
+        return np.frombuffer(data, vector.dtype) if len(data) == vector.nbytes else self._slots[rank].read(vector)
 
     def _answer(self, total: Vector) -> None:
-        inline = total.nbytes <= INLINE_BYTES
-        if not inline:
-            self._slots[0].write(total)
-        for line in self._everybody().values():
-            line.say({}, total.tobytes() if inline else b"")
+        written = False
+        for rank, line in self._everybody().items():
+            inline = _inline(total, line)
+            if not (inline or written):
+                self._slots[0].write(total)
+                written = True
+            self._say(rank, line, {}, _bytes(total) if inline else b"")
 
     def _everybody(self) -> dict[int, Line]:
         """The others, once they have come: their TensorFlow takes as long to import as ours."""
         while len(self._lines) < self.size - 1:
-            while not select.select([self._listening], [], [], POLL_S)[0]:
+            if self._door is not None:
+                self._lines.update(self._door.came())
+            if select.select([self._listening], [], [], POLL_S)[0]:
+                line = Line(self._listening.accept()[0])
+                header, _ = line.hear()
+                self._lines[header["rank"]] = line
+            else:
                 self._check()
-            line = Line(self._listening.accept()[0])
-            header, _ = line.hear()
-            self._lines[header["rank"]] = line
         return {rank: line for rank, line in sorted(self._lines.items()) if rank not in self.left}
 
     def _failed(self, message: str) -> WorkerError:
@@ -165,31 +194,26 @@ class Host:
 
 
 class Guest:
-    """Any other rank's side. Rank 0 gone means that nobody is left to work for: the process ends."""
+    """Any other rank's side. Rank 0 gone means that nobody is left to work for: the process ends.
 
-    def __init__(self, directory: Path, rank: int, size: int) -> None:
+    `line`: to rank 0, where it is on another host.
+    """
+
+    def __init__(self, directory: Path, rank: int, size: int, line: Line | None = None) -> None:
         self.rank, self.size = rank, size
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(directory / ADDRESS))
-        self._line = Line(connection)
-        self._line.say({"rank": rank})
+        self._line = line or _by_socket(directory, rank)
         self._slots = [Slot(directory / f"slot-{number}") for number in (0, rank)]
 
     def add(self, what: str, vector: Vector, where: Where) -> Vector:
-        inline = vector.nbytes <= INLINE_BYTES
-        if not inline:
-            self._slots[1].write(vector)
-        _, data = self._ask(what, vector, vector.tobytes() if inline else b"", where)
-        total: Vector = np.array(np.frombuffer(data, vector.dtype) if inline else self._slots[0].read(vector))
+        _, data = self._ask(what, vector, _sent(vector, self._line, self._slots[1]), where)
+        given = len(data) == vector.nbytes
+        total: Vector = np.array(np.frombuffer(data, vector.dtype) if given else self._slots[0].read(vector))
         return total
 
     def push(self, header: dict[str, Any], vector: Vector) -> tuple[dict[str, Any], Vector]:
         """Give rank 0 a vector and wait for what it answers."""
-        inline = vector.nbytes <= INLINE_BYTES
-        if not inline:
-            self._slots[1].write(vector)
         header = {"what": "push", "count": len(vector), "dtype": vector.dtype.str, **header}
-        answer, data = self._said(header, vector.tobytes() if inline else b"")
+        answer, data = self._said(header, _sent(vector, self._line, self._slots[1]))
         return answer, _unpacked(answer, data, self._slots[1])
 
     def same(self, what: str, value: Any, where: Where) -> Any:
@@ -203,10 +227,10 @@ class Guest:
     def close(self) -> None:
         self._line.socket.close()
 
-    def _ask(self, what: str, vector: Vector, data: bytes, where: Where) -> tuple[dict[str, Any], bytes]:
+    def _ask(self, what: str, vector: Vector, data: bytes | memoryview, where: Where) -> tuple[dict[str, Any], bytes]:
         return self._said({"what": [what, len(vector), vector.dtype.str], "where": where()}, data)
 
-    def _said(self, header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    def _said(self, header: dict[str, Any], data: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
         try:
             self._line.say(header, data)
             return self._line.hear()
@@ -217,10 +241,35 @@ class Guest:
 Meeting = Host | Guest
 
 
+def _by_socket(directory: Path, rank: int) -> Line:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(directory / ADDRESS))
+    line = Line(connection)
+    line.say({"rank": rank})
+    return line
+
+
+def _inline(vector: Vector, line: Line) -> bool:
+    """Does the vector go behind its words?"""
+    return line.far or vector.nbytes <= INLINE_BYTES
+
+
+def _sent(vector: Vector, line: Line, slot: Slot) -> bytes | memoryview:
+    """What goes behind the words; nothing where the vector is in the slot."""
+    if _inline(vector, line):
+        return _bytes(vector)
+    slot.write(vector)
+    return b""
+
+
+def _bytes(vector: Vector) -> memoryview:
+    return np.ascontiguousarray(vector).view(np.uint8).data
+
+
 def _unpacked(header: dict[str, Any], data: bytes, slot: Slot) -> Vector:
     """The vector that a push or its answer carries; a copy."""
     dtype = np.dtype(header["dtype"])
-    if header["count"] * dtype.itemsize <= INLINE_BYTES:
+    if len(data) == header["count"] * dtype.itemsize:
         return np.frombuffer(data, dtype)
     return np.array(slot.read(np.empty(header["count"], dtype)))
 

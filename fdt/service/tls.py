@@ -5,6 +5,7 @@ The token is asked for all the same.
 """
 
 import json
+import os
 import ssl
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,6 +67,20 @@ class Identity:
         """Without an authority, those that gRPC knows of (public ones)."""
         parts = (self.authority, self.key, self.certificate)
         return grpc.ssl_channel_credentials(*(part.encode() or None for part in parts))
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """As `server` and `caller`, for sockets; both sides show a certificate of the authority's."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.authority)
+        memory = os.memfd_create("identity", os.MFD_CLOEXEC)  # ssl takes files only, and a key belongs on no disk
+        try:
+            os.write(memory, (self.certificate + self.key).encode())
+            context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+        return context
 
     def options(self) -> list[Option]:
         """A caller's channel options."""

@@ -3,12 +3,14 @@
 A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /run and /etc/hosts, joined to a bridge.
 """
 
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,16 @@ set -e
 hostname "$1"; mount --make-rprivate /; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run; mkdir /run/sshd
 mount --bind "$2/hosts" /etc/hosts; mount --bind "$2/passwd" /etc/passwd; mount -t proc proc /proc
 read _; exec "$3" -D -e -f "$2/sshd_config"
+"""
+LISTEN = """
+import socket, sys
+heard = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+heard.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+heard.bind(("eth0", 0))
+print("listening", flush=True)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    while True:
+        file.write(heard.recv(1 << 16))
 """
 SCRIPT = """
     import os, sys, time
@@ -50,6 +62,53 @@ SCRIPT = """
     history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[Began()])
     print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
 """
+
+REPLICA = """
+    import os, sys
+    import numpy as np
+    import tensorflow as tf
+    from parts import build, steps
+
+    tf.keras.utils.set_random_seed(1)
+    os.makedirs("out", exist_ok=True)
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+    model = build.model()
+    optimizer = tf.keras.optimizers.SGD(0.01, momentum=0.9)
+    step = steps.make(model, optimizer)
+    print("rank:", sys.argv[0], __file__, steps.__file__, open(__file__).readline().strip(), flush=True)
+    for epoch in range(2):
+        for batch in tf.data.Dataset.from_tensor_slices((x, y)).batch(16):
+            loss = step(*batch)
+    with open("out/loss.txt", "a") as file:
+        print(float(loss), file=file)
+    print("loss", *[f"{float(step(x[i:i + 16], y[i:i + 16])):.6f}" for i in (0, 16)])
+"""
+PARTS = {
+    "parts/build.py": """
+        import tensorflow as tf
+        import sizes
+
+        def model():
+            return tf.keras.Sequential([tf.keras.layers.Dense(sizes.WIDE, "relu"), tf.keras.layers.Dense(2)])
+    """,
+    "parts/steps.py": """
+        import tensorflow as tf
+
+        def make(model, optimizer):
+            loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+            @tf.function
+            def step(x, y):
+                with tf.GradientTape() as tape:
+                    loss = loss_of(y, model(x))
+                optimizer.apply_gradients(zip(tape.gradient(loss, model.weights), model.weights))
+                return loss
+
+            return step
+    """,
+    "sizes.py": "WIDE = 20_000",
+}
 
 
 class Hosts:
@@ -92,6 +151,16 @@ class Hosts:
     def crossed(self) -> dict[str, int]:
         """Bytes over each host's interface so far."""
         return {name: sum(counters(pid).values()) for name, pid in self.pids.items()}
+
+    @contextlib.contextmanager
+    def listening(self, name: str) -> Iterator[Path]:
+        """A file of what crosses the host's interface meanwhile."""
+        heard = self.directory / f"{name}.heard"
+        argv = ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", sys.executable, "-c", LISTEN, str(heard)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as running:
+            assert running.stdout is not None and running.stdout.readline()
+            yield heard
+            running.kill()
 
     def cut(self, name: str) -> None:
         subprocess.run(
@@ -187,10 +256,44 @@ HFDT, NFDT = (*PYTHON, "-m", "hfdt.cli"), (*PYTHON, "-m", "nfdt.cli")
 def test_a_run_over_hosts_has_the_results_of_one_host(hosts, script, command, words, where):
     here = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, script))
     before = hosts.crossed()
-    there = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, *where, script))
+    with hosts.listening("host3") as heard:
+        there = losses(hosts.run(*command, "run", "-q", "-np", 2, *words, *where, script))
     assert there == pytest.approx(here, rel=1e-5)
+    said = heard.read_bytes()
+    assert b"member.fdt" in said, "whom its TLS asks for"
+    assert not [plain for plain in (b"PRI * HTTP/2.0", b"authorization", b"Bearer ") if plain in said]
     crossed = {name: after - before[name] for name, after in hosts.crossed().items()}
     assert min(crossed.values()) > 8 * 200_000 * 4, f"eight steps' gradients of 200,000 floats: {crossed}"
+    assert hosts.left() == []
+
+
+OWN = "/run/script"  # of host1's: the hosts share this machine's file system, but not that folder
+
+
+@pytest.fixture(scope="module")
+def replica(hosts):
+    for name, text in {"train.py": REPLICA, **PARTS}.items():
+        write = ["sh", "-c", 'mkdir -p "${1%/*}" && cat > "$1"', "write", f"{OWN}/{name}"]
+        subprocess.run(hosts.command(*write), input=textwrap.dedent(text).lstrip(), text=True, check=True)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
+def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica, tmp_path, command):
+    go = ("sh", "-c", f'cd {OWN} && exec "$@"', "go")
+    here = losses(hosts.run(*go, *PYTHON, "train.py")) if command is HFDT else None
+    before = hosts.crossed()
+    there = losses(hosts.run(*go, *command, "run", "--log-dir", tmp_path, "-H", "host1:1,host3:1", "train.py"))
+    assert there == pytest.approx(here, rel=1e-5) if here else len(there) == 2
+    crossed = {name: after - before[name] for name, after in hosts.crossed().items()}
+    assert crossed["host3"] > 8 * 200_000 * 4 > 1_000_000 > crossed["host2"]
+    log = (tmp_path / "mpirun.log").read_text()
+    assert f"rank: train.py {OWN}/train.py {OWN}/parts/steps.py import os, sys" in log, log
+    assert "AutoGraph" not in log
+    assert hosts.run("ls", OWN, f"{OWN}/out").split() == [
+        *(f"{OWN}:", "out", "parts", "sizes.py", "train.py"),
+        *(f"{OWN}/out:", "loss.txt"),
+    ]
     assert hosts.left() == []
 
 

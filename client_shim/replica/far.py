@@ -1,0 +1,144 @@
+"""Ranks of a replica script on other hosts: how rank 0 starts them, and how they come to it.
+
+Their mpirun knows a rank of its own for each, one less than ours: rank 0 is the command's process, which stands for the
+first slot. mpirun brings nothing but the processes; task and code come by the meeting's door (fdt/service/door.py).
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from client_shim.replica import carry
+from client_shim.replica.run import Task, chosen, meeting_of
+from fdt import quiet
+from fdt.environment import thread_variables
+from fdt.errors import WorkerError
+from fdt.launch import Processes
+from fdt.launch import Task as Launched
+from fdt.launch.hosted import DIRECTORY_VARIABLE, forget
+from fdt.launch.hosts import Host, allot, is_here
+from fdt.launch.mpirun import log_name
+from fdt.launch.placement import Placement, place
+from fdt.service import tls
+from fdt.service.auth import TOKEN_VARIABLE, new_token
+from fdt.service.door import Door, Words, knock
+from fdt.service.lines import Line
+from fdt.service.losses import tail
+from fdt.service.meeting import LEFT_ALONE
+from fdt.service.meeting import Host as Meeting
+from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
+
+ROLE = "worker"
+SCRATCH = Path("/tmp")  # on disk, and where the launcher looks for what is left
+
+
+def seats(hosts: Sequence[Host], size: int) -> list[Host]:
+    """Where ranks 1 to size-1 go: the slots behind the first, those of this machine before others'.
+
+    Raises UsageError where there are fewer than `size`.
+    """
+    first, *others = allot(sorted(hosts, key=lambda host: not is_here(host.name)), size)
+    return [*([Host(first.name, first.slots - 1)] if first.slots > 1 else []), *others]
+
+
+@contextlib.contextmanager
+def host(
+    module: str,
+    script: str,
+    words: Sequence[str],
+    others: Sequence[Host],
+    run_dir: Path,
+    seed: int | None,
+    options: Mapping[str, str],
+) -> Iterator[tuple[Meeting, int]]:
+    """As client_shim.replica.run.host, the other ranks on `others`. Raises UserError unless these are ready."""
+    count = sum(each.slots for each in others)
+    placement, token, seed = place(others, count), new_token(), chosen(seed)
+    os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
+    task = Task("", "", 0, count + 1, seed, options, os.path.abspath(script), script, list(words))
+    files = carry.collect(script)
+    door = Door(count + 1, placement.identity, token, lambda rank: _told(replace(task, rank=rank), files))
+    env = {ENGINE_VARIABLE: f"0.0.0.0:{door.port}", TOKEN_VARIABLE: token, tls.VARIABLE: placement.identity.dumps()}
+    env |= {**quiet.variables(), "MPLBACKEND": "Agg"}
+    launched = Launched(ROLE, (sys.executable, "-m", module), count, env)
+    with meeting_of(count + 1, lambda _: Ranks(placement, run_dir, launched), door) as meeting:
+        yield meeting, seed
+
+
+class Ranks:
+    """The other ranks' processes."""
+
+    def __init__(self, placement: Placement, run_dir: Path, launched: Launched) -> None:
+        self._log = run_dir / log_name(ROLE)
+        self._running: Processes = placement.workers(run_dir, launched.count).start(launched)
+
+    def check(self) -> None:
+        for ended in self._running.exits():
+            said = tail(self._log, ended.rank)
+            print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
+            who = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
+            raise WorkerError(f"{who} was lost. Received: {ended.cause}; its log is {self._log}")
+
+    def stop(self) -> None:
+        self._running.stop()
+
+
+def _told(task: Task, files: carry.Files) -> Words:
+    sizes = {path: len(source) for path, source in files.items()}
+    return {"task": asdict(task), "cwd": os.getcwd(), "files": sizes}, b"".join(files.values())
+
+
+# -- there ------------------------------------------------------------------------------------------------------------
+def is_far() -> bool:
+    """Was this process started on a host of a run's?"""
+    return DIRECTORY_VARIABLE in os.environ
+
+
+def arrive() -> tuple[Task, Line]:
+    """Come to rank 0: our task, its code unpacked, and the line to rank 0, with whose end this process ends."""
+    rank = 1 + next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
+    identity, token = tls.Identity.loads(os.environ.pop(tls.VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
+    line, (told, data) = knock(os.environ.pop(ENGINE_VARIABLE), rank, token, identity)
+    folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name  # which the launcher removes
+    folder.mkdir(mode=0o700, exist_ok=True)
+    scratch = folder / str(rank)
+    scratch.mkdir()
+    threading.Thread(target=_end_with, args=(line, scratch), daemon=True).start()
+    task = replace(Task(**told["task"]), scratch=str(scratch), directory=str(scratch))
+    carry.unpack(_files(told["files"], data), task.script, scratch)
+    _stand_in(told["cwd"], scratch)
+    return task, line
+
+
+def _files(sizes: Mapping[str, int], data: bytes) -> carry.Files:
+    files, at = {}, 0
+    for path, size in sizes.items():
+        files[path] = data[at : at + size]
+        at += size
+    return files
+
+
+def _stand_in(cwd: str, scratch: Path) -> None:
+    """Rank 0's working directory, or, where this host has none of that name, one below the scratch folder."""
+    if not os.path.isdir(cwd):
+        cwd = f"{scratch}{cwd}"
+        os.makedirs(cwd, exist_ok=True)
+    os.chdir(cwd)
+
+
+def _end_with(line: Line, scratch: Path) -> None:
+    """Nobody is left to work for when rank 0 is gone, or cut off."""
+    gone = select.poll()
+    gone.register(line.socket, select.POLLRDHUP)
+    gone.poll()
+    shutil.rmtree(scratch, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another rank's is there still
+        scratch.parent.rmdir()
+    forget()
+    os._exit(LEFT_ALONE)

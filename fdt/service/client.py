@@ -89,6 +89,8 @@ def _refused(address: str, error: grpc.RpcError) -> UserError:
             f"the token must be the one that {address} was started with. Received: another, or none; "
             "set FDT_TOKEN or --token-file"
         )
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return UserError(f"{address} must have room for another caller. Received: {error.details()}; try later")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         said = " ".join((error.details() or "").split())
         if any(word in said.lower() for word in ("handshake", "ssl", "certificate", "peer name", "hostname")):

@@ -3,9 +3,12 @@
 Its cases come from a seeded generator, so that there are as many each time and the same ones.
 """
 
+import os
 import random
+import stat
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import pytest
@@ -118,7 +121,7 @@ def noise(seed):
 )
 def test_strangers_are_turned_away_at_every_door(served, token):
     engine, address = served
-    files = {file.name for file in engine.blobs.directory.iterdir()}
+    files, opened = {file.name for file in engine.blobs.directory.iterdir()}, len(os.listdir("/proc/self/fd"))
     doors = [(address, m) for m in (*TRAINING, *BLOBS)] + [(engine.crew.hub.address, m) for m in (*MEMBERS, *BLOBS)]
     for where, method in doors:
         with open_channel(where) as channel:
@@ -126,6 +129,28 @@ def test_strangers_are_turned_away_at_every_door(served, token):
             for seed in range(10):
                 assert call(channel, method, noise(seed), metadata) is grpc.StatusCode.UNAUTHENTICATED
     assert {file.name for file in engine.blobs.directory.iterdir()} == files, "nothing is written for them"
+    deadline = time.monotonic() + ANSWER_S
+    while len(os.listdir("/proc/self/fd")) > opened:
+        assert time.monotonic() < deadline, "their connections are closed"
+
+
+def test_the_members_token_is_in_no_command_line_and_no_log(served):
+    """Nor in an environment that others can read."""
+    engine, knows = served[0], 0
+    token = engine.crew.hub.token.encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+            found = (process / "environ").stat()
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        assert token not in words
+        if token in environment:
+            knows += 1
+            assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o400, os.geteuid())
+    assert knows == engine.workers, "they are the ones that have it"
+    logs = [file for file in engine.run_dir.rglob("*") if file.is_file()]
+    assert logs and not any(token in file.read_bytes() for file in logs)
 
 
 @pytest.mark.timeout(300)

@@ -1,8 +1,10 @@
 """Decoders given anything: they say ValueError or KeyError, and take no memory by a size that somebody declared."""
 
+import importlib
 import json
 import struct
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from fdt.service.order import ALLOWED, Orderly
 from fdt.service.tls import Identity
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import fill
+from tests.parallel import test_hostile
+from tests.single import test_nfdt_hostile
 
 CASES = 200
 fuzzed = settings(
@@ -195,3 +199,15 @@ def test_tensors_on_a_stream(lengths, chunks):
 def test_identities(text):
     with pytest.raises((ValueError, TypeError)):
         Identity.loads(text)
+
+
+def test_there_is_a_hostile_caller_for_every_call():
+    """Who adds one to proto/ adds it to these files."""
+    protos = Path(__file__).parents[2] / "proto"
+    calls = set()
+    for file in protos.rglob("*.proto"):
+        name = f"{file.relative_to(protos).with_suffix('')}_pb2".replace("/", ".")
+        services = importlib.import_module(name).DESCRIPTOR.services_by_name.values()
+        calls |= {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
+    tried = {*test_hostile.TRAINING, *test_hostile.BLOBS, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
+    assert calls == tried and len(calls) >= 8

@@ -2,9 +2,11 @@
 
 import datetime
 import queue
+import socket
 import stat
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -16,6 +18,7 @@ from fdt.errors import UsageError, UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, Ready, Setup
 from fdt.rpc.tensor_pb2 import Chunk
+from fdt.service import auth, transport
 from fdt.service.auth import credentials
 from fdt.service.client import TrainingClient
 from fdt.service.quota import Quota
@@ -103,6 +106,16 @@ def test_a_server_of_another_authority_is_not_believed(address, certs):
         TrainingClient(address, TOKEN, identity(certs / "ours", "client", ca=certs / "others"))
 
 
+def test_a_certificate_for_another_name_is_said_to_be_that(engine, certs):
+    """gRPC has its own words for it, which change: what the user reads names the address and --tls-ca."""
+    ours = certs / "ours"
+    running = serve(engine, "127.0.0.1:0", TOKEN, identity(ours, "client"))  # whose certificate is for no address
+    with pytest.raises(UserError, match="must show a certificate for that name, of the authority in --tls-ca") as told:
+        TrainingClient(running.address, TOKEN, identity(ours, "client"))
+    assert running.address in str(told.value)
+    running.stop()
+
+
 def test_no_tls_is_refused(address):
     with pytest.raises(UserError, match="want TLS where"):
         TrainingClient(address, TOKEN)
@@ -122,6 +135,25 @@ def test_beyond_loopback_without_tls_nothing_listens_and_nothing_calls(engine):
         serve(engine, "0.0.0.0:0", TOKEN)
     with pytest.raises(UsageError, match="needs TLS"):
         open_channel("10.1.2.3:80")
+
+
+def test_a_stranger_who_says_nothing_is_shown_out(engine, certs, monkeypatch):
+    soon = [(name, 500 if "handshake_timeout" in name else value) for name, value in transport.OPTIONS]
+    monkeypatch.setattr(transport, "OPTIONS", tuple(soon))
+    running = serve(engine, "127.0.0.1:0", TOKEN, identity(certs / "ours", "10.1.2.3"))
+    with socket.create_connection(("127.0.0.1", int(running.address.rpartition(":")[2])), 60) as caller:
+        assert caller.recv(1) == b""
+    running.stop()
+
+
+@pytest.mark.parametrize("token", ["", "righ", "right ", "right"])
+def test_tokens_are_compared_in_constant_time(monkeypatch, token):
+    compared = []
+    monkeypatch.setattr(auth.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or a == b)
+    details = SimpleNamespace(invocation_metadata=credentials(token))
+    called = auth.RequireToken(TOKEN).intercept_service(lambda _: "let in", details)
+    assert (called == "let in") is (token == TOKEN)
+    assert compared == [(f"Bearer {token}".encode(), b"Bearer right")], "and in no other way"
 
 
 def test_certs_are_private_and_written_once(tmp_path):
@@ -218,6 +250,20 @@ def test_so_many_jobs_may_wait_and_no_more(engine, tmp_path):
         conversation.cancel()
         thread.join()
     assert refused.empty()
+    running.stop()
+
+
+def test_so_many_streams_are_served_and_no_more(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_STREAMS", 4)
+    running = serve(engine, f"unix:{tmp_path}/s.sock", TOKEN)
+    client = TrainingClient(running.address, TOKEN)
+    silent = [client.train() for _ in range(4)]
+    with pytest.raises(UserError, match="must have room for another caller"):
+        while True:  # until all four are there
+            TrainingClient(running.address, TOKEN).close()
+    for one in silent:
+        one.cancel()
+    client.close()
     running.stop()
 
 

@@ -13,6 +13,7 @@ import click
 from fdt.cli.options import REPORTS, TRAINING, Count, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import Request, run
+from fdt.cli.words import flag
 from fdt.errors import UsageError, UserError
 from nfdt.choices import algorithm_options, checked_rule
 
@@ -28,6 +29,7 @@ NAME = "nfdt"
 CLUSTER = "The simulated cluster"
 JOB_OPTIONS = ("rule", "overlap", "partition")
 REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
+OF_ONE_RUN = ("data", "log_dir", "tensorboard")
 EQUAL_WORKERS = 8
 
 EXAMPLES = """\b
@@ -99,6 +101,9 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
         return _simulate(script, words, given)
     if given["rule"] is not None:
         raise UsageError(f"--compare names the rules itself. Received: --rule {given['rule']} too")
+    for name in OF_ONE_RUN:
+        if given[name] is not None:
+            raise UsageError(f"--compare keeps each rule's data in --report. Received: {flag(name)} {given[name]} too")
     return _compare(script, words, given)
 
 

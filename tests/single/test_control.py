@@ -145,6 +145,7 @@ def test_programs_need_peers():
         (["simulate", "SCRIPT", "--cluster", "YAML", "--workers", "3"], "be what the cluster says: 2. Received: 3"),
         (["simulate", "SCRIPT", "--compare", "asgd"], "two rules or more"),
         (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--rule", "asgd"], "--compare names the rules itself"),
+        (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--log-dir", "out"], "Received: --log-dir out too"),
     ],
 )
 def test_mistakes_on_the_command_line(tmp_path, argv, said):

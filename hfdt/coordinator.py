@@ -40,7 +40,7 @@ class RanksCoordinator:
         kind = command.WhichOneof("kind")
         if kind == "setup":
             self._recovery.begin(command)
-            self._stall_s = float(command.setup.job.options.get("stall_timeout", "0"))
+            self._stall_s, self._stalls = float(command.setup.job.options.get("stall_timeout", "0")), None
         elif kind in _ANSWERS:
             self._pending = command
         if kind == "feed":

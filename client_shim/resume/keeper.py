@@ -13,7 +13,7 @@ import numpy as np
 
 from client_shim.call import Call
 from client_shim.resume import csv, plain, randomness
-from client_shim.resume.signature import short, signature
+from client_shim.resume.signature import differs, short, signature
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Data
@@ -173,7 +173,7 @@ class Keeper:
 
     def _check(self, before: dict[str, Any]) -> None:
         for name, now in self._signature.items():
-            if before.get(name) != now:
+            if differs(before.get(name), now):
                 raise CaptureError(
                     f"fit {self.number} must be as it was when the run began: another {name}. "
                     f"Received: {short(now)} instead of {short(before.get(name))}; {_CARRIED_ON}"

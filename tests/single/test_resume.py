@@ -14,6 +14,7 @@ from client_shim.call import Run
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.resume import plain
+from client_shim.resume.signature import differs
 from client_shim.settings import Settings
 from fdt import checkpoints
 from fdt.blobs import LocalBlobs
@@ -151,6 +152,12 @@ def test_another_script_is_refused_by_what_differs(client, tmp_path):
         training(client, RunDir.open(again.directory, "hfdt")),
     ):
         script(keras, epochs=7)
+
+
+def test_a_checksum_that_could_not_be_taken_is_no_difference():
+    assert not differs({"rows": 60, "checksum": 5}, {"rows": 60, "checksum": 0})
+    assert differs({"rows": 60, "checksum": 5}, {"rows": 60, "checksum": 6})
+    assert differs({"rows": 60, "checksum": 5}, {"rows": 61, "checksum": 0})
 
 
 def test_a_full_disk_costs_the_checkpoints_and_one_line(client, tmp_path, monkeypatch):

@@ -1,11 +1,14 @@
 """Where large bytes live: files of one host's shared memory, mapped by every process that needs them.
 
-A blob is written once and read by mapping, so a data set is in memory once however many ranks read it. Callers on
-another host go through BlobService (fdt/service/blobs.py), which has the same face.
+A blob is written once and read by mapping, so a data set is in memory once however many ranks read it. Containers often
+have 64 MB of shared memory: what finds no room there is a file on disk, and a link to it stands in its place. Callers
+on another host go through BlobService (fdt/service/blobs.py), which has the same face.
 """
 
 import contextlib
+import errno
 import fcntl
+import io
 import mmap
 import os
 import secrets
@@ -23,6 +26,8 @@ from fdt.tensors import Array, Buffer
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "fdt-"
+COPY_BYTES = 1 << 20
+DISK = ".disk"  # a link to the directory of blobs that found no room
 LOCK = ".lock"  # held as long as the store's owner lives, however it ends
 
 
@@ -82,16 +87,19 @@ class LocalBlobs:
     def put_parts(self, parts: Iterable[Buffer]) -> BlobRef:
         """A blob of parts that come one by one; nothing is left of it when they end in an error."""
         ref = BlobRef(id=secrets.token_hex(8))
+        file = self._new(ref.id, 0)
         try:
-            with open(self.directory / ref.id, "xb") as file:
-                for part in parts:
-                    ref.nbytes += file.write(part)
-        except OSError as error:
-            self.drop(ref)
-            raise UserError(f"{self.directory} must have room for more bytes. Received: {error}") from None
+            for part in parts:
+                if not _written(file, part):
+                    file = self._moved(file, ref)
+                    if not _written(file, part):
+                        raise self._full("more bytes")
+                ref.nbytes += len(part)
         except BaseException:
             self.drop(ref)
             raise
+        finally:
+            file.close()
         return ref
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
@@ -114,17 +122,24 @@ class LocalBlobs:
 
     def keep(self, ref: BlobRef) -> BlobRef:
         """The same bytes under another name: each is dropped by itself. Nothing is copied."""
-        name = secrets.token_hex(8)
-        os.link(self.directory / _checked(ref.id), self.directory / name)
+        name, old = secrets.token_hex(8), self.directory / _checked(ref.id)
+        if old.is_symlink():
+            os.link(os.readlink(old), self._disk() / name)
+            os.symlink(self._disk() / name, self.directory / name)
+        else:
+            os.link(old, self.directory / name)
         return BlobRef(id=name, nbytes=ref.nbytes)
 
     def drop(self, ref: BlobRef) -> None:
         if ref.id:
-            (self.directory / _checked(ref.id)).unlink(missing_ok=True)
+            path = self.directory / _checked(ref.id)
+            with contextlib.suppress(OSError):  # no link: all of it is here
+                os.unlink(os.readlink(path))
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the store and all it holds."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        _remove(self.directory)
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
@@ -137,17 +152,86 @@ class LocalBlobs:
 
     def _allocate(self, nbytes: int) -> tuple[BlobRef, mmap.mmap | None]:
         ref = BlobRef(id=secrets.token_hex(8), nbytes=nbytes)
-        with open(self.directory / ref.id, "xb+") as file:
-            if not nbytes:
-                return ref, None
+        with self._new(ref.id, nbytes) as file:
+            return ref, mmap.mmap(file.fileno(), nbytes) if nbytes else None
+
+    def _new(self, name: str, nbytes: int, *, on_disk: bool = False) -> io.FileIO:
+        """An open file of that size, under that name."""
+        try:
+            if not on_disk:
+                return _sized(self.directory / name, nbytes)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        try:
+            file = _sized(self._disk() / name, nbytes)
+            os.symlink(self._disk() / name, self.directory / name)
+            return file
+        except OSError as error:
+            raise self._full(f"{nbytes:,} bytes more", error) from None
+
+    def _moved(self, file: io.FileIO, ref: BlobRef) -> io.FileIO:
+        """The file of `ref` so far, on disk."""
+        with file:
+            self.drop(ref)  # the name; what is open stays
+            moved = self._new(ref.id, 0, on_disk=True)
+            file.seek(0)
+            left = ref.nbytes
+            while left:
+                part = file.read(min(left, COPY_BYTES))
+                if not part or not _written(moved, part):
+                    moved.close()
+                    raise self._full("more bytes")
+                left -= len(part)
+        return moved
+
+    def _disk(self) -> Path:
+        """Where blobs are that found no room: a private directory, made when it is first asked for."""
+        link = self.directory / DISK
+        if not link.is_symlink():
+            made = tempfile.mkdtemp(prefix=PREFIX)
             try:
-                os.posix_fallocate(file.fileno(), 0, nbytes)  # a full /dev/shm is an error here, not a bus error later
-            except OSError as error:
-                self.drop(ref)
-                raise UserError(
-                    f"{self.directory} must have room for {nbytes:,} bytes more. Received: {error}"
-                ) from None
-            return ref, mmap.mmap(file.fileno(), nbytes)
+                os.symlink(made, link)
+            except FileExistsError:  # another process was first
+                os.rmdir(made)
+        return Path(os.readlink(link))
+
+    def _full(self, what: str, error: OSError | None = None) -> UserError:
+        received = error or os.strerror(errno.ENOSPC)
+        return UserError(f"{self.directory} or {tempfile.gettempdir()} must have room for {what}. Received: {received}")
+
+
+def _sized(path: Path, nbytes: int) -> io.FileIO:
+    """A new file of zeros. A full file system is an error here, not a bus error later."""
+    file = io.FileIO(path, "xb+")
+    try:
+        if nbytes:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        return file
+    except OSError:
+        file.close()
+        path.unlink()
+        raise
+
+
+def _written(file: io.FileIO, part: Buffer) -> bool:
+    """Append `part`; False when there is no room for all of it."""
+    view = memoryview(part)
+    try:
+        while view:
+            view = view[file.write(view) :]
+        return True
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+
+
+def _remove(directory: Path) -> None:
+    """A store, and what of it is on disk."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(os.readlink(directory / DISK), ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _locked(path: Path) -> int | None:
@@ -167,7 +251,7 @@ def _remove_if_left(directory: Path) -> bool:
         if directory.lstat().st_uid == os.geteuid() and (directory / LOCK).exists():
             lock = _locked(directory / LOCK)
             if lock is not None:
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove(directory)
                 os.close(lock)
                 return True
     return False

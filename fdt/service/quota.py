@@ -1,6 +1,7 @@
 """How many bytes each caller may keep in the engine's store."""
 
 import os
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -25,8 +26,9 @@ class Quota:
     """Puts blobs for callers, `limit` bytes each at most. Thread-safe."""
 
     def __init__(self, blobs: LocalBlobs, limit: int | None = None) -> None:
-        space = os.statvfs(blobs.directory)
-        self.limit = int(SHARE * space.f_blocks * space.f_frsize) if limit is None else limit
+        spaces = [os.statvfs(place) for place in (blobs.directory, tempfile.gettempdir())]  # where blobs may be
+        most = max(space.f_blocks * space.f_frsize for space in spaces)
+        self.limit = int(SHARE * most) if limit is None else limit
         self._blobs = blobs
         self._held: defaultdict[str, _Held] = defaultdict(_Held)
         self._lock = threading.Lock()

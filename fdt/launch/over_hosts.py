@@ -34,23 +34,29 @@ class HostsLauncher:
 
     def start(self, task: Task) -> "HostsProcesses":
         """Raises UserError where a host does not take its part, or those left have too few slots for the task."""
-        name = f"fdt-{secrets.token_hex(16)}"
         hosts = self._left(task) if self._started else self._hosts
-        texts = {host.name: self._bootstrap(task, host) for host in hosts}
-        failed = remote.everywhere(texts, ["sh", "-c", _bring(name, task.role)], BRING_S)
-        brought = Brought(name, list(texts))
+        brought = self.bring(task, [host.name for host in hosts])
         try:
-            if failed:
-                host, said = next(iter(failed.items()))
-                raise UserError(f"every host must take what its workers have to know. Received: {host}: {said}")
             python, dash_m, module = task.argv
-            argv = (python, dash_m, "fdt.launch.hosted", name, task.role, module)
+            argv = (python, dash_m, "fdt.launch.hosted", brought.name, task.role, module)
             running = MpirunLauncher(self._run_dir, hosts).start(Task(task.role, argv, task.count))
             self._started = True
         except BaseException:
             brought.remove()
             raise
         return HostsProcesses(running, brought)
+
+    def bring(self, task: Task, hosts: Sequence[str]) -> "Brought":
+        """Put what members of `task` have to know on these hosts. Raises UserError."""
+        name = f"fdt-{secrets.token_hex(16)}"
+        texts = {host.name: self._bootstrap(task, host) for host in self._hosts if host.name in hosts}
+        failed = remote.everywhere(texts, ["sh", "-c", _bring(name, task.role)], BRING_S)
+        brought = Brought(name, list(texts))
+        if failed:
+            brought.remove()
+            host, said = next(iter(failed.items()))
+            raise UserError(f"every host must take what its workers have to know. Received: {host}: {said}")
+        return brought
 
     def _left(self, task: Task) -> list[Host]:
         """The slots for `task` on the hosts that answer."""
@@ -77,12 +83,12 @@ class Brought:
     """The directories that were made on hosts."""
 
     def __init__(self, name: str, hosts: Sequence[str]) -> None:
-        self._name, self._hosts = name, list(hosts)
+        self.name, self._hosts = name, list(hosts)
 
     def remove(self) -> None:
         hosts, self._hosts = self._hosts, []
         if hosts:
-            paths = [f"{root}/{self._name}" for root in ROOTS]
+            paths = [f"{root}/{self.name}" for root in ROOTS]
             remote.everywhere(dict.fromkeys(hosts, ""), ["rm", "-rf", *paths], REMOVE_S)
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fdt.errors import UserError
+from fdt.launch import Launcher
 from fdt.launch.hosts import Host, allot, behind, ranks
+from fdt.launch.one_by_one import OneByOneLauncher
 from fdt.launch.over_hosts import HostsLauncher
 from fdt.launch.preflight import Probed, demand
 from fdt.service.tls import Identity
@@ -27,13 +29,13 @@ class Placement:
     def hosts(self) -> list[Host]:
         return [one.host for one in self.found]
 
-    def workers(self, run_dir: Path, count: int) -> HostsLauncher:
-        """Starts `count` workers on the first slots. Raises UsageError when there are fewer."""
-        return self._launcher(run_dir, allot(self.hosts, count))
+    def workers(self, run_dir: Path, count: int, *, singly: bool = False) -> Launcher:
+        """Starts `count` workers on the first slots; `singly`: without MPI. Raises UsageError when there are fewer."""
+        return self._launcher(run_dir, allot(self.hosts, count), singly)
 
-    def servers(self, run_dir: Path, workers: int, count: int) -> HostsLauncher:
+    def servers(self, run_dir: Path, workers: int, count: int, *, singly: bool = False) -> Launcher:
         """Starts `count` servers, on the slots that the workers leave if there are any."""
-        return self._launcher(run_dir, behind(self.hosts, workers, count))
+        return self._launcher(run_dir, behind(self.hosts, workers, count), singly)
 
     def addresses(self, workers: int, count: int) -> list[str]:
         """Where those servers listen: the same ports when one is started again."""
@@ -43,8 +45,9 @@ class Placement:
         except IndexError:
             raise UserError(f"a host can take 8 servers at most. Received: --ps {count}; give more hosts") from None
 
-    def _launcher(self, run_dir: Path, hosts: Sequence[Host]) -> HostsLauncher:
-        return HostsLauncher(run_dir, hosts, {one.host.name: one.route for one in self.found})
+    def _launcher(self, run_dir: Path, hosts: Sequence[Host], singly: bool) -> Launcher:
+        kind = OneByOneLauncher if singly else HostsLauncher
+        return kind(run_dir, hosts, {one.host.name: one.route for one in self.found})
 
 
 def place(hosts: Sequence[Host], workers: int, servers: int = 0, unneeded: Collection[str] = (HOROVOD,)) -> Placement:

@@ -1,0 +1,95 @@
+"""Members on the hosts of a run, each by an ssh of its own: one that is lost can be replaced, which mpirun's cannot.
+
+For members that need no MPI. ssh ends with the member; a member whose engine gives it up ends by itself.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fdt.errors import UserError
+from fdt.launch import Exit, Task, remote
+from fdt.launch.hosts import Host, ranks
+from fdt.launch.local import LocalProcesses, spawn
+from fdt.launch.mpirun import EXPORTED
+from fdt.launch.over_hosts import Brought, HostsLauncher
+
+
+class OneByOneLauncher:
+    """As HostsLauncher. A worker is replaced on its own host, else on the first of the others that can be reached.
+
+    A server is called at its host's address: it stays there.
+    """
+
+    def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
+        self._run_dir, self._hosts = run_dir, list(hosts)
+        self._over = HostsLauncher(run_dir, hosts, routes)
+
+    def start(self, task: Task) -> "OneByOneProcesses":
+        return OneByOneProcesses(task, self._run_dir, self._hosts, self._over)
+
+
+class OneByOneProcesses:
+    """One ssh a rank, and what lies on the hosts as long as these run."""
+
+    def __init__(self, task: Task, run_dir: Path, hosts: Sequence[Host], over: HostsLauncher) -> None:
+        self._task, self._run_dir, self._over = task, run_dir, over
+        self._where = ranks(hosts)
+        self._names = list(dict.fromkeys(self._where))
+        self._at: dict[str, str] = {}  # by host, the name of what was brought there last
+        self._brought: list[Brought] = []
+        try:
+            self._bring(self._names)
+            self._processes = LocalProcesses(task.role, task.count, self._spawn)
+        except BaseException:
+            self._remove()
+            raise
+
+    def exits(self) -> list[Exit]:
+        return self._processes.exits()
+
+    def restart(self, rank: int) -> None:
+        """Raises UserError when no host can take it."""
+        own = self._where[rank]
+        failed: UserError | None = None
+        others = [name for name in self._names if name != own and self._task.role != "server"]
+        for host in (own, *others):
+            try:
+                self._bring([host])  # whoever was lost may have removed what was there
+            except UserError as error:
+                failed = failed or error
+                continue
+            self._where[rank] = host
+            self._processes.restart(rank)
+            return
+        raise failed or UserError("a member must have a host. Received: none")
+
+    def stop(self, grace_s: float = 2.0) -> None:
+        self._processes.stop(grace_s)
+        self._remove()
+
+    def _bring(self, hosts: Sequence[str]) -> None:
+        brought = self._over.bring(self._task, hosts)
+        self._brought.append(brought)
+        self._at.update(dict.fromkeys(hosts, brought.name))
+
+    def _remove(self) -> None:
+        brought, self._brought = self._brought, []
+        for one in brought:
+            one.remove()
+
+    def _spawn(self, rank: int) -> "subprocess.Popen[bytes]":
+        host = self._where[rank]
+        there = [r for r, name in enumerate(self._where) if name == host]
+        python, dash_m, module = self._task.argv
+        variables = {name: os.environ[name] for name in EXPORTED if name in os.environ}
+        variables |= {
+            "FDT_RANK": str(rank),
+            "FDT_LOCAL_RANK": str(there.index(rank)),
+            "FDT_LOCAL_SIZE": str(len(there)),
+        }
+        words = [f"{name}={value}" for name, value in variables.items()]
+        argv = ["env", *words, python, dash_m, "fdt.launch.hosted", self._at[host], self._task.role, module]
+        log = self._run_dir / f"{self._task.role}-{rank}.log"
+        return spawn(remote.argv_on(host, argv), os.environ, log)

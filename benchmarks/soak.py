@@ -1,0 +1,177 @@
+"""A long run that loses a worker every 20 s: does its memory stay flat, and is what it learns as good?
+
+Measured every few seconds: what the client, the server and worker 0 have for themselves (USS), the largest of the
+other workers (each lives until it is killed, by SIGKILL), file descriptors, threads, and the bytes and files of
+the run's store. A slope is the least-squares line through ten means of the time behind the warm-up, with its standard
+error. Then the same script undisturbed for a while: the test accuracies are compared.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from harness import QUIET, SCRIPTS, console
+from rich.table import Table
+
+WARM_UP = 0.25  # of the run
+BLOCKS = 10
+FLAT_MB_A_MIN = 0.5  # what a slope may be beyond two standard errors
+WITHIN = 0.02
+MIB = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--reference-minutes", type=float, help="of the undisturbed run  [default: a sixth]")
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between kills")
+    parser.add_argument("--ps", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="also write what was measured there, as JSON")
+    given = parser.parse_args()
+    disturbed, samples = soak(given.minutes, given.every, given.ps)
+    reference, _ = soak(given.reference_minutes or given.minutes / 6, math.inf, given.ps)
+    if given.out:
+        given.out.write_text(json.dumps({"samples": samples, "disturbed": disturbed, "reference": reference}))
+    sys.exit(not report(samples, disturbed, reference))
+
+
+def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """One run of 3 workers; what became of it, and what was measured while it trained."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
+        log = Path(temporary) / "said"
+        argv = [sys.executable, "-m", "nfdt.cli", "run", "-np", "3", "--ps", str(ps), "--restarts", "100000"]
+        environment = {**os.environ, **QUIET, "TMPDIR": temporary}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [QUIET["PYTHONPATH"], os.environ.get("PYTHONPATH")]))
+        with open(log, "w") as out:
+            running = subprocess.Popen(
+                [*argv, str(SCRIPTS / "soak_fit.py"), str(minutes)],
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            samples, kills = watch(running, log, every_s)
+        finally:
+            for process in [*below(running.pid), running]:
+                process.kill()
+            running.wait()
+        said = log.read_text()
+        lines = said.splitlines()
+        last = next((line.split() for line in reversed(lines) if line.startswith("last ")), [])
+        result = {
+            "code": running.returncode,
+            "kills": kills,
+            "minutes": minutes,
+            "left": len(os.listdir(temporary)) - 1,
+        }
+        result |= {"accuracy": float(last[1]), "epochs": int(last[3])} if last else {"said": said[-2000:]}
+        result["replaced"] = sum("replacement " in line for line in lines)
+        return result, samples
+
+
+def watch(running: "subprocess.Popen[bytes]", log: Path, every_s: float) -> tuple[list[dict[str, float]], int]:
+    """Measure and kill until it ends by itself."""
+    while "fit begins" not in log.read_text() and running.poll() is None:
+        time.sleep(0.2)
+    begin, samples, kills, chance = time.monotonic(), [], 0, random.Random(0)
+    due = begin + every_s
+    while running.poll() is None:
+        try:
+            samples.append({"minute": (time.monotonic() - begin) / 60, **measured(running.pid)})
+            victims = [process for rank, process in workers(below(running.pid)).items() if rank]
+        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
+            continue  # one that ends while it is looked at
+        if time.monotonic() >= due and victims:
+            chance.choice(victims).kill()
+            kills, due = kills + 1, due + every_s
+        time.sleep(min(4.0, max(0.1, due - time.monotonic())))
+    return samples, kills
+
+
+def measured(client: int) -> dict[str, float]:
+    """MiB, but for the counts."""
+    processes = below(client)
+    ranks = workers(processes)
+    servers = [process for process in processes if is_a(process, "nfdt.server")]
+    found = {"client": [psutil.Process(client)], "server": servers, "worker 0": [ranks[0]] if 0 in ranks else []}
+    found["other workers"] = [process for rank, process in ranks.items() if rank]
+    said: dict[str, float] = {}
+    for name, those in found.items():
+        if those:
+            said[f"{name}, MB"] = max(process.memory_full_info().uss for process in those) / MIB
+        if those and name != "other workers":
+            said[f"{name}, open files"] = max(process.num_fds() for process in those)
+            said[f"{name}, threads"] = max(process.num_threads() for process in those)
+    files = [file.stat() for store in map(store_of, servers[:1]) for file in store.iterdir()]
+    return {**said, "store, MB": sum(file.st_blocks * 512 for file in files) / MIB, "store, files": len(files)}
+
+
+def workers(processes: Sequence[psutil.Process]) -> dict[int, psutil.Process]:
+    """By rank."""
+    found = [process for process in processes if is_a(process, "nfdt.worker")]
+    return {int(process.environ()["FDT_RANK"]): process for process in found}
+
+
+def below(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def is_a(process: psutil.Process, module: str) -> bool:
+    return bool(process.cmdline()[1:3] == ["-m", module])
+
+
+def store_of(member: psutil.Process) -> Path:
+    """The engine's, in shared memory."""
+    return Path(member.environ()["FDT_ENGINE"].split(",")[0].removeprefix("unix:")).parent
+
+
+def slope(minutes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """A minute, and its standard error. Neighbours in time are alike: means of blocks count as one value each."""
+    blocks = [b for b in np.array_split(np.arange(len(values)), BLOCKS) if len(b)]
+    if len(blocks) < 4:
+        return math.nan, math.nan
+    x, y = (np.array([np.mean(np.asarray(a)[b]) for b in blocks]) for a in (minutes, values))
+    (rate, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return float(rate), float(math.sqrt(covariance[0, 0]))
+
+
+def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference: dict[str, Any]) -> bool:
+    """Print the figures; whether all is as it should be."""
+    end = samples[-1]["minute"] if samples else 0.0
+    table = Table("after the warm-up", "first", "last", "largest", "slope a minute", "+-", "flat")
+    good = True
+    for name in sorted({name for sample in samples for name in sample} - {"minute"}):
+        kept = [s for s in samples if name in s and s["minute"] >= WARM_UP * end]
+        values = [s[name] for s in kept]
+        rate, spread = slope([s["minute"] for s in kept], values)
+        flat = not rate - 2 * spread > FLAT_MB_A_MIN
+        good = good and flat
+        shown = (f"{value:.1f}" for value in (values[0], values[-1], max(values)))
+        table.add_row(name, *shown, f"{rate:+.3f}", f"{spread:.3f}", "yes" if flat else "NO")
+    console.print(table)
+    for name, result in (("disturbed", disturbed), ("undisturbed", reference)):
+        console.print(f"{name}: {result}")
+    if "accuracy" not in disturbed or "accuracy" not in reference or disturbed["code"] or disturbed["left"]:
+        return False
+    behind = reference["accuracy"] - disturbed["accuracy"]
+    console.print(f"test accuracy, mean of the last 3 epochs: {100 * behind:.2f} points behind the undisturbed run's")
+    return good and behind <= WITHIN
+
+
+if __name__ == "__main__":
+    main()

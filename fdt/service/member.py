@@ -26,6 +26,7 @@ from fdt.service.transport import open_channel
 ENGINE_VARIABLE = "FDT_ENGINE"
 SIZE_VARIABLE = "FDT_SIZE"
 RANK_VARIABLES = ("FDT_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
+ANYWHERE = "0.0.0.0"
 STORE_LEFT_S = 1.0  # a killed process's locks outlive its sockets by a moment
 ENGINE_GONE = 70  # exit code: EX_SOFTWARE; nobody is left to read it
 
@@ -117,16 +118,22 @@ class Member:
         os._exit(ENGINE_GONE)
 
 
+def reach(addresses: str) -> str:
+    """Of another member's addresses, the one for this process. Where it listens on all, it is on the engine's host."""
+    engine = at_hand(os.environ[ENGINE_VARIABLE]).rpartition(":")[0]
+    return at_hand(addresses).replace(f"{ANYWHERE}:", f"{engine}:")
+
+
 def at_hand(addresses: str) -> str:
     """Of an engine's addresses, the one for this process: its Unix socket on its own host, the last elsewhere.
 
     The token goes there without TLS, so neither the socket nor its directory may be another user's.
     """
     known = addresses.split(",")
-    return next((a for a in known if _is_our_socket(Path(a.removeprefix("unix:")))), known[-1])
+    return next((a for a in known if is_our_socket(Path(a.removeprefix("unix:")))), known[-1])
 
 
-def _is_our_socket(path: Path) -> bool:
+def is_our_socket(path: Path) -> bool:
     return path.is_socket() and {path.stat().st_uid, path.parent.stat().st_uid} == {os.geteuid()}
 
 

@@ -1,5 +1,6 @@
 """gRPC servers and channels as this project wants them: loopback or a Unix socket, else TLS; bounded for strangers."""
 
+import contextlib
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,15 @@ def check_safe(address: str, identity: Identity | None) -> None:
 def listening_at(address: str) -> str:
     """Where a member listens that the others call at `address`: the host may know itself by another."""
     return f"0.0.0.0:{address.rpartition(':')[2]}" if tls.own() and not address.startswith("unix:") else address
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def open_channel(address: str, identity: Identity | None = None) -> grpc.Channel:

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from fdt.rpc import tensor_pb2 as fdt_dot_rpc_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fnfdt/rpc/parameter_server.proto\x12\x08nfdt.rpc\x1a\x14\x66\x64t/rpc/tensor.proto\"n\n\x05Hello\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05steps\x18\x03 \x01(\x12\x12\x11\n\tpush_file\x18\x04 \x01(\t\x12\x11\n\tpull_file\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\"\x14\n\x04Next\x12\x0c\n\x04pull\x18\x01 \x01(\x04\"\x84\x02\n\x04Push\x12\x0c\n\x04push\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x0e\n\x06\x61\x62sent\x18\x05 \x03(\r\x12\x0f\n\x07\x63hanged\x18\x06 \x03(\r\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12&\n\x04logs\x18\x08 \x03(\x0b\x32\x18.nfdt.rpc.Push.LogsEntry\x12!\n\x07metrics\x18\t \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x12\n\nnot_finite\x18\n \x01(\x08\x1a+\n\tLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x1a\n\tEndOfData\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\"\x98\x01\n\x08ToServer\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.nfdt.rpc.HelloH\x00\x12\x1e\n\x04next\x18\x02 \x01(\x0b\x32\x0e.nfdt.rpc.NextH\x00\x12\x1e\n\x04push\x18\x03 \x01(\x0b\x32\x0e.nfdt.rpc.PushH\x00\x12\"\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.nfdt.rpc.EndOfDataH\x00\x42\x06\n\x04kind\" \n\x07Welcome\x12\x15\n\rshared_memory\x18\x01 \x01(\x08\"i\n\x07Weights\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\r\n\x05\x61head\x18\x05 \x03(\x04\x12\x0c\n\x04pull\x18\x06 \x01(\x04\"\x1a\n\tEpochOver\x12\r\n\x05\x65poch\x18\x01 \x01(\r\"\n\n\x08Released\"\x08\n\x06Staged\"\xd5\x01\n\x08ToWorker\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.nfdt.rpc.WelcomeH\x00\x12$\n\x07weights\x18\x02 \x01(\x0b\x32\x11.nfdt.rpc.WeightsH\x00\x12)\n\nepoch_over\x18\x03 \x01(\x0b\x32\x13.nfdt.rpc.EpochOverH\x00\x12&\n\x08released\x18\x04 \x01(\x0b\x32\x12.nfdt.rpc.ReleasedH\x00\x12\"\n\x06staged\x18\x05 \x01(\x0b\x32\x10.nfdt.rpc.StagedH\x00\x42\x06\n\x04kind\"r\n\x06Logged\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x0c\n\x04push\x18\x03 \x01(\x04\x12\x0b\n\x03tau\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\r\n\x05\x65poch\x18\x07 \x01(\r\"0\n\rFollowRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r2\x7f\n\x0fParameterServer\x12\x35\n\x07Session\x12\x12.nfdt.rpc.ToServer\x1a\x12.nfdt.rpc.ToWorker(\x01\x30\x01\x12\x35\n\x06\x46ollow\x12\x17.nfdt.rpc.FollowRequest\x1a\x10.nfdt.rpc.Logged0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fnfdt/rpc/parameter_server.proto\x12\x08nfdt.rpc\x1a\x14\x66\x64t/rpc/tensor.proto\"}\n\x05Hello\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05steps\x18\x03 \x01(\x12\x12\x11\n\tpush_file\x18\x04 \x01(\t\x12\x11\n\tpull_file\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\r\x12\r\n\x05heard\x18\x07 \x01(\r\"\x14\n\x04Next\x12\x0c\n\x04pull\x18\x01 \x01(\x04\"\x84\x02\n\x04Push\x12\x0c\n\x04push\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x0e\n\x06\x61\x62sent\x18\x05 \x03(\r\x12\x0f\n\x07\x63hanged\x18\x06 \x03(\r\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12&\n\x04logs\x18\x08 \x03(\x0b\x32\x18.nfdt.rpc.Push.LogsEntry\x12!\n\x07metrics\x18\t \x01(\x0b\x32\x10.fdt.rpc.BlobRef\x12\x12\n\nnot_finite\x18\n \x01(\x08\x1a+\n\tLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x1a\n\tEndOfData\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\"\x98\x01\n\x08ToServer\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.nfdt.rpc.HelloH\x00\x12\x1e\n\x04next\x18\x02 \x01(\x0b\x32\x0e.nfdt.rpc.NextH\x00\x12\x1e\n\x04push\x18\x03 \x01(\x0b\x32\x0e.nfdt.rpc.PushH\x00\x12\"\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.nfdt.rpc.EndOfDataH\x00\x42\x06\n\x04kind\"4\n\x07Welcome\x12\x15\n\rshared_memory\x18\x01 \x01(\x08\x12\x12\n\ngeneration\x18\x02 \x01(\r\"i\n\x07Weights\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x04\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\r\n\x05\x61head\x18\x05 \x03(\x04\x12\x0c\n\x04pull\x18\x06 \x01(\x04\"\x1a\n\tEpochOver\x12\r\n\x05\x65poch\x18\x01 \x01(\r\"\n\n\x08Released\"\x08\n\x06Staged\"\xd5\x01\n\x08ToWorker\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.nfdt.rpc.WelcomeH\x00\x12$\n\x07weights\x18\x02 \x01(\x0b\x32\x11.nfdt.rpc.WeightsH\x00\x12)\n\nepoch_over\x18\x03 \x01(\x0b\x32\x13.nfdt.rpc.EpochOverH\x00\x12&\n\x08released\x18\x04 \x01(\x0b\x32\x12.nfdt.rpc.ReleasedH\x00\x12\"\n\x06staged\x18\x05 \x01(\x0b\x32\x10.nfdt.rpc.StagedH\x00\x42\x06\n\x04kind\"r\n\x06Logged\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x0c\n\x04push\x18\x03 \x01(\x04\x12\x0b\n\x03tau\x18\x04 \x01(\x04\x12\x0f\n\x07samples\x18\x05 \x01(\x04\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\r\n\x05\x65poch\x18\x07 \x01(\r\"B\n\rFollowRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\x04\x32\x7f\n\x0fParameterServer\x12\x35\n\x07Session\x12\x12.nfdt.rpc.ToServer\x1a\x12.nfdt.rpc.ToWorker(\x01\x30\x01\x12\x35\n\x06\x46ollow\x12\x17.nfdt.rpc.FollowRequest\x1a\x10.nfdt.rpc.Logged0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,33 +25,33 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PUSH_LOGSENTRY']._options = None
   _globals['_PUSH_LOGSENTRY']._serialized_options = b'8\001'
   _globals['_HELLO']._serialized_start=67
-  _globals['_HELLO']._serialized_end=177
-  _globals['_NEXT']._serialized_start=179
-  _globals['_NEXT']._serialized_end=199
-  _globals['_PUSH']._serialized_start=202
-  _globals['_PUSH']._serialized_end=462
-  _globals['_PUSH_LOGSENTRY']._serialized_start=419
-  _globals['_PUSH_LOGSENTRY']._serialized_end=462
-  _globals['_ENDOFDATA']._serialized_start=464
-  _globals['_ENDOFDATA']._serialized_end=490
-  _globals['_TOSERVER']._serialized_start=493
-  _globals['_TOSERVER']._serialized_end=645
-  _globals['_WELCOME']._serialized_start=647
-  _globals['_WELCOME']._serialized_end=679
-  _globals['_WEIGHTS']._serialized_start=681
-  _globals['_WEIGHTS']._serialized_end=786
-  _globals['_EPOCHOVER']._serialized_start=788
-  _globals['_EPOCHOVER']._serialized_end=814
-  _globals['_RELEASED']._serialized_start=816
-  _globals['_RELEASED']._serialized_end=826
-  _globals['_STAGED']._serialized_start=828
-  _globals['_STAGED']._serialized_end=836
-  _globals['_TOWORKER']._serialized_start=839
-  _globals['_TOWORKER']._serialized_end=1052
-  _globals['_LOGGED']._serialized_start=1054
-  _globals['_LOGGED']._serialized_end=1168
-  _globals['_FOLLOWREQUEST']._serialized_start=1170
-  _globals['_FOLLOWREQUEST']._serialized_end=1218
-  _globals['_PARAMETERSERVER']._serialized_start=1220
-  _globals['_PARAMETERSERVER']._serialized_end=1347
+  _globals['_HELLO']._serialized_end=192
+  _globals['_NEXT']._serialized_start=194
+  _globals['_NEXT']._serialized_end=214
+  _globals['_PUSH']._serialized_start=217
+  _globals['_PUSH']._serialized_end=477
+  _globals['_PUSH_LOGSENTRY']._serialized_start=434
+  _globals['_PUSH_LOGSENTRY']._serialized_end=477
+  _globals['_ENDOFDATA']._serialized_start=479
+  _globals['_ENDOFDATA']._serialized_end=505
+  _globals['_TOSERVER']._serialized_start=508
+  _globals['_TOSERVER']._serialized_end=660
+  _globals['_WELCOME']._serialized_start=662
+  _globals['_WELCOME']._serialized_end=714
+  _globals['_WEIGHTS']._serialized_start=716
+  _globals['_WEIGHTS']._serialized_end=821
+  _globals['_EPOCHOVER']._serialized_start=823
+  _globals['_EPOCHOVER']._serialized_end=849
+  _globals['_RELEASED']._serialized_start=851
+  _globals['_RELEASED']._serialized_end=861
+  _globals['_STAGED']._serialized_start=863
+  _globals['_STAGED']._serialized_end=871
+  _globals['_TOWORKER']._serialized_start=874
+  _globals['_TOWORKER']._serialized_end=1087
+  _globals['_LOGGED']._serialized_start=1089
+  _globals['_LOGGED']._serialized_end=1203
+  _globals['_FOLLOWREQUEST']._serialized_start=1205
+  _globals['_FOLLOWREQUEST']._serialized_end=1271
+  _globals['_PARAMETERSERVER']._serialized_start=1273
+  _globals['_PARAMETERSERVER']._serialized_end=1400
 # @@protoc_insertion_point(module_scope)

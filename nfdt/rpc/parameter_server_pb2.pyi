@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("job", "worker", "steps", "push_file", "pull_file", "incarnation")
+    __slots__ = ("job", "worker", "steps", "push_file", "pull_file", "incarnation", "heard")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     PUSH_FILE_FIELD_NUMBER: _ClassVar[int]
     PULL_FILE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     steps: int
     push_file: str
     pull_file: str
     incarnation: int
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., steps: _Optional[int] = ..., push_file: _Optional[str] = ..., pull_file: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    heard: int
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., steps: _Optional[int] = ..., push_file: _Optional[str] = ..., pull_file: _Optional[str] = ..., incarnation: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Next(_message.Message):
     __slots__ = ("pull",)
@@ -78,10 +80,12 @@ class ToServer(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., next: _Optional[_Union[Next, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., end: _Optional[_Union[EndOfData, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("shared_memory",)
+    __slots__ = ("shared_memory", "generation")
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     shared_memory: bool
-    def __init__(self, shared_memory: bool = ...) -> None: ...
+    generation: int
+    def __init__(self, shared_memory: bool = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Weights(_message.Message):
     __slots__ = ("epoch", "batches", "positions", "nbytes", "ahead", "pull")
@@ -146,9 +150,11 @@ class Logged(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., worker: _Optional[int] = ..., push: _Optional[int] = ..., tau: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("job", "generation")
+    __slots__ = ("job", "generation", "position")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...

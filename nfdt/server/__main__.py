@@ -1,5 +1,6 @@
 """A parameter server's process: `python -m nfdt.server`, started by the engine."""
 
+import json
 import os
 import sys
 import threading
@@ -9,14 +10,12 @@ from typing import Any
 from fdt.errors import UserError
 from fdt.job import JobSpec, Program, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
-from fdt.service.auth import credentials
-from fdt.service.member import Member
-from fdt.service.transport import listening_at, open_channel
+from fdt.service.member import Member, reach
 from fdt.warm import warm_up
-from nfdt.rpc import parameter_server_pb2 as pb
 
-ADDRESS_VARIABLE = "NFDT_SERVERS"  # comma-separated addresses of all shards, this one's own at its rank
+ADDRESS_VARIABLE = "NFDT_SERVERS"  # JSON: the addresses of all shards, this one's own at its rank
 WORKERS_VARIABLE = "NFDT_WORKERS"
+PLACES_VARIABLE = "NFDT_PLACES"  # how many workers there may be, those included that join
 
 
 class Server:
@@ -26,12 +25,12 @@ class Server:
         from nfdt.server.service import Service
 
         self._member = member
-        self._peers = os.environ[ADDRESS_VARIABLE].split(",")
-        self._workers = int(os.environ[WORKERS_VARIABLE])
+        self._peers: list[str] = json.loads(os.environ[ADDRESS_VARIABLE])
+        self._workers, self._places = int(os.environ[WORKERS_VARIABLE]), int(os.environ[PLACES_VARIABLE])
         self._built: tuple[str, Any] = ("", None)
         self._desk: Any = None
         self._job = ""
-        self._service = Service(member.blobs, member.token, listening_at(self._peers[member.rank]), self._failed)
+        self._service = Service(member.blobs, member.token, self._peers[member.rank], self._failed)
 
     def run(self) -> None:
         for command in self._member.commands():
@@ -68,12 +67,13 @@ class Server:
             self._desk.close()
         program = self._build(spec.program)
         job = ServedJob(spec, program, self._member.blobs, shard, shards, self._workers, setup.generation)
+        job.places = self._places
         self._desk = desk = (FollowingDesk if shard else Desk)(job, self._workers, self._send)
         if setup.snapshot.id:
             desk.restore(setup.snapshot)
         self._service.show(desk)
         if shard:
-            threading.Thread(target=self._follow, args=(desk, spec.id), daemon=True).start()
+            threading.Thread(target=self._follow, args=(desk,), daemon=True).start()
         elif job.options.checkpoint_s:
             threading.Thread(target=self._keep, args=(desk, job.options.checkpoint_s), daemon=True).start()
         self._send(Event(ready=Ready(address=self._service.address)))
@@ -93,20 +93,13 @@ class Server:
             self._built = (program.digest, build(program, self._member.blobs))
         return self._built[1]
 
-    def _follow(self, desk: Any, job: str) -> None:
-        from nfdt.transport.client import Interrupted, interrupted
+    def _follow(self, desk: Any) -> None:
+        from nfdt.server.follower import follow
 
         try:
-            channel = open_channel(self._peers[0])
-            call = channel.unary_stream("/nfdt.rpc.ParameterServer/Follow", response_deserializer=pb.Logged.FromString)
-            request = pb.FollowRequest(job=job, generation=desk.job.generation).SerializeToString()
-            with interrupted():
-                desk.replay(call(request, metadata=credentials(self._member.token), wait_for_ready=True))
+            follow(desk, reach(self._peers[0]), self._member.token)
         except Exception as error:
-            if isinstance(error, Interrupted):
-                print(f"shard 0 is gone: {error}", file=sys.stderr, flush=True)  # the engine knows why
-            else:
-                self._failed(error, traceback.format_exc())
+            self._failed(error, traceback.format_exc())
 
     def _send(self, event: Event) -> None:
         event.job = self._job

@@ -21,6 +21,7 @@ from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient
 from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Pushed, Release, Send, StepDone
 from nfdt.server.job import ServedJob
+from nfdt.server.log import Log, Reader
 from nfdt.server.policy import Policy
 from nfdt.server.reports import epoch_end, to_proto
 from nfdt.server.snapshot import Decided, restore, save
@@ -33,9 +34,6 @@ class Inbox(Protocol):
     """Where a worker's replies are put: a queue, or what wakes a simulated worker."""
 
     def put(self, item: Reply) -> None: ...
-
-
-Log = queue.SimpleQueue[pb.Logged | None]
 
 
 @dataclass(frozen=True)
@@ -66,19 +64,22 @@ class Desk:
         self.closed = threading.Event()
         self._lock = threading.Lock()
         self._replies: dict[int, Inbox] = {}
-        self._followers: list[Log] = []
-        self._log: list[pb.Logged] = []  # from the start of the job, for followers that come late
+        self._log = Log()
 
     # -- sessions --------------------------------------------------------------------------------------------
 
-    def open(self, worker: int, steps: int | None, incarnation: int = 0) -> Replies:
-        """A worker's session begins, or begins anew; its queue is what it then says its words with."""
+    def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
+        """A worker's session begins, or begins anew; its queue is what it then says its words with.
+
+        `heard`: of how many epochs' end it knows.
+        """
         replies: Replies = queue.SimpleQueue()
         with self._lock:
             if self.closed.is_set() or not self._admit(worker // self._lanes, incarnation):
                 replies.put(None)
                 return replies
             before = self._replies.get(worker)
+            self.policy.reconnect(worker, heard)
             self._connect(worker, steps, replies)
         if before is not None:
             before.put(None)
@@ -113,14 +114,14 @@ class Desk:
                 self._incarnations[rank] = incarnation + 1
                 self._leave(rank)
 
-    def follow(self) -> Log:
-        """Everything that was and will be logged; None ends it."""
+    def follow(self, position: int = 0) -> Reader:
+        """What was and will be logged behind the first `position` entries; None ends it."""
         with self._lock:
-            log: Log = queue.SimpleQueue()
-            for entry in self._log:
-                log.put(entry)
-            self._followers.append(log)
-            return log
+            return self._log.open(position)
+
+    def unfollow(self, reader: Reader) -> None:
+        with self._lock:
+            self._log.close(reader)
 
     # -- the engine's commands -------------------------------------------------------------------------------
 
@@ -150,8 +151,7 @@ class Desk:
     def finish(self) -> None:
         self._do(self.policy.finish)
         with self._lock:
-            for log in self._followers:
-                log.put(None)
+            self._log.end()
 
     # -- who is there ----------------------------------------------------------------------------------------
 
@@ -215,8 +215,7 @@ class Desk:
             self.closed.set()
             for replies in self._replies.values():
                 replies.put(None)
-            for log in self._followers:
-                log.put(None)
+            self._log.end()
 
     # -- carrying out ----------------------------------------------------------------------------------------
 
@@ -283,8 +282,5 @@ class Desk:
         return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
 
     def _write(self, entry: pb.Logged) -> None:
-        if self.job.shards == 1:
-            return
-        self._log.append(entry)
-        for log in self._followers:
-            log.put(entry)
+        if self.job.shards > 1:
+            self._log.write(entry)

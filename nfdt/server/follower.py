@@ -5,12 +5,15 @@ does not come.
 """
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterable
 
 from fdt.job import State
 from fdt.rpc.session_pb2 import EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.service.auth import credentials
+from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.core import Core, Gradient
 from nfdt.server.desk import Replies
@@ -18,6 +21,9 @@ from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
 from nfdt.server.reports import epoch_end
 from nfdt.server.snapshot import restore, save
+from nfdt.transport.client import RETRY_S, Interrupted, interrupted
+
+FOLLOW = "/nfdt.rpc.ParameterServer/Follow"
 
 
 class FollowingDesk:
@@ -33,16 +39,22 @@ class FollowingDesk:
         self._epochs: queue.SimpleQueue[State] = queue.SimpleQueue()
         self._resumed: EpochEnd | None = None
         self._replaying = threading.Lock()
-        self._closed = False
+        self._incarnations: dict[int, int] = {}  # by rank, the latest that has opened a session
+        self.position = 0  # entries of shard 0's log that were replayed
+        self.closed = threading.Event()
 
     # -- sessions --------------------------------------------------------------------------------------------
 
-    def open(self, worker: int, steps: int | None, incarnation: int = 0) -> Replies:
+    def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
+        """As Desk.open. The session of a worker that is gone may come behind its replacement's, and ends at once."""
         replies: Replies = queue.SimpleQueue()
+        rank = worker // self.job.lanes
         with self._lock:
-            before, self._replies[worker] = self._replies.get(worker), replies
-            if self._closed:
+            if self.closed.is_set() or incarnation < self._incarnations.get(rank, 0):
                 replies.put(None)
+                return replies
+            self._incarnations[rank] = incarnation
+            before, self._replies[worker] = self._replies.get(worker), replies
         if before is not None:
             before.put(None)
         return replies
@@ -91,17 +103,18 @@ class FollowingDesk:
     def close(self) -> None:
         """As Desk.close."""
         with self._replaying, self._lock:
-            self._closed = True
+            self.closed.set()
             for replies in self._replies.values():
                 replies.put(None)
 
     def replay(self, log: Iterable[pb.Logged]) -> None:
         for entry in log:
             with self._replaying:
-                if self._closed:
+                if self.closed.is_set():
                     return
                 getattr(self, f"_{entry.kind}")(entry)
                 self.core.take_log()
+                self.position += 1
 
     def _load(self, entry: pb.Logged) -> None:
         self.job.load(self._epochs.get())
@@ -139,3 +152,19 @@ class FollowingDesk:
 
     def _flush(self, entry: pb.Logged) -> None:
         self.core.flush()
+
+
+def follow(desk: FollowingDesk, address: str, token: str) -> None:
+    """Replay the log of shard 0, at `address`, to its end; where the stream breaks, go on from there by another."""
+    job, generation = desk.job.spec.id, desk.job.generation
+    with open_channel(address) as channel:
+        call = channel.unary_stream(FOLLOW, response_deserializer=pb.Logged.FromString)
+        while not desk.closed.is_set():
+            request = pb.FollowRequest(job=job, generation=generation, position=desk.position).SerializeToString()
+            try:
+                with interrupted():
+                    desk.replay(call(request, metadata=credentials(token), wait_for_ready=True))
+                return
+            except Interrupted as error:
+                print(f"shard 0's log broke off: {error}", file=sys.stderr, flush=True)
+                desk.closed.wait(RETRY_S)

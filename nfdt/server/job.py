@@ -57,6 +57,7 @@ class ServedJob:
     workers: int
     generation: int = 0  # how often the servers were restored in this job
     loads: int = 1
+    places: int = 0  # how many workers there may be, those included that join; 0: `workers`
     options: Options = field(init=False)
 
     def __post_init__(self) -> None:

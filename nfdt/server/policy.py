@@ -31,6 +31,7 @@ class Policy:
         self.absent: set[int] = set()  # workers that are to come: nothing is dealt to them, nobody waits for them
         self._asking: dict[int, None] = {}  # an ordered set: first come, first served
         self._missed: dict[int, int] = {}  # by worker: the epoch that ended while it was away
+        self._told: dict[int, int] = {}  # by worker: the epoch of whose end it was told, until it speaks again
         self._computing: set[int] = set()
         self._per_push = core.rule.local_steps or 1  # batches
         self._held: list[Pushed] = []  # lock step: waiting for the client
@@ -55,8 +56,10 @@ class Policy:
             return []
         self.absent.discard(worker)
         self._computing.discard(worker)
+        self._told.pop(worker, None)
         if worker in self._missed and not self.finished:
-            return [EpochOver(worker, self._missed.pop(worker))]
+            self._told[worker] = self._missed.pop(worker)
+            return [EpochOver(worker, self._told[worker])]
         self._asking[worker] = None
         return self._settle()
 
@@ -64,6 +67,8 @@ class Policy:
         """A gradient, and the wish for the next weights. Of a worker that has left: nothing."""
         if pushed.worker not in self.core.slots:
             return []
+        if pushed.worker in self._missed:  # a retry: the epoch ended with it
+            return self.ask(pushed.worker)
         if self._gate_open:
             self._take(pushed)
         else:
@@ -104,6 +109,7 @@ class Policy:
             self._asking.pop(worker, None)
             self._computing.discard(worker)
             self._missed.pop(worker, None)
+            self._told.pop(worker, None)
             self._held = [pushed for pushed in self._held if pushed.worker != worker]
             self.core.leave(worker)
             if self.epoch:
@@ -114,6 +120,18 @@ class Policy:
         """`worker` begins, perhaps in the place of one that left. It has said nothing yet."""
         self.core.join(worker)
         return self._settle()
+
+    def reconnect(self, worker: int, heard: int) -> None:
+        """Its session broke and begins anew: what it asked for is forgotten till it asks again, and others wait for it.
+
+        `heard`: of how many epochs' end it knows; it is told again of one behind these.
+        """
+        if worker in self._asking:
+            del self._asking[worker]
+            self._computing.add(worker)
+        told = self._told.pop(worker, -1)
+        if told >= heard:
+            self._missed[worker] = told
 
     def saved(self) -> tuple[Epoch | None, dict[int, int]]:
         """The epoch, and who is yet to be told that one has ended; when none runs, everybody."""
@@ -228,6 +246,7 @@ class Policy:
         self.core.flush()
         self.ended = epoch.number
         self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
+        self._told.update(dict.fromkeys(self._asking, epoch.number))
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
         there = tuple(self._present())
         applied = epoch.ledger.done - epoch.skipped

@@ -5,6 +5,7 @@ Messages are raw bytes here: protobuf for words, plain tensors behind the word t
 
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
 from fdt.service import tls
-from fdt.service.transport import bind, new_server
+from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.applier import Arrived, Sent
 from nfdt.server.core import Gradient
@@ -30,27 +31,30 @@ SETUP_S = 600.0  # how long a session may wait for its job to be built
 class AnyDesk(Protocol):
     job: ServedJob
 
-    def open(self, worker: int, steps: int | None, incarnation: int = 0) -> Replies: ...
+    def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies: ...
     def ask(self, worker: int, session: Replies | None = None) -> None: ...
     def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool: ...
     def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None: ...
 
 
 class Service:
-    """Serves the desk of the current job. `failed`: told of what goes wrong in a session."""
+    """Serves the desk of the current job. `address`: one or several. `failed`: told of what goes wrong in a session."""
 
     def __init__(self, blobs: Any, token: str, address: str, failed: Callable[[Exception, str], None]) -> None:
         self._blobs, self._failed = blobs, failed
         self._desk: Any = None
+        self._over: deque[str] = deque(maxlen=64)  # jobs
         self._changed = threading.Condition()
         self._server = new_server(token, tls.own())
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self.address = bind(self._server, address)
+        self.address = ",".join(bind(self._server, listening_at(one)) for one in address.split(","))
         self._server.start()
 
     def show(self, desk: Any) -> None:
         """Open for the sessions of `desk`'s job."""
         with self._changed:
+            if self._desk is not None and self._desk.job.spec.id != desk.job.spec.id:
+                self._over.append(self._desk.job.spec.id)
             self._desk = desk
             self._changed.notify_all()
 
@@ -69,17 +73,23 @@ class Service:
             return self._desk is not None and self._desk.job.spec.id == job and self._desk.job.generation >= generation
 
         with self._changed:
-            ready = self._changed.wait_for(is_there, SETUP_S)
-        if not ready:
+            ready = self._changed.wait_for(lambda: job in self._over or is_there(), SETUP_S)
+        if not ready or job in self._over:
             raise RuntimeError(f"a session must name this server's job. Received: {job}")
         return self._desk
 
     def _follow(self, request: bytes, context: Any) -> Iterator[bytes]:
         wanted = pb.FollowRequest.FromString(request)
-        log = self._desk_of(wanted.job, wanted.generation).follow()
-        if context.add_callback(lambda: log.put(None)):  # a thread that waits for ever would hold up the process's end
-            for entry in iter(log.get, None):
-                yield entry.SerializeToString()
+        desk = self._desk_of(wanted.job, wanted.generation)
+        if desk.job.generation != wanted.generation:
+            return  # the follower that asks is to go back, as this shard has
+        log = desk.follow(wanted.position)
+        try:
+            if context.add_callback(lambda: log.put(None)):  # a thread that waits for ever would hold up the end
+                for entry in iter(log.get, None):
+                    yield entry.SerializeToString()
+        finally:
+            desk.unfollow(log)
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         session = self._opened(requests, context)
@@ -107,7 +117,7 @@ class Session:
     """One worker's stream. Each of its messages has one answer."""
 
     def __init__(self, desk: AnyDesk, hello: pb.Hello, directory: Path | None) -> None:
-        lanes = desk.job.workers * desk.job.lanes
+        lanes = (desk.job.places or desk.job.workers) * desk.job.lanes
         if hello.worker >= lanes:
             raise ValueError(f"a worker's number must be below {lanes}. Received: {hello.worker}")
         self._desk, self._worker = desk, hello.worker
@@ -116,7 +126,8 @@ class Session:
         push, pull = (_file(directory, name) if self.shared else None for name in (hello.push_file, hello.pull_file))
         self._incoming = Buffer(self._layout.push, push)
         self._outgoing = Buffer(self._layout.pull, pull) if self.shared else None
-        self._replies = desk.open(hello.worker, None if hello.steps < 0 else hello.steps, hello.incarnation)
+        steps = None if hello.steps < 0 else hello.steps
+        self._replies = desk.open(hello.worker, steps, hello.incarnation, hello.heard)
         self._loads = 0
 
     def end(self) -> None:
@@ -124,7 +135,7 @@ class Session:
         self._replies.put(None)
 
     def run(self, requests: Iterator[bytes]) -> Iterator[bytes]:
-        yield pb.ToWorker(welcome=pb.Welcome(shared_memory=self.shared)).SerializeToString()
+        yield pb.ToWorker(welcome=self._welcome()).SerializeToString()
         for raw in requests:
             message = pb.ToServer.FromString(raw)
             if not self._hear(message, requests):
@@ -136,6 +147,9 @@ class Session:
             if reply is None:
                 return
             yield from self._answer(reply)
+
+    def _welcome(self) -> pb.Welcome:
+        return pb.Welcome(shared_memory=self.shared, generation=self._desk.job.generation)
 
     def _hear(self, message: pb.ToServer, requests: Iterator[bytes]) -> bool:
         """True when the answer comes by the queue."""

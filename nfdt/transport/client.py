@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from fdt.errors import UserError
 from fdt.service.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
@@ -61,9 +63,14 @@ class Link:
 
     def __init__(self, address: str, token: str, hello: pb.Hello, layout: Layout, directory: Path | None) -> None:
         self._channel = open_channel(address)
-        self._token, self._hello, self._layout, self._directory = token, hello, layout, directory
+        self._token, self._layout, self._directory = token, layout, directory
+        self._hello = pb.Hello()
+        self._hello.CopyFrom(hello)
         self.bytes_sent = self.bytes_received = 0
         self._call: Any = None
+        self._outgoing: Buffer | None = None
+        self._incoming: Buffer
+        self._generation = 0
 
     def say(self, message: pb.ToServer, push: Outgoing | None = None) -> pb.ToWorker:
         """Send one message and return its answer; weights are then in `pulled`."""
@@ -74,6 +81,8 @@ class Link:
             answer = pb.ToWorker.FromString(next(self._call))
             if answer.HasField("weights"):
                 self._receive(answer.weights)
+            elif answer.HasField("epoch_over"):
+                self._hello.heard = answer.epoch_over.epoch + 1
             return answer
 
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
@@ -81,33 +90,51 @@ class Link:
         return [self._incoming.tensors[position] for position in positions]
 
     def close(self) -> None:
-        if self._call is not None:
-            self._outbox.put(None)
-            self._call.cancel()
+        self._hang_up()
         self._channel.close()
 
     def open(self) -> None:
+        self._hang_up()
         with interrupted():
             self._open()
 
+    def _hang_up(self) -> None:
+        if self._call is not None:
+            self._outbox.put(None)
+            self._call.cancel()
+
     def _open(self) -> None:
-        files = [self._directory / secrets.token_hex(8) for _ in range(2)] if self._directory else [None, None]
-        self._outgoing = Buffer(self._layout.push, files[0], create=True) if files[0] else None
-        self._incoming = Buffer(self._layout.pull, files[1], create=True)
+        files = self._make_buffers()
         hello = pb.Hello()
         hello.CopyFrom(self._hello)
-        if files[0] and files[1]:
-            hello.push_file, hello.pull_file = files[0].name, files[1].name
+        if files:
+            hello.push_file, hello.pull_file = (file.name for file in files)
         self._outbox: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         call = self._channel.stream_stream(SESSION)
         self._call = call(self._requests(self._outbox), metadata=credentials(self._token), wait_for_ready=True)
         self._outbox.put([pb.ToServer(hello=hello).SerializeToString()])
         welcome = pb.ToWorker.FromString(next(self._call)).welcome
         for file in files:  # both sides have it mapped, or nobody will
-            if file:
-                file.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         if not welcome.shared_memory:
             self._outgoing = None
+        if welcome.generation != self._generation:  # servers that went back may tell of an epoch's end twice
+            self._generation, self._hello.heard = welcome.generation, 0
+
+    def _make_buffers(self) -> list[Path]:
+        """Shared with the server, in these files; where there is no room for them tensors go by the stream."""
+        files = [self._directory / secrets.token_hex(8) for _ in range(2)] if self._directory else []
+        try:
+            if files:
+                self._outgoing = Buffer(self._layout.push, files[0], create=True)
+                self._incoming = Buffer(self._layout.pull, files[1], create=True)
+                return files
+        except UserError as error:
+            print(f"tensors go by streams, not by shared memory: {error}", file=sys.stderr, flush=True)
+            files[0].unlink(missing_ok=True)
+            self._directory = None
+        self._outgoing, self._incoming = None, Buffer(self._layout.pull)
+        return []
 
     @staticmethod
     def _requests(outbox: "queue.SimpleQueue[Iterable[bytes] | None]") -> Iterator[bytes]:

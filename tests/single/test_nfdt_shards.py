@@ -1,6 +1,7 @@
 """Sessions, servers and shards in one process: real gRPC, a model per shard, one worker whose order is fixed."""
 
-import contextlib
+import dataclasses
+import errno
 import threading
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.capture.program import capture_program
+from fdt import tensors
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.job import ArrayData, FitArguments, JobSpec, State
@@ -17,14 +19,15 @@ from fdt.keras import named
 from fdt.service.auth import new_token
 from fdt.service.transport import open_channel
 from fdt.trainable import Trainable, build
+from nfdt.recovery import Recovery
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.desk import Desk
-from nfdt.server.follower import FollowingDesk
+from nfdt.server.follower import FollowingDesk, follow
 from nfdt.server.job import ServedJob, layout_of
 from nfdt.server.service import Service
 from nfdt.server.shards import merge, own, owners, slot_owners
 from nfdt.step import ownerships
-from nfdt.transport.client import Courier, Link, Outgoing
+from nfdt.transport.client import Courier, Interrupted, Link, Outgoing
 
 pytestmark = pytest.mark.timeout(120)
 SPEC = (tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.float32), None)
@@ -44,6 +47,7 @@ class Cluster:
 
     def __init__(self, directory, model, shards=1, workers=1, steps=8, **options):
         self.blobs, self.token, self.events = LocalBlobs(directory), new_token(), []
+        self.breaks = 0  # of a follower's stream of the log, to come
         self.trainable = Trainable(named("keras"), model)
         program = capture_program(self.trainable.flavor, model, self.blobs)
         state = State(
@@ -63,16 +67,10 @@ class Cluster:
         desk = (FollowingDesk if shard else Desk)(job, workers, self._hear)
         self.services[shard].show(desk)
         if shard:
-            threading.Thread(target=self._follow, args=(desk,), daemon=True).start()
+            replay = desk.replay
+            desk.replay = lambda log: replay(self._until_broken(log))
+            threading.Thread(target=follow, args=(desk, self.addresses[0], self.token), daemon=True).start()
         return desk
-
-    def _follow(self, desk):
-        call = open_channel(self.addresses[0]).unary_stream(
-            "/nfdt.rpc.ParameterServer/Follow", response_deserializer=pb.Logged.FromString
-        )
-        metadata = (("authorization", f"Bearer {self.token}"),)
-        with contextlib.suppress(Exception):  # the channel ends with the test
-            desk.replay(call(pb.FollowRequest(job="j").SerializeToString(), metadata=metadata))
 
     def _failed(self, error, detail):
         raise AssertionError(detail)
@@ -82,8 +80,15 @@ class Cluster:
             self.events.append(event)
             self.said.notify_all()
 
-    def courier(self, worker=0):
-        hello = pb.Hello(job="j", worker=worker, steps=self.steps)
+    def _until_broken(self, log):
+        for entry in log:
+            if self.breaks:
+                self.breaks -= 1
+                raise Interrupted("on purpose: this entry is lost on the way")
+            yield entry
+
+    def courier(self, worker=0, incarnation=0):
+        hello = pb.Hello(job="j", worker=worker, steps=self.steps, incarnation=incarnation)
         directory = None if self.channel == "grpc" else self.blobs.directory
         links = [
             Link(address, self.token, hello, layout_of(owned.part), directory)
@@ -104,6 +109,8 @@ class Cluster:
         return [group[0] if len(ends) == 1 else merge(group) for group in groups]
 
     def close(self):
+        for desk in self.desks:
+            desk.close()
         for service in self.services:
             service.close()
 
@@ -233,6 +240,109 @@ def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
     courier.close()
 
 
+def repeats(cluster, steps):
+    """One worker, two shards, and an epoch of so many steps that has begun."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1, momentum=0.9)), 2, steps=steps, rule="dc_asgd(lam=0.5)")
+    courier = made.courier()
+    made.start(0)
+    return made, courier
+
+
+def trained(made, courier, steps, disturb):
+    """`disturb(number)` is called before each push, and before the last word."""
+    answer = courier.ask()
+    for number in range(steps):
+        assert list(answer.weights.batches) == [number]
+        disturb(number)
+        answer = courier.push(pb.Push(batches=[number], samples=1), parts(made, number))
+    assert answer.HasField("epoch_over")
+    result = made.snapshot()
+    courier.close()
+    return result
+
+
+def test_links_that_break_anywhere_change_nothing(cluster):
+    """Any shard's, in the midst of any exchange, and shard 0's log too: each gradient is applied once, on both."""
+    undisturbed = trained(*repeats(cluster, 9), 9, lambda number: None)
+    made, courier = repeats(cluster, 9)
+
+    def disturb(number):
+        link = courier.links[number % 2]
+        if number % 3 == 0:
+            link._call.cancel()
+        elif number % 3 == 1:
+            say = link.say
+            link.say = lambda *words: (setattr(link, "say", say), say(*words), link._call.cancel(), say(*words))[-1]
+        else:
+            made.breaks += 1
+
+    for left, right in zip(undisturbed, trained(made, courier, 9, disturb), strict=True):
+        for one, other in zip(left, right, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_epochs_end_that_was_not_heard_is_told_again(cluster):
+    made, courier = repeats(cluster, 1)
+    courier.ask()
+    link = courier.links[0]
+    say = link._call.__class__.__next__
+    told = []
+
+    class Deaf:
+        """Loses the epoch's end on the way, and the stream with it."""
+
+        def __init__(self, call):
+            self._call = call
+
+        def __next__(self):
+            answer = say(self._call)
+            if pb.ToWorker.FromString(answer).HasField("epoch_over"):
+                told.append(answer)
+                raise StopIteration
+            return answer
+
+        def cancel(self):
+            self._call.cancel()
+
+    link._call = Deaf(link._call)
+    assert courier.push(pb.Push(batches=[0], samples=1), parts(made, 0)).HasField("epoch_over")
+    assert told and made.desks[0].policy.core.version == 1
+    link._call.cancel()  # one that was heard is not told again
+    asked = threading.Thread(target=courier.ask, daemon=True)
+    asked.start()
+    asked.join(1.0)
+    assert asked.is_alive(), "it waits for the next epoch"
+    for desk in made.desks:
+        desk.finish()
+    asked.join()
+    courier.close()
+
+
+def test_the_session_of_a_worker_that_is_gone_may_open_late(cluster):
+    """At a shard that follows, behind that of its replacement: it takes nothing from that."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), 2, rule="asgd")
+    made.start(0)
+    follower = made.desks[1]
+    made.desks[0].lose(0, 0)
+    courier = made.courier(incarnation=1)
+    assert follower.open(0, 8, 0).get(timeout=10) is None, "refused"
+    open_, opened = follower.open, []
+    follower.open = lambda *words: opened.append(words) or open_(*words)
+    answer = courier.ask()
+    for number in range(3):
+        answer = courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, number))
+    assert not opened, "the replacement's own session lasts"
+    courier.close()
+
+
+def test_a_job_that_is_over_is_not_waited_for(cluster):
+    made = cluster(make_model(keras.optimizers.SGD(0.1)))
+    made.spec = dataclasses.replace(made.spec, id="next")
+    made._desk(0, 1, 1)
+    with pytest.raises(grpc.RpcError, match="must name this server's job. Received: j"):
+        made.courier()
+
+
 def test_a_call_without_the_token_is_refused(cluster):
     import grpc
 
@@ -325,6 +435,53 @@ def test_a_checkpoint_restores_all_that_decides(cluster, rule):
     for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
         np.testing.assert_allclose(now, was, rtol=1e-6)
     assert made.desks[0].policy.epoch.ledger.done == 2
+    courier.close()
+
+
+def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
+    """A server that dies while it writes has told nobody: what counts is the one before."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), restarts="1")
+    made.start(0)
+    courier = made.courier()
+    answer = courier.ask()
+    made.desks[0].checkpoint()
+    before = [array.copy() for array in made.desks[0].job.trainable.model_arrays()]
+    courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 1))
+    pack = tensors.pack_into
+
+    def cut_short(arrays, out):
+        pack(arrays[: len(arrays) // 2], out)
+        raise SystemExit("killed")
+
+    monkeypatch.setattr(tensors, "pack_into", cut_short)
+    with pytest.raises(SystemExit):
+        made.desks[0].checkpoint()
+    monkeypatch.undo()
+    recovery = Recovery(1)
+    for event in made.events:
+        recovery.keep(0, event.checkpoint)
+    (setup,), _ = recovery.restore(made.spec.to_proto())
+    made.desks = [made._desk(0, 1, 1)]
+    made.desks[0].restore(setup.snapshot)
+    for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
+        np.testing.assert_array_equal(was, now)
+    assert made.desks[0].policy.epoch.ledger.done == 0
+    courier.close()
+
+
+def test_a_worker_that_finds_no_room_goes_on_by_streams(cluster, monkeypatch, capsys):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), 2)
+
+    def full(file, offset, nbytes):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("nfdt.transport.buffers.os.posix_fallocate", full)
+    made.start(0)
+    courier = made.courier()
+    answer = courier.ask()
+    assert courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0)).weights.nbytes
+    assert "tensors go by streams, not by shared memory" in capsys.readouterr().err
+    assert not [file for file in made.blobs.directory.iterdir() if len(file.name) == 16 and not file.stat().st_size]
     courier.close()
 
 

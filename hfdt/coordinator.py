@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Ready, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.service.crew import Outcome, blobs_in, share_of
+from fdt.service.outcome import Outcome, blobs_in, share_of
 from hfdt.recovery import Recovery
 from hfdt.stalls import Late, Stalls
 

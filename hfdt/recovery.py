@@ -11,7 +11,7 @@ from fdt.blobs import LocalBlobs
 from fdt.job import BatchHooks
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Commit
-from fdt.service.crew import blobs_in
+from fdt.service.outcome import blobs_in
 
 
 class Recovery:

@@ -37,6 +37,7 @@ from fdt.errors import UsageError
 from fdt.quiet import quiet_import
 from nfdt.choices import ALGORITHM, algorithm_options, checked_rule
 from nfdt.control.command import control_command
+from nfdt.joining.command import announce, invitation, join_at_option, join_command
 from nfdt.options import CHECKPOINT_S
 from nfdt.simulation.command import simulate_command
 
@@ -57,6 +58,7 @@ _FLAGS = {
     "workers": "-np",
     "server": "--server",
     "ps": "--ps",
+    "join_at": "--join-at",
     "restarts": "--restarts",
     "min_np": "--min-np",
     **HOST_FLAGS,
@@ -151,19 +153,18 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
     """NFDT's engine, once the directory of its logs is known."""
     hosts, servers = chosen_hosts(given), given["ps"] or 1
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
-    apart = bool(given.get("restarts"))  # no server in a worker's process
+    apart = bool(given.get("restarts") or given.get("min_np"))  # members that can be lost one by one
     check_min_np(given, workers)
-    if hosts and (given.get("restarts") or given.get("min_np")):
-        raise UsageError(
-            "on several hosts the loss of a worker ends all of its mpirun: --restarts and --min-np are for one host. "
-            f"Received: {len(hosts)} hosts"
-        )
+    invited = None if given.get("server") else invitation(given)
 
     def make(logs: Path) -> "NfdtEngine":
         from nfdt.engine import NfdtEngine
 
         placement = placement_on(hosts, workers, servers)
-        return NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement)
+        engine = NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement, invitation=invited)
+        if not given.get("quiet"):
+            announce(engine.reception)
+        return engine
 
     return make
 
@@ -181,6 +182,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @checkpoint_option
 @on_nan_option
 @resume_options
+@join_at_option
 @report_options
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
@@ -197,10 +199,12 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):
         raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
+    if given["server"] and given["join_at"]:
+        raise UsageError("--join-at is for `nfdt serve`, whose workers --server uses. Received: --server too")
     given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
     request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
 
-    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "emulate", "run_dir")
+    of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit):
         if given["rule"]:
             checked(given["rule"])
@@ -243,12 +247,14 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @listen_options
 @hosts_options
 @server_count_option
+@join_at_option
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' and servers' logs.")
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers and parameter servers that train for one `nfdt run --server` after another, until Ctrl-C."""
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
 
 
+main.add_command(join_command)
 main.add_command(simulate_command)
 main.add_command(control_command)
 main.add_command(certs_command)

@@ -5,7 +5,6 @@ has given its snapshot and every worker its counts and metric states, which add 
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
 
 from fdt.blobs import Blobs
 from fdt.rpc.job_pb2 import State
@@ -17,27 +16,22 @@ from fdt.rpc.session_pb2 import (
     Fault,
     Finished,
     Leave,
+    Membership,
+    Note,
     Ready,
     Setup,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.service.crew import Outcome, blobs_in, share_of
+from fdt.service.outcome import Outcome, blobs_in
+from nfdt.ends import Ends
 from nfdt.feeding import Feeding
-from nfdt.metrics import add_up
 from nfdt.options import Options
 from nfdt.recovery import Recovery
 from nfdt.roster import Roster, Verdict
 
 WORKER, SERVER = "worker", "server"
-LAST = 2**31  # an incarnation behind all
-
-
-@dataclass
-class _Epoch:
-    """What has been said of one epoch's end."""
-
-    servers: dict[int, EpochEnd] = field(default_factory=dict)
-    workers: dict[int, EpochEnd] = field(default_factory=dict)
+WAITS = "this fit's batches are drawn by the script"
+HOW = {"left": "has left", "lost": "was lost", "failed": "has failed"}
 
 
 class ServersCoordinator:
@@ -59,7 +53,7 @@ class ServersCoordinator:
         self._finishing = False
         self._ready: dict[tuple[str, int], Ready] = {}
         self._finished: set[tuple[str, int]] = set()
-        self._epochs: dict[int, _Epoch] = {}
+        self._epochs: dict[int, Ends] = {}
         self._wanted_epoch = -1  # the client asked for it; ends of later ones are kept back
         self._given_epoch = -1  # the last whose end the client has
         self._epoch = Command()  # the client's last
@@ -110,7 +104,7 @@ class ServersCoordinator:
     def _client_finish(self, command: Command) -> Outcome:
         self._finishing = True
         to_servers = [] if self._hosted else [(SERVER, None, command)]
-        return Outcome(commands=[*to_servers, (WORKER, None, command)])
+        return Outcome(commands=[*to_servers, *((WORKER, rank, command) for rank in self._roster.incarnations)])
 
     def _client_feed(self, command: Command) -> Outcome:
         self._feeding.fed(command.feed)
@@ -161,29 +155,59 @@ class ServersCoordinator:
             setup = Setup(incarnation=incarnation + 1)
             setup.MergeFrom(self._setup)
             outcome.commands.append((WORKER, rank, Command(job=self._job, setup=setup)))
-        for then in (self._ready_if_all_are, self._end_if_complete, self._done_if_all_have_finished):
-            outcome = outcome.followed_by(then())
-        return outcome
+        return self._without(outcome)
 
     def _restore(self, shard: int, failure: Failed) -> Outcome:
         """All servers go back to the last snapshot; batches after it are dealt again."""
         if self._finishing or not self._recovery.reaches(self._wanted_epoch) or not self._roster.spend():
             return self.fail(failure)
         setups, spent = self._recovery.restore(self._setup.job)
-        ends = self._epochs.pop(self._wanted_epoch, _Epoch())
-        spent += [ref for end in (*ends.servers.values(), *ends.workers.values()) for ref in blobs_in(end)]
+        spent += self._epochs.pop(self._wanted_epoch, Ends()).blobs()
         follows = f"all servers go back to their last checkpoint, replacement {self._roster.used} of "
         text = f"{failure.message}; {follows}{self._roster.restarts} starts"
         fault = Fault(message=text, member=f"{SERVER} {shard}", action="restored")
         outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
         for number, setup in enumerate(setups):
             outcome.commands.append((SERVER, number, Command(job=self._job, setup=setup)))
-        outcome.commands += [(SERVER, None, self._leave(rank)) for rank in self._roster.gone]
+        outcome.commands += [(SERVER, None, self._leave(*gone)) for gone in self._roster.gone.items()]
         if self._wanted_epoch >= 0 and not self._recovery.holds(self._wanted_epoch):
             outcome.commands.append((SERVER, None, self._epoch))
         return outcome
 
-    def _leave(self, rank: int, incarnation: int = LAST) -> Command:
+    def joined(self, rank: int, host: str) -> Outcome:
+        """A worker has come by itself: it gets the job as a replacement would. Twice is once."""
+        if not self._job or self._finishing or self.done or rank in self._roster.incarnations:
+            return Outcome()
+        name = f"{WORKER} {rank} has joined from {host}"
+        if self._hosted or self._setup.job.data.HasField("feed"):
+            return Outcome(events=[Event(job=self._job, note=Note(text=f"{name}, and waits: {WAITS}"))])
+        setup = Setup(incarnation=self._roster.join(rank))
+        setup.MergeFrom(self._setup)
+        commands: list[tuple[str, int | None, Command]] = [(WORKER, rank, Command(job=self._job, setup=setup))]
+        return Outcome(commands=commands, events=[self._membership(rank, "joined", name)])
+
+    def left(self, rank: int, how: str, why: str = "") -> Outcome:
+        """It is gone: its batches go to others."""
+        if rank not in self._roster.incarnations:
+            return Outcome()
+        leave = self._leave(rank, self._roster.incarnations[rank])
+        self._ready.pop((WORKER, rank), None)
+        if not self._roster.part(rank):
+            return self.fail(Failed(message=f"a job needs a worker. Received: none, {WORKER} {rank} {how} too"))
+        text = f"{WORKER} {rank}, which had joined, {HOW[how]}{why and ': ' + why}; its batches go to the others"
+        events = [] if self._finishing else [self._membership(rank, how, text)]
+        return self._without(Outcome(commands=[(SERVER, None, leave)], events=events))
+
+    def _without(self, outcome: Outcome) -> Outcome:
+        """`outcome`, and what was only waiting for one that is gone."""
+        for then in (self._ready_if_all_are, self._end_if_complete, self._done_if_all_have_finished):
+            outcome = outcome.followed_by(then())
+        return outcome
+
+    def _membership(self, rank: int, action: str, text: str) -> Event:
+        return Event(job=self._job, membership=Membership(message=text, member=f"{WORKER} {rank}", action=action))
+
+    def _leave(self, rank: int, incarnation: int) -> Command:
         return Command(job=self._job, leave=Leave(rank=rank, incarnation=incarnation))
 
     def _fault(self, rank: int, verdict: Verdict, failure: Failed) -> Event:
@@ -218,7 +242,7 @@ class ServersCoordinator:
             return Outcome(drop=list(blobs_in(end)))
         if self._hosted and end.state.model.id:
             role = SERVER
-        epoch = self._epochs.setdefault(end.epoch, _Epoch())
+        epoch = self._epochs.setdefault(end.epoch, Ends())
         (epoch.servers if role == SERVER else epoch.workers)[rank] = end
         return self._end_if_complete()
 
@@ -232,38 +256,12 @@ class ServersCoordinator:
         del self._epochs[self._wanted_epoch]
         return self._epoch_end(epoch)
 
-    def _epoch_end(self, epoch: _Epoch) -> Outcome:
+    def _epoch_end(self, epoch: Ends) -> Outcome:
         self._given_epoch = self._wanted_epoch
-        first, workers = epoch.servers[0], [epoch.workers[rank] for rank in sorted(epoch.workers)]
-        end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
-        end.skipped = first.skipped
-        end.logs.update(_mean_logs(workers))
-        end.seconds = max((w.seconds for w in workers), default=0.0)
-        end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
-        end.workers.extend(share_of(rank, w) for rank, w in sorted(epoch.workers.items()))
-        end.metrics.CopyFrom(self._metrics(first, workers))
-        state, spent = self._state([epoch.servers[shard] for shard in sorted(epoch.servers)])
-        end.state.CopyFrom(state)
-        spent += [*(w.metrics for w in workers), *self._read, *self._feeding.passed(first.epoch)]
+        end, spent = epoch.added_up(self._blobs)
+        spent += [*self._read, *self._feeding.passed(end.epoch)]
         self._read, self._changed = self._changed, []
         return Outcome(events=[Event(job=self._job, epoch_end=end)], drop=spent)
-
-    def _metrics(self, first: EpochEnd, workers: Sequence[EpochEnd]) -> BlobRef:
-        """Sums of metric states. In lock step shard 0 has them: workers also counted steps that were not applied."""
-        if first.metrics.id or not workers:  # none: all were lost before they could report
-            return first.metrics
-        return self._blobs.put_arrays(add_up([self._blobs.get_arrays(w.metrics) for w in workers]))
-
-    def _state(self, ends: Sequence[EpochEnd]) -> tuple[State, list[BlobRef]]:
-        from nfdt.server.shards import merge  # TensorFlow: not before the script has imported it
-
-        if len(ends) == 1:
-            return ends[0].state, []
-        groups = {}
-        for name in ("model", "optimizer"):
-            parts = [self._blobs.get_arrays(getattr(end.state, name)) for end in ends]
-            groups[name] = self._blobs.put_arrays(merge(parts))
-        return State(**groups), [ref for end in ends for ref in (end.state.model, end.state.optimizer)]
 
     def _member_finished(self, role: str, rank: int, event: Event) -> Outcome:
         self._finished.add((role, rank))
@@ -276,22 +274,15 @@ class ServersCoordinator:
         return Outcome(events=[Event(job=self._job, finished=Finished())], drop=self._unclaimed())
 
     def _all(self, said: Container[tuple[str, int]]) -> bool:
-        """Whether every member that is there is among those who have `said` it."""
-        workers = [(WORKER, rank) for rank in self._roster.incarnations]
+        """Whether every member that is there has `said` it. Of guests, those that have come so far as to be ready."""
+        ranks = self._roster.incarnations
+        workers = [(WORKER, rank) for rank in ranks if rank < self._workers or (WORKER, rank) in self._ready]
         return all(member in said for member in [*((SERVER, s) for s in range(self._servers)), *workers])
 
     def _unclaimed(self) -> list[BlobRef]:
         """Ends of epochs that the client did not wait for, and what it wrote last."""
-        ends = [end for e in self._epochs.values() for end in (*e.servers.values(), *e.workers.values())]
-        refs = [ref for end in ends for ref in (end.state.model, end.state.optimizer, end.metrics)]
+        refs = [ref for ends in self._epochs.values() for ref in ends.blobs()]
         return [*refs, *self._read, *self._changed, *self._recovery.end()]
 
     def _keep(self, changed: State) -> None:
         self._changed += [ref for ref in (changed.model, changed.optimizer) if ref.id]
-
-
-def _mean_logs(workers: Sequence[EpochEnd]) -> dict[str, float]:
-    """Logs of raw training steps, weighted by samples; for metrics the client computes results from their states."""
-    samples = sum(w.samples for w in workers) or 1
-    names = {name for w in workers for name in w.logs}
-    return {n: sum(w.logs[n] * w.samples for w in workers if n in w.logs) / samples for n in sorted(names)}

@@ -1,5 +1,6 @@
 """NFDT's engine: parameter servers and workers as local processes, kept warm between jobs."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,38 +9,55 @@ from fdt.blobs import LocalBlobs
 from fdt.errors import UsageError
 from fdt.launch import Launcher, Task
 from fdt.launch.local import LocalLauncher
-from fdt.launch.placement import Placement
+from fdt.launch.placement import Placement, run_identity
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.service.crew import Crew
+from fdt.service.guests import MOST
+from fdt.service.member import ANYWHERE
+from fdt.service.transport import free_ports
 from nfdt.coordinator import ServersCoordinator
+from nfdt.joining.reception import Invitation, Reception
 
 
 class NfdtEngine:
     """`workers` workers, and `ps` parameter servers that share the variables.
 
-    `apart`: a server has a process of its own even where there is one worker. `placement`: the hosts that they are on,
-    where these are not this one alone. Raises UsageError when a number is less
-    than 1.
+    `apart`: members may be replaced: a server has a process of its own even where there is one worker, and on other
+    hosts each member an ssh of its own. `placement`: the hosts that they are on,
+    where these are not this one alone. `invitation`: others may join. Raises UsageError when a number is less than 1,
+    and as `bind` does for an address where nobody can join.
     """
 
     name = "nfdt"
 
     def __init__(
-        self, workers: int, run_dir: Path, *, ps: int = 1, apart: bool = False, placement: Placement | None = None
+        self,
+        workers: int,
+        run_dir: Path,
+        *,
+        ps: int = 1,
+        apart: bool = False,
+        placement: Placement | None = None,
+        invitation: Invitation | None = None,
     ) -> None:
         if workers < 1 or ps < 1:
             raise UsageError(f"-np and --ps must be 1 or more. Received: {workers} and {ps}")
         self.workers, self.run_dir = workers, run_dir
         self.blobs = LocalBlobs.create()
-        if placement is None:
-            self._addresses = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]
-        else:
-            self._addresses = placement.addresses(workers, ps)
-        apart = apart or placement is not None
+        members = placement.identity if placement else run_identity() if invitation and invitation.far else None
+        self._addresses = self._listening(ps, placement, far=members is not None)
+        self._joinable, self._singly = invitation is not None, apart
+        apart = apart or placement is not None or self._joinable
         self._hosted = workers == ps == 1 and not apart  # in the only worker's process nothing has to travel
         tasks = self._tasks(ps)
         launches = [(self._launcher(task.role, placement), task) for task in tasks]
-        self._crew = Crew(self.name, run_dir, self.blobs, launches, placement.identity if placement else None)
+        self._crew = Crew(self.name, run_dir, self.blobs, launches, members)
+        try:
+            self.reception = Reception(invitation, self._crew.hub, workers, members) if invitation else None
+        except BaseException:
+            self.reception = None
+            self.stop()
+            raise
 
     def start(self) -> None:
         self._crew.start()
@@ -52,19 +70,33 @@ class NfdtEngine:
 
     def stop(self) -> None:
         self._crew.close()
+        if self.reception is not None:
+            self.reception.close()
         self.blobs.close()
+
+    def _listening(self, ps: int, placement: Placement | None, *, far: bool) -> list[str]:
+        """Each server's addresses. `far`: for other hosts too."""
+        if placement is not None:
+            return placement.addresses(self.workers, ps)
+        here = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]
+        ports = free_ports(ps) if far else []
+        return [",".join([a, *(f"{ANYWHERE}:{port}" for port in ports[n : n + 1])]) for n, a in enumerate(here)]
 
     def _launcher(self, role: str, placement: Placement | None) -> Launcher:
         if placement is None:
             return LocalLauncher(self.run_dir)
         if role == "server":
-            return placement.servers(self.run_dir, self.workers, len(self._addresses))
-        return placement.workers(self.run_dir, self.workers)
+            return placement.servers(self.run_dir, self.workers, len(self._addresses), singly=self._singly)
+        return placement.workers(self.run_dir, self.workers, singly=self._singly)
 
     def _tasks(self, ps: int) -> list[Task]:
         worker = (sys.executable, "-m", "nfdt.worker")
         if self._hosted:
             return [Task("worker", worker, 1, {"NFDT_HOSTS_SERVER": "1"})]
-        env = {"NFDT_SERVERS": ",".join(self._addresses), "NFDT_WORKERS": str(self.workers)}
+        env = {
+            "NFDT_SERVERS": json.dumps(self._addresses),
+            "NFDT_WORKERS": str(self.workers),
+            "NFDT_PLACES": str(self.workers + (MOST if self._joinable else 0)),
+        }
         server = Task("server", (sys.executable, "-m", "nfdt.server"), ps, env)
         return [server, Task("worker", worker, self.workers)]

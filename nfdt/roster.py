@@ -1,7 +1,12 @@
-"""Which workers a job has: lost ones are replaced up to `--restarts` times, then done without down to `--min-np`."""
+"""Which workers a job has: lost ones are replaced up to `--restarts` times, then done without down to `--min-np`.
+
+Guests joined by themselves (`nfdt join`). They count among those that are there; nobody replaces them.
+"""
 
 from dataclasses import dataclass, field
 from enum import Enum
+
+LAST = 2**31  # an incarnation behind all
 
 
 class Verdict(Enum):
@@ -21,6 +26,7 @@ class Roster:
     least: int = 0
     used: int = 0
     incarnations: dict[int, int] = field(default_factory=dict)  # by rank, of all that are there or about to be
+    _guests: dict[int, int] = field(default_factory=dict)  # by rank: the incarnation of its last guest
 
     def __post_init__(self) -> None:
         self.least = self.least or self.workers
@@ -40,10 +46,25 @@ class Roster:
         del self.incarnations[rank]
         return Verdict.LEFT_OUT if over or len(self.incarnations) >= self.least else Verdict.TOO_FEW
 
+    def join(self, rank: int) -> int:
+        """A guest comes; its incarnation."""
+        self.incarnations[rank] = self._guests[rank] = self._guests.get(rank, -1) + 1
+        return self.incarnations[rank]
+
+    def part(self, rank: int) -> bool:
+        """A guest is gone. False when nobody is left."""
+        del self.incarnations[rank]
+        return bool(self.incarnations)
+
     @property
-    def gone(self) -> list[int]:
-        """Those that nobody replaces."""
-        return [rank for rank in range(self.workers) if rank not in self.incarnations]
+    def guests(self) -> list[int]:
+        return [rank for rank in self.incarnations if rank >= self.workers]
+
+    @property
+    def gone(self) -> dict[int, int]:
+        """By rank, those that are not there any more: no incarnation up to this one may come again."""
+        began = dict.fromkeys(range(self.workers), LAST)
+        return {rank: last for rank, last in (began | self._guests).items() if rank not in self.incarnations}
 
     def has(self, rank: int, incarnation: int) -> bool:
         """Whether that very process is there, as far as anybody knows."""

@@ -256,4 +256,4 @@ class Run:
         """Part the workers' random numbers. Worker 0 keeps the script's own."""
         for seed in self._trainable.seeds:
             variable = tensor_variable(seed)
-            variable.assign(shifted_seed(variable, self._member.rank + self._member.size * self._incarnation))
+            variable.assign(shifted_seed(variable, self._member.rank + (self._incarnation << 16)))

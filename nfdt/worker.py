@@ -8,7 +8,7 @@ from typing import Any
 from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Event, Finished, Ready
 from fdt.service.blame import failure
-from fdt.service.member import Member
+from fdt.service.member import Member, reach
 from fdt.warm import warm_up
 
 HOST_VARIABLE = "NFDT_HOSTS_SERVER"  # set: this worker is the only one, and the server is in its process
@@ -48,7 +48,7 @@ class Worker:
         if kind == "setup":
             self._job = command.job
             self._incarnation = command.setup.incarnation
-            self._set_up(JobSpec.from_proto(command.setup.job), list(command.setup.peers))
+            self._set_up(JobSpec.from_proto(command.setup.job), [reach(peer) for peer in command.setup.peers])
         elif kind == "epoch":
             self._desk.start_epoch(command.epoch.epoch, state_of(command.epoch.changed))
         elif kind == "step":

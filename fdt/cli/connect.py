@@ -57,12 +57,12 @@ def identity(address: str, certificate: Path | None, key: Path | None, authority
     return found
 
 
-def take_token(file: Path | None) -> str:
-    """The server's token. FDT_TOKEN leaves the environment: neither the script nor its children need it."""
+def take_token(file: Path | None, who: str = "--server") -> str:
+    """The token that `who` needs. FDT_TOKEN leaves the environment: neither the script nor its children need it."""
     given = os.environ.pop(TOKEN_VARIABLE, "").strip()
     if file is None:
         if not given:
-            raise UsageError(f"--server needs a token: --token-file FILE, or {TOKEN_VARIABLE} set. Received: neither")
+            raise UsageError(f"{who} needs a token: --token-file FILE, or {TOKEN_VARIABLE} set. Received: neither")
         return checked(given)
     try:
         return checked(file.read_text().strip())

@@ -170,15 +170,16 @@ def server_options(function: Decorated) -> Decorated:
             metavar=Address.name,
             help="Train on a server that `serve` started, not one of our own.",
         ),
-        option(
-            SERVER,
-            "--token-file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="File that holds the server's token; or set FDT_TOKEN in the environment.",
-        ),
+        token_option,
     ]
     return apply(options, tls_options(function))
+
+
+def token_option(function: Decorated) -> Decorated:
+    """--token-file."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    text = "File that holds the server's token; or set FDT_TOKEN in the environment."
+    return option(SERVER, "--token-file", type=file, metavar="FILE", help=text)(function)
 
 
 def listen_options(function: Decorated) -> Decorated:

@@ -1,8 +1,8 @@
 """Every record as a line of JSON: `records.jsonl` in --log-dir.
 
-Each line has `kind` (job, note, ready, progress, epoch_end, epoch, evaluated, fault, failed, summary), `time` (seconds
-since 1970) and the fields of its record, named as in proto/fdt/rpc/session.proto. `epoch` holds the logs that callbacks
-saw.
+Each line has `kind` (job, note, ready, progress, epoch_end, epoch, evaluated, fault, membership, failed, summary),
+`time` (seconds since 1970) and the fields of its record, named as in proto/fdt/rpc/session.proto. `epoch` holds the
+logs that callbacks saw.
 """
 
 import json
@@ -20,7 +20,7 @@ from fdt.report.summary import Summary, as_record
 from fdt.rpc.session_pb2 import Event
 
 FILE = "records.jsonl"
-_KINDS = ("ready", "progress", "epoch_end", "evaluated", "fault", "failed")
+_KINDS = ("ready", "progress", "epoch_end", "evaluated", "fault", "membership", "failed")
 
 
 class Jsonl(Reporter):

@@ -33,6 +33,8 @@ class Screen(Reporter):
             self._show_end_of_log(event.failed.detail)
         elif event.HasField("fault"):
             self.note(event.fault.message)
+        elif event.HasField("membership"):
+            self.note(event.membership.message)
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._display.epoch_end(epoch, logs)

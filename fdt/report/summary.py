@@ -35,6 +35,7 @@ class Totals:
     workers: dict[int, Worker] = field(default_factory=dict)
     skipped: int = 0  # steps whose gradients were not finite
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
+    memberships: list[str] = field(default_factory=list)  # "worker 2 joined", "worker 2 left"
 
     def add(self, end: EpochEnd, seconds: float) -> None:
         """One epoch more."""
@@ -77,6 +78,8 @@ class Summary(Reporter):
             self.totals.add(event.epoch_end, self._clock() - self._started)
         elif kind == "fault":
             self.totals.faults.append(f"{event.fault.member} {event.fault.action}")
+        elif kind == "membership":
+            self.totals.memberships.append(f"{event.membership.member} {event.membership.action}")
         elif kind == "failed":
             self.failed = True
 
@@ -105,6 +108,7 @@ def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
         **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
         "skipped": f"{totals.skipped:,} steps with NaN or infinite gradients" if totals.skipped else "",
         "lost": ", ".join(totals.faults),
+        "joined": ", ".join(totals.memberships),
         "logs": logs,
     }
     return {name: value for name, value in found.items() if value}

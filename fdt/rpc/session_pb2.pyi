@@ -348,8 +348,18 @@ class Standing(_message.Message):
     log: str
     def __init__(self, entered: _Optional[int] = ..., left: _Optional[int] = ..., place: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
 
+class Membership(_message.Message):
+    __slots__ = ("message", "member", "action")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    member: str
+    action: str
+    def __init__(self, message: _Optional[str] = ..., member: _Optional[str] = ..., action: _Optional[str] = ...) -> None: ...
+
 class Event(_message.Message):
-    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault", "checkpoint", "commit", "standing")
+    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault", "checkpoint", "commit", "standing", "membership")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +377,7 @@ class Event(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     attached: Attached
@@ -384,4 +395,5 @@ class Event(_message.Message):
     checkpoint: Checkpoint
     commit: Commit
     standing: Standing
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ...) -> None: ...
+    membership: Membership
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ...) -> None: ...

@@ -47,7 +47,7 @@ class TrainingClient:
             return reply
         except grpc.RpcError as error:
             self.close()
-            raise _refused(address, error) from None
+            raise refused(address, error) from None
 
 
 class Conversation:
@@ -82,7 +82,13 @@ class Conversation:
         self.close()
 
 
-def _refused(address: str, error: grpc.RpcError) -> UserError:
+def refused(
+    address: str,
+    error: grpc.RpcError,
+    wanted: str = "an engine",
+    start: str = "start one with `hfdt serve` or `nfdt serve`",
+) -> UserError:
+    """Why a first call failed. `wanted`: who should listen there; `start`: how to have that."""
     code = error.code()
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return UserError(
@@ -98,7 +104,7 @@ def _refused(address: str, error: grpc.RpcError) -> UserError:
                 f"{address} must show a certificate for that name, of the authority in --tls-ca. Received: {said}"
             )
         return UserError(
-            f"an engine must listen at {address} (and want TLS where --tls-... is given, and only there). "
-            "Received: no answer; start one with `hfdt serve` or `nfdt serve`"
+            f"{wanted} must listen at {address} (and want TLS where --tls-... is given, and only there). "
+            f"Received: no answer; {start}"
         )
     return UserError(f"the engine at {address} must speak this version. Received: {error.details()}")

@@ -8,91 +8,28 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from google.protobuf.message import Message
 
 from fdt import quiet
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, Processes, Restartable, Task
-from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
+from fdt.rpc.session_pb2 import Command, Event, Failed
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.service import tls
 from fdt.service.auth import TOKEN_VARIABLE
+from fdt.service.guests import Came, Left, Welcoming
 from fdt.service.hub import Arrival, Hub, Lost
 from fdt.service.losses import explain_loss
 from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
+from fdt.service.outcome import Coordinator, Outcome, blobs_in
 from fdt.service.tls import Identity
 
 POLL_S = 0.25
 WATCH_S = 1.0  # between looks at the processes, however much the members have to say
 EXPLAIN_S = 5.0  # how long the launcher may take to say how a member was lost
-
-
-@dataclass
-class Outcome:
-    """What follows from one input.
-
-    `restart`: (role, rank) of lost members to replace; commands wait for the replacement.  `relaunch`: end all members
-    and start so many workers instead, 0: no.  `commands`: (role, rank, command), rank None for all of the role.
-    `drop`: blobs that nobody needs any more.  `kill`: members that are given up, alive as they may be.
-    """
-
-    relaunch: int = 0
-    restart: list[tuple[str, int]] = field(default_factory=list)
-    commands: list[tuple[str, int | None, Command]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    drop: list[BlobRef] = field(default_factory=list)
-    kill: list[tuple[str, int]] = field(default_factory=list)
-
-    def followed_by(self, other: "Outcome") -> "Outcome":
-        """Both, this one first."""
-        return Outcome(
-            other.relaunch or self.relaunch,
-            self.restart + other.restart,
-            self.commands + other.commands,
-            self.events + other.events,
-            self.drop + other.drop,
-            self.kill + other.kill,
-        )
-
-
-class Coordinator(Protocol):
-    """What an engine decides in one job. No I/O, no clock, no threads.
-
-    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another. One that also
-    acts when time passes has a `tick(now) -> Outcome`, given time.monotonic() a few times a second.
-    """
-
-    done: bool
-    failed: bool
-
-    def from_client(self, command: Command) -> Outcome: ...
-
-    def from_member(self, role: str, rank: int, event: Event) -> Outcome: ...
-
-    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """A member is gone; `failure` says how. Rank None where nobody can tell which."""
-        ...
-
-    def fail(self, failure: Failed) -> Outcome: ...
-
-
-def share_of(rank: int, end: EpochEnd) -> WorkerShare:
-    """What the worker `rank` counted in an epoch, as the engine tells the client."""
-    return WorkerShare(
-        rank=rank,
-        steps=end.steps,
-        samples=end.samples,
-        seconds=end.seconds,
-        bytes_sent=end.bytes_sent,
-        bytes_received=end.bytes_received,
-        busy_seconds=end.busy_seconds,
-    )
 
 
 @dataclass(frozen=True)
@@ -165,6 +102,7 @@ class Crew:
         """End the members, within seconds. `start` starts others."""
         self._warm = False
         self.hub.expect_leave()
+        self.hub.dismiss_all()
         for _, task in self._launches:
             self.hub.broadcast(task.role, self._count(task), Command(exit=ExitCommand()))
         processes, self._processes = self._processes, []
@@ -203,15 +141,35 @@ class Crew:
 
     def _from_member(self, coordinator: Coordinator, arrival: Arrival) -> Outcome:
         role, rank, what = arrival.role, arrival.rank, arrival.what
-        if arrival.crew != self.hub.crew:
+        guest = self.hub.is_guest(role, rank)
+        if arrival.crew != self.hub.crew and not guest:
             return Outcome()  # the last word of members that are gone
+        if isinstance(what, Came | Left):
+            return self._guest(coordinator, rank, what)
+        if isinstance(what, Lost) and not self.hub.holds(role, rank, what.outbox):
+            return Outcome()
         if isinstance(what, Lost):
-            return self._lose(coordinator, role, rank) if self.hub.holds(role, rank, what.outbox) else Outcome()
+            return self._dismiss(rank, "lost") if guest else self._lose(coordinator, role, rank)
+        if guest and what.HasField("failed"):
+            return self._dismiss(rank, "failed", what.failed.message)
         others = [e for e in self._news() if e.rank not in (None, rank)] if what.HasField("failed") else []
         if not others:
             return coordinator.from_member(role, rank, what)
         self.hub.inbox.put(arrival)  # it may have failed for want of a member that is gone: that one's end comes first
         return self._lose(coordinator, others[0].role, others[0].rank, others[0].cause)
+
+    def _guest(self, coordinator: Coordinator, rank: int, what: Came | Left) -> Outcome:
+        if not isinstance(coordinator, Welcoming):
+            return Outcome()
+        if isinstance(what, Left):
+            return coordinator.left(rank, what.how, what.why)
+        there = self.hub.attached.get(("worker", rank))
+        return coordinator.joined(rank, there.host) if there else Outcome()
+
+    def _dismiss(self, rank: int, how: str, why: str = "") -> Outcome:
+        """A guest's end is no harm to the others: the coordinator hears next that it has left."""
+        self.hub.dismissed(rank, how, why)
+        return Outcome()
 
     def _lose(self, coordinator: Coordinator, role: str, rank: int | None, cause: str | None = None) -> Outcome:
         failure = self._explain(role, rank, cause)
@@ -223,9 +181,12 @@ class Crew:
         return outcome if all(self._restartable(r) for r, _ in outcome.restart) else coordinator.fail(failure)
 
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
+        outcome = coordinator.from_client(command)
         if command.HasField("setup"):
             self._held = list(blobs_in(command.setup))
-        return coordinator.from_client(command)
+            for _, rank in filter(lambda member: self.hub.is_guest(*member), sorted(self.hub.attached)):
+                outcome = outcome.followed_by(self._guest(coordinator, rank, Came()))
+        return outcome
 
     def _carried_out(self, coordinator: Coordinator, outcome: Outcome) -> Iterator[Event]:
         """Members that cannot be started again are as good as lost: perhaps fewer can."""
@@ -300,12 +261,3 @@ class Crew:
             **task.env,
         }
         return Task(task.role, task.argv, self._count(task), env)
-
-
-def blobs_in(message: Message) -> Iterator[BlobRef]:
-    """Every blob that a message names, at any depth; maps and repeated fields hold none."""
-    for _, value in message.ListFields():
-        if isinstance(value, BlobRef):
-            yield value
-        elif isinstance(value, Message):
-            yield from blobs_in(value)

@@ -9,7 +9,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from fdt import __version__
 from fdt.blobs import LocalBlobs
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Event
+from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.auth import new_token
 from fdt.service.blobs import BlobServicer
+from fdt.service.guests import Came, Guests, Left
 from fdt.service.tls import Identity
 from fdt.service.transport import bind, new_server
 
@@ -41,7 +43,7 @@ class Arrival:
 
     role: str
     rank: int
-    what: Event | Lost
+    what: Event | Lost | Came | Left
     crew: int  # the hub's when it attached
 
 
@@ -61,6 +63,7 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose member has attached
         self.members: Mapping[str, int] = {}  # by role, how many may attach
+        self.guests = Guests()  # workers that may attach besides
         self._lock = threading.Lock()
         self._leaving = False
         self.crew = 0  # how often all members were forgotten
@@ -95,13 +98,45 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
         if outbox is not None:
             outbox.put(None)
 
+    # -- guests ----------------------------------------------------------------------------------------------------
+    def invite(self, count: int) -> tuple[list[int], threading.Event]:
+        """Ranks for so many workers more, and what is set when they are to go. Raises ValueError: too many."""
+        ranks, party = self.guests.invite(count, self.members["worker"])
+        for rank in ranks:
+            self.forget("worker", rank)  # what was for another of that rank
+        return ranks, party
+
+    def dismiss(self, ranks: Sequence[int], party: threading.Event) -> None:
+        """They go, or have gone."""
+        for rank in self.guests.dismiss(ranks, party):
+            self.dismissed(rank, "left")
+
+    def dismissed(self, rank: int, how: str, why: str = "") -> None:
+        """This guest is to end; nothing that it still says is heard."""
+        self.send("worker", rank, Command(exit=ExitCommand()))
+        self.forget("worker", rank)
+        self.inbox.put(Arrival("worker", rank, Left(how, why), self.crew))
+
+    def dismiss_all(self) -> None:
+        """The crew ends, and its guests with it."""
+        for rank in self.guests.dismiss_all():
+            self.send("worker", rank, Command(exit=ExitCommand()))
+            self.forget("worker", rank)
+
+    def is_guest(self, role: str, rank: int) -> bool:
+        return role == "worker" and rank in self.guests
+
     def forget_members(self) -> None:
-        """Drop outboxes: the members are gone and others will attach in their place. What they said goes unheard."""
+        """Drop outboxes: the members are gone and others will attach in their place. What they said goes unheard.
+
+        Guests are nobody's to launch: they stay.
+        """
         with self._lock:
-            outboxes, self._outboxes = self._outboxes, {}
-            self.attached = {}
+            gone = [member for member in self._outboxes if not self.is_guest(*member)]
+            outboxes = [self._outboxes.pop(member) for member in gone]
+            self.attached = {member: a for member, a in self.attached.items() if self.is_guest(*member)}
             self.crew += 1
-        for outbox in outboxes.values():
+        for outbox in outboxes:
             outbox.put(None)
         self._leaving = False
 
@@ -141,6 +176,8 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
                 self._claims.pop((role, rank), None)
             return
         self.attached[role, rank] = attached
+        if self.is_guest(role, rank):
+            self.inbox.put(Arrival(role, rank, Came(), crew))
         threading.Thread(target=self._read, args=(role, rank, request_iterator, outbox, crew), daemon=True).start()
         yield from iter(outbox.get, None)
 
@@ -155,7 +192,7 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
 
     def _claimed(self, role: str, rank: int) -> Outbox | None:
         """The outbox of a member that nobody else has claimed."""
-        if rank >= self.members.get(role, 0):
+        if rank >= self.members.get(role, 0) and not self.is_guest(role, rank):
             return None
         outbox = self._outbox(role, rank)
         with self._lock:

@@ -58,7 +58,7 @@ SCRIPT = """
             if epoch == 0 and sys.argv[1:] == ["stay"]:
                 sys.stdin.readline()
 
-    epochs = 2 if sys.argv[1:] != ["stay"] else 50
+    epochs = 2 if sys.argv[1:] != ["stay"] else 100_000
     history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[Began()])
     print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
 """
@@ -166,6 +166,19 @@ class Hosts:
         subprocess.run(
             ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", "ip", "link", "set", "eth0", "down"], check=True
         )
+
+    def kill(self, name: str, module: str) -> None:
+        """As a crash would end that member."""
+        look = [
+            "nsenter",
+            "--all",
+            f"--target={self.pids[name]}",
+            "pkill",
+            "-9",
+            "-f",
+            f" [f]dt.launch.hosted .* {module}",
+        ]
+        subprocess.run(look, check=True)
 
     def left(self) -> list[str]:
         """What is still on the hosts of a run: its processes, its directories."""
@@ -297,20 +310,36 @@ def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica
     assert hosts.left() == []
 
 
-@pytest.mark.timeout(300)
-def test_a_host_that_is_cut_off_ends_the_run_in_bounded_time(hosts, script):
+@pytest.mark.timeout(400)
+def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_the_run(hosts, script):
     """The last test of these hosts: host3 does not come back."""
-    argv = hosts.command(*NFDT, "run", "-np", 2, "-H", "host1:1,host2:1,host3:1", script, "stay")
+    faults = ("--restarts", "2", "--checkpoint-every", "1s")
+    argv = hosts.command(*NFDT, "run", "-np", 2, "-H", "host1:1,host2:1,host3:1", *faults, script, "stay")
     running = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    assert running.stdout is not None
+    assert running.stdout is not None and running.stdin is not None and running.stderr is not None
+
+    def until(stream, wanted):
+        for line in stream:
+            if wanted in line:
+                return
+        raise AssertionError(f"no {wanted!r}: {running.stderr.read()}")
+
     try:
-        while running.stdout.readline() != "epoch 0\n":
-            assert running.poll() is None, running.stderr.read()
+        until(running.stdout, "epoch 0")
+        hosts.kill("host2", "nfdt.worker")
+        running.stdin.write("go on\n")
+        running.stdin.flush()
+        until(running.stderr, "replacement 1 of 2 starts")
+        until(running.stdout, "epoch 1")
+        hosts.kill("host3", "nfdt.server")
+        until(running.stderr, "all servers go back to their last checkpoint, replacement 2 of 2 starts")
+        until(running.stdout, "epoch")
+        until(running.stdout, "epoch")  # of the restored server
         hosts.cut("host3")
         start = time.monotonic()
-        _, errors = running.communicate("go on\n", timeout=120)
+        _, errors = running.communicate(timeout=120)
         assert running.returncode == 1
         assert "server 0 was lost" in errors
         assert time.monotonic() - start < 120

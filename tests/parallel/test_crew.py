@@ -17,8 +17,8 @@ from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup
 from fdt.service.client import TrainingClient
-from fdt.service.crew import Outcome
 from fdt.service.hub import Arrival
+from fdt.service.outcome import Outcome
 from fdt.service.server import serve
 from hfdt.coordinator import RanksCoordinator
 from hfdt.recovery import Recovery

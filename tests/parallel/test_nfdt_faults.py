@@ -5,8 +5,11 @@ import os
 import queue
 import secrets
 import signal
+import subprocess
+import sys
 
 import numpy as np
+import psutil
 import pytest
 
 keras = pytest.importorskip("keras")
@@ -18,6 +21,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt.engine import NfdtEngine  # noqa: E402
+from nfdt.joining.reception import Invitation  # noqa: E402
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -60,6 +64,7 @@ class Run:
         )
         self.job = spec.id
         self.commands, self.faults, self.epochs = queue.SimpleQueue(), [], 0
+        self.memberships = []
         self.events = engine.train(iter(self.commands.get, None))
         self.say(setup=Setup(job=spec.to_proto()))
         self.until("ready")
@@ -72,6 +77,8 @@ class Run:
             kind = event.WhichOneof("kind")
             if kind == "fault":
                 self.faults.append(event.fault)
+            if kind == "membership":
+                self.memberships.append((event.membership.member, event.membership.action))
             if kind == wanted:
                 return getattr(event, kind)
             assert kind != "failed", event.failed.message + event.failed.detail
@@ -97,6 +104,14 @@ class Run:
         while not self.faults:
             self.epoch()
 
+    def until_trained_by(self, *ranks):
+        while not {*ranks} <= {share.rank for share in self.epoch().workers if share.steps}:
+            assert self.epochs < 500, f"workers {ranks} have not come"
+
+    def until_left(self, *memberships):
+        while not {*memberships} <= {*self.memberships}:
+            self.epoch()
+
     def finish(self):
         self.say(finish=Finish())
         self.until("finished")
@@ -105,11 +120,31 @@ class Run:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    engine = NfdtEngine(2, tmp_path_factory.mktemp("engine"), ps=2)
+    engine = NfdtEngine(2, tmp_path_factory.mktemp("engine"), ps=2, invitation=Invitation("127.0.0.1:0", "secret"))
     engine.start()
     yield engine
     engine.stop()
     assert not engine.blobs.directory.exists()
+
+
+class Joiner:
+    """`nfdt join`, as from another terminal."""
+
+    def __init__(self, engine, count):
+        self.engine = engine
+        argv = [sys.executable, "-m", "nfdt.cli", "join", engine.reception.address, "-np", str(count)]
+        env = {**os.environ, "FDT_TOKEN": "secret"}
+        self.process = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+    def ranks(self):
+        """Those of its workers."""
+        there = self.engine._crew.hub.attached.items()
+        return sorted(rank for (role, rank), a in there if psutil.Process(a.pid).ppid() == self.process.pid)
+
+    def said(self):
+        """Its exit code and what it said, once it has ended."""
+        said = self.process.communicate(timeout=60)[1]
+        return self.process.returncode, said
 
 
 def test_a_killed_worker_is_replaced_and_every_sample_is_applied_once(engine):
@@ -134,6 +169,35 @@ def test_with_no_replacement_left_the_others_go_on_down_to_min_np(engine):
     run.until("progress")
     os.kill(engine._crew.hub.attached["worker", 1].pid, signal.SIGKILL)
     assert "worker 1 was lost" in run.until("failed").message
+
+
+def test_workers_join_train_and_leave_without_harm(engine):
+    """By Ctrl-C, by a kill, by the end of the run; as always, every row is applied once an epoch."""
+    run, some, one = Run(engine), Joiner(engine, 2), Joiner(engine, 1)
+    try:
+        run.until_trained_by(0, 1, 2, 3, 4)
+        assert {*run.memberships} == {(f"worker {rank}", "joined") for rank in (2, 3, 4)}
+        (killed, left), (stays,) = some.ranks(), one.ranks()
+        run.epoch(("worker", killed))
+        run.until_left((f"worker {killed}", "lost"))
+        some.process.send_signal(signal.SIGINT)
+        run.until_left((f"worker {left}", "left"))
+        code, said = some.said()
+        assert code == 0 and f"as worker {killed}, worker {left}" in said and "left the run" in said, said
+        run.until_trained_by(0, 1, stays)
+        assert not run.faults
+        run.finish()
+        again = Run(engine)  # who has joined stays for the next job
+        again.until_trained_by(stays)
+        again.finish()
+        engine._crew.end()
+        code, said = one.said()
+        assert code == 0 and "the run has ended" in said, said
+    finally:
+        for joiner in (some, one):
+            if joiner.process.poll() is None:
+                joiner.process.terminate()
+                joiner.said()
 
 
 @pytest.mark.parametrize("shard", [0, 1])

@@ -61,7 +61,6 @@ USAGE = [
     (hfdt, "serv", "no such command; did you mean serve? Received: 'serv'"),
     (nfdt, "run SCRIPT --sync --async", "training is either synchronous or asynchronous."),
     (nfdt, "run --rule asgd SCRIPT --sync", "--sync is --rule ssgd: give one of them. Received: --rule asgd too"),
-    (nfdt, "run -H a1,a2 --restarts 1 SCRIPT", "--restarts and --min-np are for one host. Received: 2 hosts"),
     (nfdt, "run --rule nope SCRIPT", "nope"),
     (nfdt, "run --ps 0 SCRIPT", "--ps must be a number of servers, 1 or more. Received: 0"),
 ]

@@ -250,3 +250,56 @@ def test_an_epoch_that_is_told_again_is_not_given_again(room):
     again = room.put(1.0)
     outcome = room.say("worker", 0, epoch_end=EpochEnd(epoch=0, metrics=again))
     assert (outcome.events, outcome.drop) == ([], [again])
+
+
+def test_who_joins_gets_the_job_once_and_leaves_without_harm(room):
+    assert room.coordinator.joined(2, "there").events[0].membership.action == "joined"
+    assert not room.coordinator.joined(2, "there").commands
+    for member in room.members:
+        room.say(*member, ready=Ready())
+    room.client(epoch=Epoch(epoch=0))
+    for member in room.members[1:]:
+        room.end(*member)
+    assert not room.end("server", 0, workers=[WorkerShare(rank=rank) for rank in range(3)]).events
+    outcome = room.coordinator.left(2, "failed", "no such file")
+    assert [c[2].leave.rank for c in outcome.commands] == [2], "its batches are dealt again"
+    membership, end = outcome.events
+    assert "worker 2, which had joined, has failed: no such file" in membership.membership.message
+    assert end.HasField("epoch_end") and not room.coordinator.failed
+    assert not room.coordinator.left(2, "left").events
+    (setup,) = room.coordinator.joined(2, "there").commands
+    assert (setup[:2], setup[2].setup.incarnation, setup[2].setup.peers) == (("worker", 2), 1, ["ps0"])
+
+
+def test_the_end_waits_for_a_guest_that_trains_and_for_no_other(room):
+    for rank in (2, 3):
+        room.coordinator.joined(rank, "there")
+    room.say("worker", 2, ready=Ready())
+    assert {c[1] for c in room.client(finish=Finish()).commands if c[0] == "worker"} == {0, 1, 2, 3}
+    assert not [e for member in room.members for e in room.say(*member, finished=Finished()).events]
+    assert room.say("worker", 2, finished=Finished()).events and room.coordinator.done
+
+
+def test_a_guest_takes_a_lost_ones_place_and_nobody_replaces_a_guest(room):
+    room.allow(restarts="1")
+    room.coordinator.joined(2, "there")
+    assert room.lose("worker", 1).restart == [("worker", 1)]
+    assert room.lose("worker", 1).events[0].fault.action == "not replaced", "two are there, as many as began"
+    assert not room.coordinator.left(2, "lost").restart and not room.coordinator.failed
+    room.lose("worker", 0)
+    assert room.coordinator.failed
+
+
+def test_servers_that_go_back_hear_which_guests_have_left(room):
+    room.allow(restarts="2")
+    room.coordinator.joined(2, "there")
+    room.coordinator.left(2, "left")
+    leaves = [c[2].leave for c in room.lose("server", 0).commands if c[2].HasField("leave")]
+    assert [(leave.rank, leave.incarnation) for leave in leaves] == [(2, 0)], "another may have that rank"
+
+
+def test_a_guest_waits_where_the_client_draws_the_batches(room):
+    room.client(setup=Setup(job=JobSpec(data={"feed": {"name": "x"}})))
+    outcome = room.coordinator.joined(2, "there")
+    assert "and waits" in outcome.events[0].note.text and not outcome.commands
+    assert room.coordinator.left(2, "left").events == []

@@ -1,0 +1,88 @@
+"""The run's side: who calls with the right token is told what a worker has to know, and given a place."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from fdt import __version__
+from fdt.service.hub import Hub
+from fdt.service.tls import Identity
+from fdt.service.transport import bind, new_server
+from nfdt.rpc import join_pb2_grpc
+from nfdt.rpc.join_pb2 import JoinRequest, Place
+
+ADDRESS_FILE, TOKEN_FILE = "join.address", "join.token"
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Where to listen, whom to let in. `identity`: ours towards callers, beyond loopback. `keep`: the token is ours to
+    tell, in a file."""
+
+    address: str
+    token: str
+    identity: Identity | None = None
+    keep: bool = True
+
+    @property
+    def far(self) -> bool:
+        """Callers may be on other hosts."""
+        return self.identity is not None
+
+
+class Reception(join_pb2_grpc.JoinServiceServicer):
+    """Listens from the start. `members`: what this run's members show one another over TLS, None on one host.
+
+    Attributes: address, to be called; token_file, None where the user has chosen the token. Raises as `bind` does.
+    """
+
+    def __init__(self, invitation: Invitation, hub: Hub, workers: int, members: Identity | None) -> None:
+        self._hub, self._workers, self._members = hub, workers, members
+        self._server = new_server(invitation.token, invitation.identity)
+        join_pb2_grpc.add_JoinServiceServicer_to_server(self, self._server)
+        self.address = bind(self._server, invitation.address, invitation.identity)
+        self._address_file = hub.run_dir / ADDRESS_FILE
+        self.token_file = hub.run_dir / TOKEN_FILE if invitation.keep else None
+        _write_anew(self._address_file, self.address)
+        if self.token_file is not None:
+            _write_anew(self.token_file, invitation.token)
+        self._server.start()
+
+    def close(self) -> None:
+        """After the crew's end: those who wait are told so."""
+        self._server.stop(grace=1.0).wait()
+        for file in filter(None, (self._address_file, self.token_file)):
+            file.unlink(missing_ok=True)
+
+    def Join(self, request: JoinRequest, context: grpc.ServicerContext) -> Iterator[Place]:
+        if request.version != __version__:
+            said = f"a worker must have the run's version, {__version__}. Received: {request.version or 'none'}"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, said)
+        try:
+            ranks, party = self._hub.invite(request.workers)
+        except ValueError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        if not context.add_callback(lambda: self._hub.dismiss(ranks, party)):
+            self._hub.dismiss(ranks, party)  # gone already
+            return
+        yield Place(
+            ranks=ranks,
+            size=self._workers,
+            addresses=self._hub.address,
+            token=self._hub.token,
+            identity="" if self._members is None else self._members.dumps(),
+        )
+        party.wait()
+
+
+def _write_anew(path: Path, text: str) -> None:
+    """For its user's eyes only, whatever an earlier run has left there."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")

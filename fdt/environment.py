@@ -72,10 +72,30 @@ def _number(*names: str, default: int) -> int:
 
 
 def log_to(path: Path) -> None:
-    """Send this process's stdout and stderr, those of C++ included, to the file `path`."""
+    """Send this process's stdout and stderr, those of C++ included, to the file `path`; what has no room is lost."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    sys.stdout, sys.stderr = Lossy(sys.stdout), Lossy(sys.stderr)
+
+
+class Lossy:
+    """A text stream to a file whose disk may be full: no reason to end what writes there."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

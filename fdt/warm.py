@@ -6,8 +6,11 @@ import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from fdt.environment import local_rank, share_gpus
+
+ROOM_BYTES = 64 << 10  # more than AutoGraph writes into one file
 
 
 def warm_up(run_dir: Path, *, computes: bool) -> None:
@@ -31,5 +34,17 @@ def keep_generated_code(directory: Path) -> None:
     from tensorflow.python.autograph.pyct import loader  # no public hook
 
     if directory.is_dir():  # else: a run on another host
-        create = functools.partial(tempfile.NamedTemporaryFile, dir=directory)
-        loader.tempfile = SimpleNamespace(NamedTemporaryFile=create)
+        loader.tempfile = SimpleNamespace(NamedTemporaryFile=functools.partial(_file_with_room, directory))
+
+
+def _file_with_room(directory: Path, **words: Any) -> Any:
+    """A named temporary file in `directory`, or where such files are by default if that has no room."""
+    file: Any = tempfile.NamedTemporaryFile(**{**words, "dir": directory})  # noqa: SIM115
+    try:
+        os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        os.ftruncate(file.fileno(), 0)
+        return file
+    except OSError:
+        file.close()
+        Path(file.name).unlink(missing_ok=True)
+        return tempfile.NamedTemporaryFile(**words)  # noqa: SIM115

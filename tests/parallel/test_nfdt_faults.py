@@ -171,6 +171,7 @@ def test_with_no_replacement_left_the_others_go_on_down_to_min_np(engine):
     assert "worker 1 was lost" in run.until("failed").message
 
 
+@pytest.mark.timeout(480)
 def test_workers_join_train_and_leave_without_harm(engine):
     """By Ctrl-C, by a kill, by the end of the run; as always, every row is applied once an epoch."""
     run, some, one = Run(engine), Joiner(engine, 2), Joiner(engine, 1)

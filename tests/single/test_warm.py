@@ -19,4 +19,4 @@ def test_generated_code_goes_with_the_run(tmp_path, monkeypatch):
     assert int(sign(tf.constant(2.0))) == 1
     assert list(tmp_path.glob("__autograph_generated_file*.py"))
     keep_generated_code(tmp_path / "on another host")  # nothing there to write to: as before
-    assert loader.tempfile.NamedTemporaryFile.keywords == {"dir": tmp_path}
+    assert loader.tempfile.NamedTemporaryFile.args == (tmp_path,)

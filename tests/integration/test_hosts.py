@@ -144,7 +144,7 @@ class Hosts:
         return ["nsenter", "--all", f"--target={self.pids['host1']}", "env", OWN_TMP, *map(str, argv)]
 
     def run(self, *argv: object) -> str:
-        done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -257,7 +257,7 @@ PYTHON = ("env", f"PYTHONPATH={':'.join(filter(None, sys.path))}", sys.executabl
 HFDT, NFDT = (*PYTHON, "-m", "hfdt.cli"), (*PYTHON, "-m", "nfdt.cli")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize(
     ("command", "words", "where"),
     [
@@ -290,7 +290,7 @@ def replica(hosts):
         subprocess.run(hosts.command(*write), input=textwrap.dedent(text).lstrip(), text=True, check=True)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
 def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica, tmp_path, command):
     go = ("sh", "-c", f'cd {OWN} && exec "$@"', "go")

@@ -23,7 +23,7 @@ from fdt.service.tls import Identity
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import fill
 from tests.parallel import test_hostile
-from tests.single import test_nfdt_hostile
+from tests.single import test_joining_hostile, test_nfdt_hostile
 
 CASES = 200
 fuzzed = settings(
@@ -209,5 +209,6 @@ def test_there_is_a_hostile_caller_for_every_call():
         name = f"{file.relative_to(protos).with_suffix('')}_pb2".replace("/", ".")
         services = importlib.import_module(name).DESCRIPTOR.services_by_name.values()
         calls |= {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
-    tried = {*test_hostile.TRAINING, *test_hostile.BLOBS, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
-    assert calls == tried and len(calls) >= 8
+    clients = {*test_hostile.TRAINING, *test_hostile.BLOBS, *test_joining_hostile.CALLS}
+    tried = {*clients, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
+    assert calls == tried and len(calls) >= 9

@@ -1,26 +1,33 @@
-"""Runs with one process killed at a random moment of training: does each end right, or with the promised error in time?
+"""Runs with one process killed at a random moment: does each end right, or with the promised error in time?
 
-The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. After each run: no process
-of it, no store in /dev/shm, no socket. Nothing is killed but what this script has started.
+The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the kills is
+at the start (the victim has just come), a third in a random epoch, a third in the last epoch or behind it. After each
+run: no process of it, nothing in /dev/shm, no socket, no temporary file but logs. Nothing is killed but what this
+script has started. With --out, finished runs are kept, and the same command again goes on behind them.
+
+What is lost before the script trains is said when it begins to, so seconds count from there where that is later.
 """
 
 import argparse
+import json
 import os
 import random
-import stat
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
+from aftermath import Aftermath, words_of
 from harness import QUIET, SCRIPTS, console
 from rich.table import Table
 
-RIGHT_S, ERROR_S, GONE_S = 180.0, 10.0, 30.0  # from the kill to: the end, the error, nothing left
+RIGHT_S, ERROR_S, GONE_S = 600.0, 10.0, 30.0  # from the kill to: the end, the error, nothing left
+START_S, EPOCH_S, END_S = 5.0, 0.5, 2.5  # how far behind its beginning a phase's moment may be
+BEGIN_S = 180.0  # how long a run may take to get to the moment
+PHASES = ("start", "training", "end")
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Case:
     flags: tuple[str, ...]
     victim: str
     recovers: bool = False
+    script: str = "counts.py"
 
 
 CASES = (
@@ -42,118 +50,221 @@ CASES = (
     Case("nfdt", (), "nfdt.worker"),
     Case("nfdt", ("--ps", "2"), "nfdt.server"),
     Case("nfdt", (), "client"),
+    Case("nfdt", ("--detach",), "client"),
+    Case("nfdt", ("--capture", "replica"), "nfdt.replica.follower", script="counts_loop.py"),
+    Case("hfdt", ("--restarts", "1"), "hfdt.worker", recovers=True),
+    Case("hfdt", ("--min-np", "1"), "hfdt.worker", recovers=True),
+    Case("hfdt", ("--restarts", "1"), "mpirun", recovers=True),
+    Case("hfdt", ("--restarts", "1", "--launcher", "gloo"), "hfdt.worker", recovers=True),
     Case("hfdt", (), "hfdt.worker"),
     Case("hfdt", (), "mpirun"),
     Case("hfdt", (), "client"),
+    Case("hfdt", ("--detach",), "client"),
+    Case("hfdt", ("--capture", "replica"), "hfdt.replica.follower", script="counts_loop.py"),
 )
 
 
 @dataclass
 class Result:
-    """`seconds` from the kill to the command's end, or for a killed client to the end of the last process."""
+    """`seconds` from the kill (or the beginning of training, if that is later) to the command's end, or for a killed
+    client to the end of the last process.
+    """
 
-    case: Case
-    said: str
-    seconds: float
+    engine: str
+    number: int
+    flags: Sequence[str]
+    victim: str
+    recovers: bool
+    phase: str
+    said: str = "nobody to kill"
+    seconds: float = 0.0
+    load: float = 0.0  # of the machine, when it ended
     left: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        if self.left:
+            return False
+        if self.victim == "client":
+            return self.said in ("killed", "right") and self.seconds < GONE_S
+        return self.said == "right" or (not self.recovers and self.said == "error" and self.seconds < ERROR_S)
 
 
 def main() -> None:
+    given = _arguments()
+    done = _read(given.out)
+    for engine in given.engines.split(","):
+        cases = [case for case in CASES if case.engine == engine and given.only in (case.victim, "")]
+        for number in range(given.runs):
+            if any((result.engine, result.number) == (engine, number) for result in done):
+                continue
+            if time.monotonic() > given.until:
+                break
+            phase = PHASES[number // len(cases) % len(PHASES)]
+            result = _one(cases[number % len(cases)], number, phase, given)
+            done.append(result)
+            _keep(given.out, result)
+    report(done)
+    sys.exit(not all(result.good for result in done))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="of each case")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--runs", type=int, default=50, help="of each engine, its cases in turn")
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engines", default="nfdt,hfdt")
+    parser.add_argument("--only", default="", metavar="VICTIM", help="cases of this victim")
+    parser.add_argument("--out", type=Path, metavar="FILE.jsonl", help="keep finished runs; go on behind them")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no run after so many seconds")
     given = parser.parse_args()
-    chance = random.Random(given.seed)
-    cases = [case for case in CASES if case.engine in given.engines.split(",")]
-    results = [disturbed(case, given.epochs, chance) for _ in range(given.runs) for case in cases]
-    report(cases, results)
-    sys.exit(any(not good(result) for result in results))
+    given.until = time.monotonic() + given.budget_s
+    return given
 
 
-def disturbed(case: Case, epochs: int, chance: random.Random) -> Result:
-    """One run of `case`, its victim killed within its first seconds of training."""
-    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
-        log = Path(temporary) / "said"
+def _one(case: Case, number: int, phase: str, given: argparse.Namespace) -> Result:
+    """Run `number` of an engine; again, at another moment, where it had ended before the victim could be killed."""
+    for attempt in range(5):
+        chance = random.Random(f"{given.seed} {case.engine} {number} {attempt}")
+        result = disturbed(case, number, phase, given.epochs, chance)
+        if result.said != "nobody to kill":
+            break
+    mark = "" if result.good else "NOT GOOD "
+    words = [case.engine, str(number), case.victim, *case.flags, result.phase, result.said]
+    console.print(f"{mark}{' '.join(words)} after {result.seconds:.1f} s {result.left or ''}")
+    return result
+
+
+def disturbed(case: Case, number: int, phase: str, epochs: int, chance: random.Random) -> Result:
+    """One run of `case`, its victim killed."""
+    result = Result(case.engine, number, case.flags, case.victim, case.recovers, phase)
+    with Aftermath() as traces:
+        log = traces.temporary / "output.said"
         argv = [sys.executable, "-m", f"{case.engine}.cli", "run", "-np", "2", *case.flags]
         with open(log, "w") as out:
             running = subprocess.Popen(
-                [*argv, str(SCRIPTS / "counts.py"), str(epochs)],
+                [*argv, str(SCRIPTS / case.script), str(epochs)],
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **QUIET, "TMPDIR": temporary},
+                env={**os.environ, **QUIET, **traces.env},
                 start_new_session=True,
             )
         try:
-            return _kill_and_watch(case, running, log, Path(temporary), chance)
+            _kill_and_watch(result, running, log, traces, epochs, chance)
         finally:
-            for process in _alive(_below(running.pid)):
-                process.kill()
             running.kill()
             running.wait()
+    result.load = os.getloadavg()[0]
+    return result
 
 
 def _kill_and_watch(
-    case: Case, running: subprocess.Popen[bytes], log: Path, temporary: Path, chance: random.Random
-) -> Result:
-    while "fit begins" not in log.read_text() and running.poll() is None:
-        time.sleep(0.1)
-    time.sleep(chance.uniform(0.0, 8.0))
-    processes = [psutil.Process(running.pid), *_below(running.pid)] if running.poll() is None else []
-    stores = _stores(processes)
-    victims = [process for process in processes if _is(process, case.victim, running.pid)]
+    result: Result,
+    running: subprocess.Popen[bytes],
+    log: Path,
+    traces: Aftermath,
+    epochs: int,
+    chance: random.Random,
+) -> None:
+    epoch = epochs - 1 if result.phase == "end" else chance.randrange(epochs - 1)
+    for _ in _waiting(running, traces, BEGIN_S):
+        if _reached(result, log, traces, epoch):
+            break
+    time.sleep(chance.uniform(0.0, {"start": START_S, "training": EPOCH_S, "end": END_S}[result.phase]))
+    victims = [p for p in traces.processes() if _is(p, result)]
     if not victims:
-        return Result(case, "nobody to kill", 0.0)
+        return
     chance.choice(victims).kill()
-    start = time.monotonic()
-    try:
-        running.wait(RIGHT_S)
-    except subprocess.TimeoutExpired:
-        return Result(case, "did not end", time.monotonic() - start)
-    ended = time.monotonic() - start
-    while _alive(processes) and time.monotonic() - start < ended + GONE_S:
-        time.sleep(0.1)
-    left = [f"process {' '.join(process.cmdline()[:3])}" for process in _alive(processes)]
-    left += [f"store {store}" for store in stores if store.exists()]
-    left += [f"socket {path}" for path in temporary.rglob("*") if path.is_symlink() or _is_socket(path)]
-    seconds = time.monotonic() - start if case.victim == "client" else ended
-    return Result(case, _said(case, running.returncode, log.read_text()), seconds, left)
+    start = begun = time.monotonic()
+    for _ in _waiting(running, traces, RIGHT_S):
+        begun = begun if "fit begins" in _told(log, traces) else time.monotonic()
+    ended = time.monotonic()
+    if running.poll() is None:
+        result.said, result.seconds = f"did not end: {_told(log, traces)[-600:]}", ended - start
+        return
+    traces.wait(GONE_S)
+    result.left = traces.left()
+    result.seconds = time.monotonic() - start if result.victim == "client" else ended - begun
+    result.said = _said(result.victim, _code(running, traces), _told(log, traces))
 
 
-def good(result: Result) -> bool:
-    case = result.case
-    if result.left:
-        return False
-    if case.victim == "client":
-        return result.said in ("killed", "right") and result.seconds < GONE_S
-    return result.said == "right" or (not case.recovers and result.said == "error" and result.seconds < ERROR_S)
+def _told(log: Path, traces: Aftermath) -> str:
+    """What the command has printed; that of a detached run is in its own directory."""
+    return "".join(path.read_text() for path in (log, *traces.temporary.glob("state/hfdt/runs/*/output")))
 
 
-def report(cases: Sequence[Case], results: Sequence[Result]) -> None:
+def _code(running: subprocess.Popen[bytes], traces: Aftermath) -> int:
+    """The exit code of the run, as Popen has it."""
+    for path in traces.temporary.glob("state/hfdt/runs/*/end.json"):
+        return int(json.loads(path.read_text())["code"])
+    return int(running.returncode)
+
+
+def _waiting(running: subprocess.Popen[bytes], traces: Aftermath, patience_s: float) -> Iterator[None]:
+    """As long as the command runs, or its detached run, and that is worth while."""
+    deadline = time.monotonic() + patience_s
+    while (running.poll() is None or _keepers(traces)) and time.monotonic() < deadline:
+        yield
+        time.sleep(0.05)
+
+
+def _keepers(traces: Aftermath) -> list[psutil.Process]:
+    if not (traces.temporary / "state").exists():
+        return []
+    return [p for p in traces.processes() if p.is_running() and "fdt.runs.keeper" in words_of(p)]
+
+
+def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:
+    """Has the result's phase begun? But at the start it begins with `epoch`."""
+    if result.phase == "start":
+        return any(_is(p, result) for p in traces.processes())
+    return f"epoch {epoch} begins\n" in _told(log, traces)
+
+
+def report(results: Sequence[Result]) -> None:
     table = Table("killed", "command", "runs", "right", "error", "good", "slowest s", "left behind")
-    for case in cases:
-        mine = [result for result in results if result.case is case]
+    for case in CASES:
+        mine = [r for r in results if (r.engine, tuple(r.flags), r.victim) == (case.engine, case.flags, case.victim)]
         counts = [sum(result.said == said for result in mine) for said in ("right", "error")]
         left = sorted({what.split()[0] for result in mine for what in result.left})
-        table.add_row(
-            case.victim,
-            " ".join([case.engine, *case.flags]),
-            str(len(mine)),
-            *map(str, counts),
-            str(sum(map(good, mine))),
-            f"{max(result.seconds for result in mine):.1f}",
-            ", ".join(left) or "nothing",
-        )
+        if mine:
+            table.add_row(
+                case.victim,
+                " ".join([case.engine, *case.flags]),
+                str(len(mine)),
+                *map(str, counts),
+                str(sum(result.good for result in mine)),
+                f"{max(result.seconds for result in mine):.1f}",
+                ", ".join(left) or "nothing",
+            )
     console.print(table)
     for result in results:
-        if not good(result):
+        if not result.good:
             console.print(f"NOT GOOD: {result}")
-    console.print(f"{sum(map(good, results))} of {len(results)} as promised")
+    for engine in sorted({result.engine for result in results}):
+        mine = [result for result in results if result.engine == engine]
+        console.print(f"{engine}: {sum(r.good for r in mine)} of {len(mine)} as promised; load {_spread(mine)}")
 
 
-def _said(case: Case, code: int, text: str) -> str:
-    if case.victim == "client" and code < 0:
+def _spread(results: Sequence[Result]) -> str:
+    loads = sorted(result.load for result in results)
+    return f"{loads[0]:.0f} to {loads[-1]:.0f}, median {loads[len(loads) // 2]:.0f}"
+
+
+def _read(out: Path | None) -> list[Result]:
+    if out is None or not out.exists():
+        return []
+    return [Result(**json.loads(line)) for line in out.read_text().splitlines()]
+
+
+def _keep(out: Path | None, result: Result) -> None:
+    if out is not None:
+        with open(out, "a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+def _said(victim: str, code: int, text: str) -> str:
+    if victim == "client" and code < 0:
         return "killed"
     if code == 0 and "counted right" in text:
         return "right"
@@ -162,37 +273,13 @@ def _said(case: Case, code: int, text: str) -> str:
     return "error" if promised else f"exit code {code}: {text[-600:]}"
 
 
-def _is(process: psutil.Process, victim: str, client: int) -> bool:
-    if victim == "client":
-        return bool(process.pid == client)
-    words = process.cmdline()
+def _is(process: psutil.Process, result: Result) -> bool:
+    words = words_of(process)
+    if result.victim == "client":
+        kept = "--detach" not in result.flags or "-u" in words  # not the command that only waits for it to train
+        return f"{result.engine}.cli" in words and kept
     name = Path((words or [""])[0]).name
-    return words[1:3] == ["-m", victim] or (victim == "mpirun" and name in ("mpirun", "prterun"))  # Open MPI 4; 5
-
-
-def _below(pid: int) -> list[psutil.Process]:
-    try:
-        return list(psutil.Process(pid).children(recursive=True))
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Without zombies that only wait for a parent to look."""
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-
-def _stores(processes: Sequence[psutil.Process]) -> list[Path]:
-    """The engine's store in shared memory, as its members' environment names it."""
-    addresses = {process.environ().get("FDT_ENGINE", "") for process in processes if process.is_running()}
-    return [Path(address.removeprefix("unix:")).parent for address in addresses if address.startswith("unix:")]
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.lstat().st_mode)
-    except OSError:
-        return False
+    return words[1:3] == ["-m", result.victim] or (result.victim == "mpirun" and name in ("mpirun", "prterun"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fdt.cli import detach
+from fdt.cli.attach import attach_command
 from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
@@ -18,6 +20,7 @@ from fdt.cli.options import (
     apply,
     capture_options,
     check_min_np,
+    detach_option,
     fault_options,
     job_options,
     listen_options,
@@ -64,7 +67,7 @@ JOB_OPTIONS = (
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
-REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
+REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded cuts the script's own batches
 
@@ -76,6 +79,7 @@ Examples:
   hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
   hfdt run --rule dane train.py -np 4           two averages an epoch instead of one a batch
   hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a goes on
+  hfdt run --detach train.py -np 4              goes on without this terminal; hfdt attach shows it
   hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
 """
 
@@ -205,6 +209,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @rank_fault_options
 @resume_options
 @report_options
+@detach_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
@@ -215,8 +220,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
-    given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
-    request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
+    kept = given["run_dir"] or given["resume"]
+    given["log_dir"] = given["log_dir"] or kept
+    about = {"script": script, "run_dir": kept, "resumed": given["resume"] is not None}
+    request = Request(NAME, **{name: given[name] for name in REQUEST}, **about)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
         options = job_options(given, REPLICA_OPTIONS)
@@ -224,6 +231,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
     engine = make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
+    if detach.due(request):
+        return detach.start(request)
 
     def body(directory: "RunDir | None") -> int:
         def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
@@ -259,6 +268,7 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
 
 
+main.add_command(attach_command)
 main.add_command(certs_command)
 main.add_command(doctor_command)
 

@@ -45,6 +45,9 @@ class HfdtEngine:
             "HFDT_BIND_TO": bind_to,
             "OMPI_MCA_btl_sm_backing_directory": str(self.blobs.directory),  # so that a killed rank's segments go too
         }
+        if placement is None:  # a killed mpirun's files, likewise: Open MPI 5, 4
+            names = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
+            env.update(dict.fromkeys(names, str(self.blobs.directory)))
         task = Task("worker", (sys.executable, "-m", "hfdt.worker"), workers, env)
         self._crew = Crew(
             self.name, run_dir, self.blobs, [(started_by, task)], placement.identity if placement else None

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fdt.cli import detach
+from fdt.cli.attach import attach_command
 from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
@@ -18,6 +20,7 @@ from fdt.cli.options import (
     apply,
     capture_options,
     check_min_np,
+    detach_option,
     fault_options,
     job_options,
     listen_options,
@@ -63,7 +66,7 @@ _FLAGS = {
     "min_np": "--min-np",
     **HOST_FLAGS,
 }
-REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet")
+REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
 
 EXAMPLES = """\b
 Examples:
@@ -72,6 +75,7 @@ Examples:
   nfdt run --rule "dc_asgd(lam=0.1)" train.py -np 4  a rule with a parameter of its own
   nfdt run --log-dir logs train.py --epochs 10       our options stand before the script, its own behind
   nfdt run --run-dir runs/a train.py -np 4           save each epoch; nfdt run --resume runs/a goes on
+  nfdt run --detach train.py -np 4                   goes on without this terminal; nfdt attach shows it
   nfdt run train.py -np 4 -- -np 3                   behind -- all words are the script's
 """
 
@@ -184,6 +188,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @resume_options
 @join_at_option
 @report_options
+@detach_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
@@ -201,8 +206,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
     if given["server"] and given["join_at"]:
         raise UsageError("--join-at is for `nfdt serve`, whose workers --server uses. Received: --server too")
-    given["log_dir"] = given["log_dir"] or given["run_dir"] or given["resume"]
-    request = Request(NAME, **{name: given[name] for name in REQUEST}, resumed=given["resume"] is not None)
+    kept = given["run_dir"] or given["resume"]
+    given["log_dir"] = given["log_dir"] or kept
+    about = {"script": script, "run_dir": kept, "resumed": given["resume"] is not None}
+    request = Request(NAME, **{name: given[name] for name in REQUEST}, **about)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit):
@@ -218,6 +225,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
             if given[name]:
                 raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+    if detach.due(request):
+        return detach.start(request)
 
     def body(directory: "RunDir | None") -> int:
         def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
@@ -257,6 +266,7 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
 main.add_command(join_command)
 main.add_command(simulate_command)
 main.add_command(control_command)
+main.add_command(attach_command)
 main.add_command(certs_command)
 main.add_command(doctor_command)
 

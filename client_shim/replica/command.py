@@ -8,6 +8,7 @@ from typing import Any
 from client_shim.replica import far
 from client_shim.replica import run as running
 from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
+from fdt.cli import detach
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
 from fdt.cli.run import Request, run_replicas
@@ -56,6 +57,8 @@ def run(
         raise UsageError(
             "a script with training loops of its own starts its own ranks. Received: --server; leave it out"
         )
+    if detach.due(request):
+        return detach.start(request)
     running.settle_hashing()
     size = size_of(hosts, request.workers, DEFAULT_WORKERS)
     others = far.seats(hosts, size) if hosts else []

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from fdt.service.meeting import Doorway, Host, Meeting
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
+LOOK_S = 0.5  # between looks for the first step
 END_S = 60.0  # how long the others may take to come to the script's end after rank 0
 
 
@@ -204,7 +206,11 @@ def run(
 ) -> int:
     """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
     part, started = Part(), time.monotonic()
-    with agreed(meeting, seed, clocks=ASYNCHRONOUS not in options), part.installed(make, meeting, options):
+    with (
+        _telling(part, tell),
+        agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
+        part.installed(make, meeting, options),
+    ):
         code = run_script(script, words)
         if code:
             return code
@@ -213,6 +219,24 @@ def run(
     said = [dict(part.counts()), *meeting.end(_patience())]
     _report(said, time.monotonic() - started, tell, asynchronous=ASYNCHRONOUS in options)
     return code
+
+
+@contextlib.contextmanager
+def _telling(part: Part, tell: Reporters) -> Iterator[None]:
+    """Within, it is said when the first step is taken: no `fit` does."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            if part.counts().get("steps"):
+                tell.training()
+                return
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _patience() -> Callable[[], None]:

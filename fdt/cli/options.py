@@ -146,6 +146,12 @@ def check_min_np(given: dict[str, Any], workers: int) -> None:
         raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
 
 
+def detach_option(function: Decorated) -> Decorated:
+    """--detach."""
+    text = "Return when it trains, and let it go on without this terminal; `attach` shows it, lists runs, ends them."
+    return option(REPORTS, "--detach", is_flag=True, help=text)(function)
+
+
 def report_options(function: Decorated) -> Decorated:
     """--log-dir, --tensorboard, --verbose, --quiet."""
     directory = click.Path(file_okay=False, path_type=Path)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from fdt.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
     from fdt.report import Reporter, Reporters
+    from fdt.runs.registry import Run
     from fdt.service.client import TrainingClient
     from fdt.service.engine import Engine
 
@@ -38,6 +40,9 @@ class Request:
     quiet: bool = False
     resumed: bool = False  # --log-dir is that of a run which goes on
     own_summary: bool = False  # the command says at the end what there is to say
+    script: str = ""
+    run_dir: Path | None = None  # of --run-dir or --resume
+    detach: bool = False
 
 
 def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int:
@@ -45,21 +50,25 @@ def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int
 
     `make_engine` is called with the directory of the members' logs, unless a server is to be used.
     """
+    from fdt.cli import detach
     from fdt.quiet import quiet_import
 
+    request, noted = detach.taken(request)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     with ended_by_signals(), log_directory(request.engine, request.log_dir, resumed=request.resumed) as logs:
         with _connected(request, make_engine, logs.directory) as client, quiet_import():
-            return _run_script(request, client, run_script, logs)
+            return _run_script(request, client, run_script, logs, noted)
 
 
 def run_replicas(request: Request, workers: int, run_script: RunReplicas) -> int:
     """As `run`, of a script that every rank runs: there is no engine."""
+    from fdt.cli import detach
     from fdt.quiet import quiet_import
 
+    request, noted = detach.taken(request)
     with ended_by_signals(), log_directory(request.engine, request.log_dir) as logs, quiet_import():
         where = "not kept (--log-dir DIR keeps them)" if request.log_dir is None else str(logs.directory)
-        return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters))
+        return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters), noted)
 
 
 def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
@@ -72,17 +81,26 @@ def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> Abstrac
     return connect.remote(request.server, token, request.engine, request.workers, identity)
 
 
-def _run_script(request: Request, client: "TrainingClient", run_script: RunScript, logs: Logs) -> int:
+def _run_script(
+    request: Request, client: "TrainingClient", run_script: RunScript, logs: Logs, noted: "Run | None"
+) -> int:
     where = _where_logs_are(request, client, logs)
-    return _reported(request, client.hello.workers, where, logs, lambda reporters: run_script(client, reporters))
+    return _reported(request, client.hello.workers, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
-def _reported(request: Request, workers: int, where: str, logs: Logs, body: Callable[["Reporters"], int]) -> int:
+def _reported(
+    request: Request,
+    workers: int,
+    where: str,
+    logs: Logs,
+    body: Callable[["Reporters"], int],
+    noted: "Run | None",
+) -> int:
     from fdt.report import Reporters
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
-    reporters = Reporters([*_reporters(request, workers, logs), summary])
+    reporters = Reporters([*_reporters(request, workers, logs, noted), summary])
     try:
         if request.verbose and request.server is None:
             logs.keep = True
@@ -99,7 +117,8 @@ def _reported(request: Request, workers: int, where: str, logs: Logs, body: Call
         reporters.close()
 
 
-def _reporters(request: Request, workers: int, logs: Logs) -> list["Reporter"]:
+def _reporters(request: Request, workers: int, logs: Logs, noted: "Run | None") -> list["Reporter"]:
+    from fdt.report.away import Away
     from fdt.report.jsonl import Jsonl
     from fdt.report.screen import Screen
     from fdt.report.tensorboard import TensorBoard
@@ -109,6 +128,8 @@ def _reporters(request: Request, workers: int, logs: Logs) -> list["Reporter"]:
         chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
     if request.tensorboard is not None:
         chosen.append(TensorBoard(request.tensorboard))
+    if noted is not None:
+        chosen.append(Away(request.engine == "nfdt", partial(noted.write, "progress")))
     return chosen
 
 

@@ -58,6 +58,9 @@ class Reporter:
     def job_end(self) -> None:
         """`fit` returned or raised."""
 
+    def training(self) -> None:
+        """Steps are trained, where no `fit` says so: loops of the script's own. From any thread."""
+
     def note(self, text: str) -> None:
         """One line the user should read."""
 
@@ -85,6 +88,9 @@ class Reporters(Reporter):
 
     def job_end(self) -> None:
         self._each("job_end")
+
+    def training(self) -> None:
+        self._each("training")
 
     def note(self, text: str) -> None:
         self._each("note", text)

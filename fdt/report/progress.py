@@ -9,12 +9,11 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, TextIO
 
-from fdt.report import JobSummary, Reporter, plain, text
+from fdt.report import JobSummary, Reporter, plain
 from fdt.report.plain import Clock
-from fdt.report.tally import Tally
+from fdt.report.status import Status
 from fdt.rpc.session_pb2 import EpochEnd, Event
 
-WIDTH = 20  # of the bar, in characters
 REDRAW_S = 0.05
 
 
@@ -22,34 +21,30 @@ class Bar(Reporter):
     """While an epoch trains, `sys.stdout` and `sys.stderr` step aside for what the script prints."""
 
     def __init__(self, adds_steps: bool, clock: Clock = time.perf_counter) -> None:
-        self._tally = Tally(adds_steps)
+        self._status = Status(adds_steps, clock)
         self._clock = clock
         self._line = StatusLine(sys.stdout)
         self._job = JobSummary("")
         self._end = EpochEnd()
-        self._started = self._first = self._drawn = 0.0  # clock: the epoch began, its first steps came, last drawn
-        self._first_step = 0
+        self._drawn = 0.0  # clock
 
     def job(self, job: JobSummary) -> None:
         self._job = job
+        self._status.job(job)
 
     def epoch_begin(self, epoch: int) -> None:
-        self._tally.begin(epoch)
+        self._status.begin(epoch)
         self._end = EpochEnd()
-        self._started, self._first, self._drawn = self._clock(), 0.0, 0.0
+        self._drawn = 0.0
         self._line.__enter__()
-        self._draw("starting")
+        self._line.show(self._status.line("starting"))
 
     def event(self, event: Event) -> None:
-        kind = event.WhichOneof("kind")
-        if kind == "epoch_end":
+        if event.HasField("epoch_end"):
             self._finish(event.epoch_end)
-        elif kind == "progress":
-            self._tally.progress(event.rank, event.progress)
-            self._advance()
-        elif kind == "step_end":
-            self._tally.step_end(event.step_end)
-            self._advance()
+        elif self._status.add(event) and self._clock() - self._drawn >= REDRAW_S:
+            self._drawn = self._clock()
+            self._line.show(self._status.line())
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._line.__exit__(None, None, None)
@@ -63,47 +58,11 @@ class Bar(Reporter):
 
     def _finish(self, end: EpochEnd) -> None:
         self._end = end
-        self._end.seconds = end.seconds or self._clock() - self._started
+        self._end.seconds = end.seconds or self._status.seconds()
         if self._job.validation:
-            self._draw("validating")
+            self._line.show(self._status.line("validating", end.steps))
         else:
             self._line.__exit__(None, None, None)
-
-    def _advance(self) -> None:
-        now = self._clock()
-        if not self._first:
-            self._first, self._first_step = now, self._tally.step
-        if now - self._drawn >= REDRAW_S:
-            self._drawn = now
-            self._draw("")
-
-    def _draw(self, word: str) -> None:
-        step, steps = self._tally.step, self._job.steps_per_epoch
-        if word == "validating":
-            step = steps = self._end.steps
-        parts = [
-            f"Epoch {self._tally.epoch + 1}/{self._job.epochs}",
-            " ".join(part for part in (bar(step, steps), f"{step}/{steps}" if steps else f"step {step}") if part),
-            word or text.rate(self._tally.samples, self._clock() - self._started),
-            self._eta(step, steps),
-            text.logs(self._tally.logs),
-        ]
-        self._line.show("  ".join(part for part in parts if part))
-
-    def _eta(self, step: int, steps: int) -> str:
-        """From the pace since the first report: the first step compiles, and says nothing of the others."""
-        taken, seconds = step - self._first_step, self._clock() - self._first
-        if not self._first or taken <= 0 or step >= steps:
-            return ""
-        return f"ETA {text.duration((steps - step) * seconds / taken)}"
-
-
-def bar(step: int, steps: int) -> str:
-    """`━━━━━━━━────────────`; nothing where the number of steps is not known."""
-    if not steps:
-        return ""
-    done = min(WIDTH, WIDTH * step // steps)
-    return "━" * done + "─" * (WIDTH - done)
 
 
 class StatusLine:

@@ -1,0 +1,147 @@
+"""`attach`: detached runs listed, watched, ended."""
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from fdt.cli.detach import Teller
+from fdt.cli.options import Count
+from fdt.cli.program import Command
+from fdt.errors import UsageError, UserError
+from fdt.launch.local import describe
+from fdt.runs.follow import POLL_S, Follower
+from fdt.runs.identity import Identity
+from fdt.runs.registry import Run, find, home, runs
+
+ASK_S, INSIST_S, END_S = 20.0, 5.0, 5.0  # after SIGINT, after SIGTERM, after SIGKILL
+EXIT_PIPE = 128 + signal.SIGPIPE
+
+EXAMPLES = """\b
+Examples:
+  hfdt run --detach train.py -np 4     prints the run's name, train-1, and returns when it trains
+  hfdt attach                          which runs there are, and how they stand
+  hfdt attach train-1                  what it has printed and prints; Ctrl-C leaves it running
+  hfdt attach -n 0 train-1             from now on
+  hfdt attach --stop train-1           end it, as Ctrl-C would have
+  hfdt attach --remove train-1         forget a run that is over, its output and logs with it
+
+Exit codes: the run's own (128 + its number for a signal) once it is over; 130 when left by Ctrl-C; 2 for no such run.
+"""
+
+
+@click.command("attach", cls=Command, epilog=EXAMPLES)
+@click.argument("name", metavar="[RUN]", default="", required=False)
+@click.option("-n", "--lines", type=Count("a number of lines", 0), help="Begin with the last N lines.  [default: all]")
+@click.option("--stop", "stops", is_flag=True, help="End the run: the script gets KeyboardInterrupt.")
+@click.option("--remove", "removes", is_flag=True, help="Forget a run that is over.")
+def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> int:
+    """Show a run that `run --detach` started, or without RUN list them all, of both engines."""
+    command = str(click.get_current_context().find_root().info_name)
+    if not name:
+        if stops or removes or lines is not None:
+            raise UsageError(
+                f"-n, --stop and --remove need a run's name; `{command} attach` lists them. Received: none"
+            )
+        _list(runs())
+        return 0
+    run, tell = find(name), Teller(command)
+    if stops:
+        return _stopped(run, tell)
+    if removes:
+        run.remove()
+        return 0
+    return _watch(run, lines, tell)
+
+
+def stop(run: Run) -> None:
+    """End the run's client, which ends all else; at last by SIGKILL. It has noted its end when this returns."""
+    client = _client(run)
+    for number, within_s in ((signal.SIGINT, ASK_S), (signal.SIGTERM, INSIST_S), (signal.SIGKILL, END_S)):
+        if client is not None:
+            client.signal(number)
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline and not run.over():
+            time.sleep(POLL_S)
+
+
+def _client(run: Run) -> Identity | None:
+    """Its client, which a run that has just been started gets in a moment."""
+    deadline = time.monotonic() + INSIST_S
+    while run.client() is None and not run.over() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return run.client()
+
+
+def _stopped(run: Run, tell: Teller) -> int:
+    if run.over():
+        tell(f"{run.name} was over already: {run.state()}")
+        return 0
+    if not run.here():
+        raise UserError(f"a run is stopped on the machine it runs on. Received: {run.name}, {run.state()}")
+    stop(run)
+    tell(f"{run.name}: {run.state()}")
+    return 0 if run.over() else 1
+
+
+def _watch(run: Run, lines: int | None, tell: Teller) -> int:
+    """Show its output until it is over; its exit code."""
+    try:
+        follower = Follower(run, sys.stdout, lines)
+        try:
+            while not follower.follow():
+                pass
+        finally:
+            follower.close()
+    except FileNotFoundError:
+        raise UserError(f"a run must have its output in {run.directory}. Received: none") from None
+    except KeyboardInterrupt:
+        tell(f"{run.name} goes on; `{tell.name} attach {run.name}` takes it up again, --stop ends it")
+        raise
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    if run.killed():
+        tell(_how_it_ended(run))
+    return run.exit_code()
+
+
+def _how_it_ended(run: Run) -> str:
+    """And what can be done about it."""
+    noted, end = run.read("run"), run.read("end")
+    how = (
+        f"was ended by {describe(end['code'])}"
+        if end
+        else "is gone, and nobody noted how (a new start of the machine?)"
+    )
+    if noted["run_dir"]:
+        then = f"{noted['engine']} run --resume {noted['run_dir']} goes on behind its last checkpoint"
+    else:
+        then = "what its script held went with it; with --run-dir DIR the next can go on"
+    return f"{run.name} {how}; {then}; its logs: {run.logs}"
+
+
+def _list(found: Sequence[Run]) -> None:
+    if not found:
+        click.echo(f"no detached runs in {home()}; `run --detach` starts one")
+        return
+    rows = [("RUN", "STATE", "EPOCH", "SINCE", "COMMAND"), *(_row(run) for run in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for *cells, last in rows:
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last]))
+
+
+def _row(run: Run) -> tuple[str, str, str, str, str]:
+    noted = run.read("run")
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(noted["created"]))
+    return run.name, run.state(), run.epoch(), since, shlex.join(_words(noted))
+
+
+def _words(noted: dict[str, list[str]]) -> list[str]:
+    """What the user typed, as far as it matters: engine, `run` and what follows."""
+    command = noted["command"]
+    return [str(noted["engine"]), *command[command.index("run") :]] if "run" in command else command

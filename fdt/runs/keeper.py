@@ -1,0 +1,47 @@
+"""`python -m fdt.runs.keeper DIRECTORY`: starts a detached run's command, and notes how it ended.
+
+It is the client's parent, in a session without a terminal. A process of its own, because a client that is killed, or
+ends by os._exit, could not say so.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from fdt.runs.identity import Identity
+from fdt.runs.registry import VARIABLE, Run
+
+
+def main(directory: str) -> None:
+    run = Run(Path(directory))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the client inherits it, as under nohup
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)  # a handler: the client gets the default, not "ignored"
+    client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=_environment(directory))
+    _pass_on(client)
+    processes = {"keeper": Identity.of(os.getpid()), "client": Identity.of(client.pid)}
+    run.write("processes", {name: asdict(found) for name, found in processes.items() if found is not None})
+    run.write("end", {"code": client.wait(), "at": time.time()})
+
+
+def _environment(directory: str) -> dict[str, str]:
+    return {**os.environ, VARIABLE: directory, "PYTHONUNBUFFERED": "1"}  # what is printed can be seen at once
+
+
+def _pass_on(client: "subprocess.Popen[bytes]") -> None:
+    """Whoever ends the keeper means the run."""
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        client.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, tell)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,96 @@
+"""A run without a terminal: started, left, looked at, ended; and one whose client is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fdt.cli.attach import stop
+from fdt.runs import registry
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "away.py")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    yield
+    for run in registry.runs():
+        stop(run)
+
+
+def argv(engine, *words):
+    return [sys.executable, "-m", f"{engine}.cli", *words]
+
+
+def call(engine, *words):
+    return subprocess.run(argv(engine, *words), capture_output=True, text=True, timeout=150, check=False)
+
+
+def test_a_detached_run_is_taken_up_again_and_ended(state):
+    started = subprocess.Popen(
+        argv("hfdt", "run", "--detach", "-np", "2", SCRIPT, "100000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    out, err = started.communicate(timeout=150)
+    assert (started.returncode, out) == (0, "away-1\n"), err
+    assert "input: EOFError" in err, "what it prints before it trains is shown"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGHUP)  # a closed terminal's: nobody of the run is left in its session
+    run = registry.find("away-1")
+    client = psutil.Process(run.client().pid)
+    assert os.getsid(client.pid) != started.pid
+    client.send_signal(signal.SIGHUP)  # or one that comes all the same
+    assert run.directory.stat().st_mode & 0o77 == 0
+
+    attached = subprocess.Popen(
+        argv("nfdt", "attach", "away-1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    seen = [line for line, _ in zip(attached.stdout, range(4), strict=False)]
+    attached.send_signal(signal.SIGINT)
+    _, err = attached.communicate(timeout=30)
+    assert attached.returncode == 130
+    assert "away-1 goes on" in err
+    assert seen[0] == "input: EOFError\n"
+    assert any(line.startswith("Epoch 1/100000") for line in seen)
+    assert "\x1b" not in run.output.read_text()
+
+    (head, row) = call("hfdt", "attach").stdout.splitlines()
+    assert head.split() == ["RUN", "STATE", "EPOCH", "SINCE", "COMMAND"]
+    assert row.startswith("away-1  training  ")
+    assert "/100000 " in row
+
+    below = client.children(recursive=True)
+    stopped = call("hfdt", "attach", "--stop", "away-1")
+    assert (stopped.returncode, stopped.stderr) == (0, "hfdt: away-1: ended: exit code 130\n")
+    assert "the script was interrupted" in run.output.read_text(), "it may save what it has"
+    assert not [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert call("hfdt", "attach", "-n", "1", "away-1").returncode == 130
+    assert call("hfdt", "attach", "--remove", "away-1").returncode == 0
+    assert "no detached runs" in call("hfdt", "attach").stdout
+
+
+def test_a_killed_client_ends_its_detached_run_and_attach_says_how_it_goes_on(state, tmp_path):
+    kept = str(tmp_path / "kept")
+    assert call("nfdt", "run", "--detach", "--run-dir", kept, "-np", "1", SCRIPT, "100000").stdout == "away-1\n"
+    run = registry.find("away-1")
+    client = psutil.Process(run.client().pid)
+    below = client.children(recursive=True)
+    store = Path(below[0].environ()["FDT_ENGINE"].removeprefix("unix:")).parent
+    client.kill()
+    _, alive = psutil.wait_procs(below, 30)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    assert not store.exists()
+    attached = call("nfdt", "attach", "away-1")
+    assert attached.returncode == 128 + 9
+    assert f"away-1 was ended by signal 9 (SIGKILL); nfdt run --resume {kept} goes on" in attached.stderr
+    assert run.state() == "ended: signal 9 (SIGKILL)"

@@ -1,0 +1,185 @@
+"""Detached runs noted: names, who may look, what is alive; the keeper; what `attach` shows."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fdt.cli.detach import taken
+from fdt.cli.run import Request
+from fdt.errors import UsageError, UserError
+from fdt.report import JobSummary
+from fdt.report.away import Away
+from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
+from fdt.runs import keeper, registry
+from fdt.runs.follow import Follower
+from fdt.runs.identity import Identity
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def kept():
+    """Run `python -c code` under a keeper to its end."""
+
+    def run(code):
+        made = registry.create("hfdt", "a.py", [sys.executable, "-c", code])
+        with open(made.output, "wb") as out:
+            process = subprocess.run(
+                [sys.executable, "-m", "fdt.runs.keeper", str(made.directory)], stdout=out, stderr=out, timeout=60
+            )
+        assert process.returncode == 0
+        return made
+
+    return run
+
+
+def test_names_are_the_scripts_and_a_number():
+    names = [registry.create("hfdt", script, []).name for script in ("x/train.py", "train.py", "-a b.py", "...")]
+    assert names == ["train-1", "train-2", "a-b-1", "script-1"]
+    assert [run.name for run in registry.runs()] == names
+    registry.find("train-2").write("end", {"code": 0})
+    registry.find("train-2").remove()
+    assert registry.create("nfdt", "train.py", []).name == "train-2"
+    with pytest.raises(UsageError, match="no run|must be a run of that name"):
+        registry.find("../train-1")
+
+
+def test_only_what_is_this_users_alone_is_a_run(state):
+    ours, strange = registry.create("hfdt", "a.py", []), registry.create("hfdt", "b.py", [])
+    strange.directory.chmod(0o755)
+    (registry.home() / "c-1").symlink_to(ours.directory)
+    assert [run.name for run in registry.runs()] == ["a-1"]
+    registry.home().chmod(0o777)
+    with pytest.raises(UserError, match="this user's alone"):
+        registry.create("hfdt", "a.py", [])
+
+
+def test_another_process_of_the_same_number_is_not_it():
+    me = Identity.of(os.getpid())
+    assert me.alive()
+    assert not Identity(me.pid, "another boot 7").alive()
+    Identity(me.pid, "another boot 7").signal(signal.SIGKILL)  # reaches nobody
+
+
+@pytest.mark.parametrize(
+    ("code", "shell", "says"),
+    [
+        ("print(input)", 0, "done"),
+        ("import os; os._exit(7)", 7, "ended: exit code 7"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "ended: signal 9 (SIGKILL)"),
+    ],
+)
+def test_the_keeper_notes_how_it_ended(kept, code, shell, says):
+    run = kept(code)
+    assert (run.over(), run.exit_code(), run.state()) == (True, shell, says)
+    assert run.killed() is (shell == 137)
+
+
+def test_the_client_has_no_terminal_no_hangup_and_may_be_interrupted(kept):
+    run = kept(
+        "import os, signal, sys\n"
+        "print(sys.stdin.read() == '', signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, end=' ')\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, os.environ['FDT_DETACHED'])"
+    )
+    assert run.output.read_text() == f"True True True {run.directory}\n"
+
+
+def test_a_run_whose_processes_are_gone_unnoted_is_lost():
+    run = registry.create("hfdt", "a.py", [])
+    assert run.state() == "starting"
+    run.write("processes", {"keeper": {"pid": os.getpid(), "started": "another boot 7"}})
+    assert (run.state(), run.exit_code(), run.killed()) == ("lost", 1, True)
+    me = Identity.of(os.getpid())
+    run.write("processes", {"client": vars(me)})
+    run.write("progress", {"begun": True, "epoch": "3/10"})
+    assert (run.state(), run.epoch()) == ("training", "3/10")
+    with pytest.raises(UserError, match="must be over"):
+        run.remove()
+    run.write("run", {**run.read("run"), "host": "elsewhere"})
+    assert run.state() == "on elsewhere"
+
+
+def test_the_variable_marks_one_process_only(monkeypatch):
+    run = registry.create("hfdt", "a.py", [])
+    monkeypatch.setenv(registry.VARIABLE, str(run.directory))
+    request, found = taken(Request("hfdt", detach=True))
+    assert (found.name, request.log_dir) == (run.name, run.logs)
+    assert taken(Request("hfdt", detach=True)) == (Request("hfdt", detach=True), None)
+
+
+@pytest.mark.parametrize(("lines", "shown"), [(None, "a\nb\nc"), (0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")])
+def test_the_last_lines_are_shown(lines, shown):
+    run = registry.create("hfdt", "a.py", [])
+    run.output.write_bytes(b"a\nb\nc")
+    run.write("end", {"code": 0})
+    out = io.StringIO()
+    assert Follower(run, out, lines).follow()
+    assert out.getvalue() == shown
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_a_line_below_says_how_training_stands(monkeypatch):
+    run = registry.create("hfdt", "a.py", [])
+    run.output.write_text("printed\n")
+    run.write("progress", {"line": "Epoch 1/2  5/10"})
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    follower = Follower(run, terminal)
+    assert not follower.follow()
+    assert terminal.getvalue().endswith("printed\n\rEpoch 1/2  5/10")
+    run.write("end", {"code": 0})
+    assert follower.follow()
+    assert terminal.getvalue().endswith("\r")
+    assert sys.stdout is terminal
+
+
+def test_how_training_stands_is_noted():
+    noted = []
+    away = Away(False, lambda now: noted.append(dict(now)), clock=iter(range(0, 1000, 10)).__next__)
+    away.job(JobSummary("j", epochs=2, steps_per_epoch=10, validation=True))
+    away.epoch_begin(0)
+    assert noted[-1]["begun"] is False
+    away.event(Event(progress=Progress(epoch=0, step=5, samples=320)))
+    assert (noted[-1]["begun"], noted[-1]["epoch"]) == (True, "1/2")
+    assert noted[-1]["line"].startswith("Epoch 1/2  ━━━━━━━━━━──────────  5/10".replace("─  5", "─ 5"))
+    away.event(Event(epoch_end=EpochEnd(epoch=0, steps=10)))
+    assert "validating" in noted[-1]["line"]
+    away.job_end()
+    assert noted[-1]["line"] == ""
+    json.dumps(noted)
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(state, monkeypatch):
+    state.write_text("a file")
+    with pytest.raises(UserError, match="XDG_STATE_HOME"):
+        registry.create("hfdt", "a.py", [])
+
+
+def test_the_keeper_passes_on_what_ends_it():
+    run = registry.create(
+        "hfdt", "a.py", [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+    )
+    with open(run.output, "wb") as out:
+        process = subprocess.Popen([sys.executable, "-m", keeper.__name__, str(run.directory)], stdout=out, stderr=out)
+    deadline = time.monotonic() + 60
+    while "up" not in run.output.read_text() and time.monotonic() < deadline:
+        os.sched_yield()
+    process.terminate()
+    process.wait(60)
+    assert run.exit_code() == 128 + signal.SIGTERM

@@ -9,6 +9,7 @@ What is lost before the script trains is said when it begins to, so seconds coun
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -93,17 +94,16 @@ class Result:
 def main() -> None:
     given = _arguments()
     done = _read(given.out)
-    for engine in given.engines.split(","):
-        cases = [case for case in CASES if case.engine == engine and given.only in (case.victim, "")]
-        for number in range(given.runs):
-            if any((result.engine, result.number) == (engine, number) for result in done):
-                continue
-            if time.monotonic() > given.until:
-                break
-            phase = PHASES[number // len(cases) % len(PHASES)]
-            result = _one(cases[number % len(cases)], number, phase, given)
-            done.append(result)
-            _keep(given.out, result)
+    engines = given.engines.split(",")
+    cases = {e: [case for case in CASES if case.engine == e and given.only in (case.victim, "")] for e in engines}
+    for number, engine in itertools.product(range(given.runs), engines):
+        if any((result.engine, result.number) == (engine, number) for result in done):
+            continue
+        if time.monotonic() > given.until:
+            break
+        phase = PHASES[number // len(cases[engine]) % len(PHASES)]
+        done.append(_one(cases[engine][number % len(cases[engine])], number, phase, given))
+        _keep(given.out, done[-1])
     report(done)
     sys.exit(not all(result.good for result in done))
 

@@ -223,16 +223,18 @@ def run(
 
 @contextlib.contextmanager
 def _telling(part: Part, tell: Reporters) -> Iterator[None]:
-    """Within, it is said when the first step is taken: no `fit` does."""
+    """Within, it is said when the first step is taken, to whom it matters: no `fit` does."""
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_S):
-            if part.counts().get("steps"):
-                tell.training()
-                return
+        with contextlib.suppress(Exception):  # what the script has made of TensorFlow may not let this thread read
+            while not over.wait(LOOK_S):
+                if part.counts().get("steps"):
+                    tell.training()
+                    return
 
-    threading.Thread(target=look, daemon=True).start()
+    if tell.awaits_training():
+        threading.Thread(target=look, daemon=True).start()
     try:
         yield
     finally:

@@ -92,6 +92,10 @@ class Reporters(Reporter):
     def training(self) -> None:
         self._each("training")
 
+    def awaits_training(self) -> bool:
+        """Whether any of them has a use for `training`."""
+        return any(type(reporter).training is not Reporter.training for reporter in self._reporters)
+
     def note(self, text: str) -> None:
         self._each("note", text)
 

@@ -13,7 +13,7 @@ import pytest
 from fdt.cli.detach import taken
 from fdt.cli.run import Request
 from fdt.errors import UsageError, UserError
-from fdt.report import JobSummary
+from fdt.report import JobSummary, Reporter, Reporters
 from fdt.report.away import Away
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.runs import keeper, registry
@@ -162,6 +162,8 @@ def test_how_training_stands_is_noted():
     assert "validating" in noted[-1]["line"]
     away.job_end()
     assert noted[-1]["line"] == ""
+    assert Reporters([away]).awaits_training()
+    assert not Reporters([Reporter()]).awaits_training()
     json.dumps(noted)
 
 

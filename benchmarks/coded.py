@@ -2,7 +2,7 @@
 
     python benchmarks/coded.py                                # DNN on MNIST, about 10 minutes
     python benchmarks/coded.py --task cnn --mark 0.6 --factors 1,0.4 --networks "medium 1 Gbit/s"
-    python benchmarks/coded.py --out benchmarks/results/coded.jsonl     # of the trainings that are kept: no new ones
+    python benchmarks/coded.py --budget-s -1 --out benchmarks/results/coded.jsonl    # what is kept, no training
 
 A synchronous step with the sum of all blocks is the same step whatever the placement (tests/single/test_hfdt_coded.py),
 so steps to the mark are trained once, for real, and a step's time is that of hfdt's own rule, its packets sent over
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coded_training import SHAPE, TASKS, Kept, Run, Task, cluster, train, weights
+from coded_training import SHAPE, TASKS, Kept, Run, Step, Task, cluster, train, weights
 from harness import console, table
 
 from hfdt import rulebook
@@ -61,12 +61,14 @@ def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> floa
     return float(np.median(np.diff(ends, prepend=0.0)))
 
 
-def best(text: str, n: int, task: Task, words: int, placement: str) -> tuple[int, float]:
-    """(r, seconds a step) of the fastest redundancy."""
+def fastest_step(text: str, n: int, task: Task, words: int, method: str) -> tuple[int, float]:
+    """(r, 0 for none, and seconds) of the fastest redundancy."""
+    if method not in PLACEMENTS:
+        return 0, step_s(text, n, task, words, {"ssgd": "groups"}.get(method, method), 1)
     times = {}
     for r in range(1, n):
-        if placement != "groups" or n % r == 0:
-            times[r] = step_s(text, n, task, words, placement, r)
+        if method != "groups" or n % r == 0:
+            times[r] = step_s(text, n, task, words, method, r)
     return min(times.items(), key=lambda item: item[1])
 
 
@@ -99,11 +101,10 @@ def times(given: argparse.Namespace, text: str, n: int, words: int, steps: int, 
     task = TASKS[given.task]
     fastest = kept.fastest(*asynchronous(given, text, n))
     found: Times = {"asgd": (f"{fastest[0].factor:g}", fastest[1]) if fastest else ("", None)}
-    found["ring"] = "", steps * step_s(text, n, task, words, "ring", 1)
-    found["ssgd"] = "", steps * step_s(text, n, task, words, "groups", 1)
-    for placement in PLACEMENTS:
-        r, seconds = best(text, n, task, words, placement)
-        found[placement] = str(r), steps * seconds
+    for method in list(METHODS)[1:]:
+        step = Step(given.task, text, n, method)
+        r, seconds = kept.step(step, lambda method=method: fastest_step(text, n, task, words, method))
+        found[method] = str(r or ""), steps * seconds
     return found
 
 
@@ -130,11 +131,11 @@ def plot(given: argparse.Namespace, curves: dict[str, dict[int, Times]]) -> None
 
     figure, axes = pyplot.subplots(1, len(curves), figsize=(4.5 * len(curves) + 1.5, 4.5), squeeze=False)
     for axis, (text, by_nodes) in zip(axes[0], curves.items(), strict=True):
-        for method, label in METHODS.items():
+        for color, (method, label) in enumerate(METHODS.items()):
             points = [(n, told[method][1]) for n, told in by_nodes.items() if told[method][1] is not None]
             if points:
                 style = "-" if method in PLACEMENTS else "--"
-                axis.semilogy(*zip(*points, strict=True), style, marker=".", label=label)
+                axis.semilogy(*zip(*points, strict=True), style, color=f"C{color}", marker=".", label=label)
         axis.set(title=text, xlabel="nodes", ylabel=f"seconds to {given.mark:.0%}", xticks=given.nodes)
         axis.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter="")
         axis.grid(alpha=0.3, which="both")

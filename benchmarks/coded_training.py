@@ -97,13 +97,31 @@ class Run:
     factor: float = 1.0
 
 
+@dataclass(frozen=True)
+class Step:
+    """One of a synchronous method, at its best redundancy."""
+
+    task: str
+    network: str
+    nodes: int
+    method: str
+
+
 class Kept:
-    """Results by run, in a file of JSON lines: what is in there is not trained again."""
+    """Results, in a file of JSON lines: what is in there is not trained, or simulated, again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        self._results = {Run(**line["run"]): line["result"] for line in lines}
+        self._results = {Run(**line["run"]): line["result"] for line in lines if "run" in line}
+        self._steps = {Step(**line["step"]): (line["r"], line["seconds"]) for line in lines if "step" in line}
+
+    def step(self, step: Step, simulate: Callable[[], tuple[int, float]]) -> tuple[int, float]:
+        """(r, 0 for none, and seconds)."""
+        if step not in self._steps:
+            r, seconds = self._steps[step] = simulate()
+            self._write({"step": asdict(step), "r": r, "seconds": seconds})
+        return self._steps[step]
 
     def __contains__(self, run: Run) -> bool:
         return run in self._results
@@ -119,8 +137,11 @@ class Kept:
 
     def add(self, run: Run, result: dict[str, Any]) -> None:
         self._results[run] = result
+        self._write({"run": asdict(run), "result": result})
+
+    def _write(self, line: dict[str, Any]) -> None:
         with self._path.open("a") as out:
-            out.write(json.dumps({"run": asdict(run), "result": result}) + "\n")
+            out.write(json.dumps(line) + "\n")
 
 
 class Enough(Exception):

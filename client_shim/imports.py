@@ -22,6 +22,7 @@ _OPTIMIZERS = {
     "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
     "tf_keras.src.optimizers.optimizer": ("Optimizer", "apply_gradients"),
     "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2", "apply_gradients"),
+    "tensorflow.python.training.optimizer": ("Optimizer", "apply_gradients"),
 }
 _REFUSED = {
     "keras.src.backend.jax.trainer": ("JAXTrainer", "jax"),

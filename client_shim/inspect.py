@@ -48,7 +48,8 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     and why, is printed for both. Raises UserError where `fit` cannot be captured.
     """
     looked = look(script)
-    refuse_sessions(looked)
+    if engine == "nfdt":
+        refuse_sessions(looked)
     refuse_own_updates(looked)
     captures = looked.findings
     if looked.capture == "replica":

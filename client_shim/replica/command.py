@@ -19,15 +19,17 @@ from fdt.report import Reporters
 from fdt.service.meeting import Host as Meeting
 
 
-def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool:
+def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, sessions: bool = True) -> bool:
     """Is the script to be run by every rank? Raises UserError for training that neither capture can divide.
 
-    `of_fit`: options that only mean something where `fit` is captured; a UsageError for those given to a replica.
+    `sessions`: can the engine train by them? `of_fit`: options that only mean something where `fit` is captured; a
+    UsageError for those given to a replica.
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
         found = look(script)
-        refuse_sessions(found)
+        if not sessions:
+            refuse_sessions(found)
         refuse_own_updates(found)
         chosen = found.capture
     replica: bool = chosen == "replica"

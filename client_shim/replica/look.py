@@ -72,7 +72,7 @@ def refuse_sessions(script: Look) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _is_session(node.func):
                 raise UserError(
-                    "TensorFlow 1 sessions are not divided yet. "
+                    "TensorFlow 1 sessions are not divided by nfdt; hfdt run does. "
                     f"Received: {last_name(node.func)} at {path}:{node.lineno}; --capture extract runs it alone"
                 )
 
@@ -102,8 +102,11 @@ def _is_session(function: ast.AST) -> bool:
 
 def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.ClassDef]]) -> Iterator[Finding]:
     modules = _modules(tree)
+    in_sessions = any(isinstance(node, ast.Call) and _is_session(node.func) for node in ast.walk(tree))
     for call, function, bases in _calls(tree, "", (), classes):
         name = last_name(call.func)
+        if name == "gradients" and in_sessions and ast.unparse(call.func).startswith(("tf.", "tensorflow.")):
+            yield _applying(str(path), call.lineno, name, function, owned=False)
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in modules:
             continue  # a function of a module: scipy.optimize's minimize
         if name == "fit" and isinstance(call.func, ast.Attribute) and _may_be_keras(call):

@@ -14,6 +14,7 @@ from tensorflow.python.eager.polymorphic_function import function_context, polym
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
+from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
@@ -28,6 +29,7 @@ from hfdt.replica.constants import Rows
 from hfdt.replica.make import step_rule
 from hfdt.replica.places import Places
 from hfdt.replica.probe import Found, Trials
+from hfdt.replica.sessions import Sessions
 from hfdt.replica.values import Reads, average_loss, take_gradient, whole_output
 from hfdt.step import Reading, Terms
 
@@ -64,6 +66,8 @@ class Rank:
         self._applying = False
         self._calling = False  # a step function that takes its batches itself
         self._batch_norms: dict[int, Any] = {}
+        replicated = self._replicate if self._allow_replicated else None
+        self._sessions = Sessions(meeting, self._count, replicated, fp16=self.places.terms.fp16)
         self._stack = contextlib.ExitStack()
         self._in_graph: Any = None
 
@@ -75,7 +79,7 @@ class Rank:
             "steps": mine.steps + taken,
             "samples": mine.samples + samples,
             "replicated": mine.replicated,
-            "sent_bytes": self.comm.sent_bytes,
+            "sent_bytes": self.comm.sent_bytes + self._sessions.sent_bytes,
         }
 
     def end(self) -> None:
@@ -100,6 +104,7 @@ class Rank:
             patched(patches),
             agreed_reads(self._reads.agreed),
             kinds.followed(),
+            session_patches.installed(self._sessions, self),
             _entry(loops, dataset_ops.DatasetV2, in_graph),
         ):
             try:
@@ -230,8 +235,11 @@ class Rank:
     def _undivided(self) -> Any:
         if not self._allow_replicated:
             raise CaptureError(UNDIVIDED.format(where=where()))
-        self._counts.replicated += 1
+        self._replicate()
         return self.places.whole(self.comm.rank == 0)
+
+    def _replicate(self) -> None:
+        self._counts.replicated += 1
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if self.places.divided():

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
+from tensorflow.python.training import optimizer as optimizers
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
@@ -31,6 +32,7 @@ FIT = (
     "fit beside training loops of the script's own is not divided by nfdt. Received: fit at {where}; use hfdt run, or "
     "--allow-replicated, which has every worker do all of it"
 )
+OF_TENSORFLOW_1 = "NFDT takes Keras's optimizers. Received: {name} of tf.compat.v1, at {where}; hfdt run takes it"
 
 
 class Rank:
@@ -69,6 +71,7 @@ class Rank:
             Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
             Patch(polymorphic_function.Function, "__call__", self._call),
             Patch(function_context, "make_function_context", self._context),
+            Patch(optimizers.Optimizer, "apply_gradients", _refuse_old),
         ]
         with patched(patches), agreed_reads(self._agreed, ("__bool__",)):
             yield
@@ -264,6 +267,10 @@ class Rank:
             vector = self._meeting.add(f"{name} {i}", tensor.numpy().ravel().astype("float64"), where)
             added.append(tf.cast(tf.reshape(tf.constant(vector), tensor.shape), tensor.dtype))
         return added
+
+
+def _refuse_old(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    raise CaptureError(OF_TENSORFLOW_1.format(name=type(optimizer).__name__, where=where()))
 
 
 def _rows(given: Any) -> int:

@@ -101,9 +101,20 @@ def test_weights_moved_by_hand_are_refused_with_the_line(script):
     refuse_own_updates(look(script(TAPE + "average.assign_sub(1)")))
 
 
-def test_sessions_are_refused(script):
-    with pytest.raises(UserError, match="sessions are not divided yet"):
-        refuse_sessions(look(script("with tf.compat.v1.Session() as session: pass")))
+SESSION = """
+import tensorflow.compat.v1 as tf
+with tf.Session() as session:
+    session.run(w.assign_sub(tf.gradients(loss, w)[0]))
+"""
+
+
+def test_sessions_are_for_engines_that_divide_them(script):
+    penalty = script("import tensorflow as tf\n\n\ndef penalty(x): return tf.gradients(f(x), x)", "penalty.py")
+    assert not wanted(penalty, {"capture": None}, ())
+    path = script(SESSION)
+    assert wanted(path, {"capture": None}, ())
+    with pytest.raises(UserError, match="not divided by nfdt; .* Session at .*script.py:3"):
+        wanted(path, {"capture": None}, (), sessions=False)
 
 
 LOOPS = """

@@ -22,6 +22,12 @@ REFUSED = {
     ("tape_mixed", "nfdt"): "LossScaleOptimizer",
     ("tape_after_fit", "nfdt"): "fit beside training loops",
     ("fit_gan", "nfdt"): "one optimizer",
+    ("tf1_eager", "nfdt"): "NFDT takes Keras's optimizers",
+    ("tf1_fixed", "hfdt"): "any number of rows",
+    **{
+        (f"tf1_{name}", "nfdt"): "sessions are not divided by nfdt"
+        for name in ("accumulate", "feed", "fixed", "gan", "graph", "monitored")
+    },
 }
 # A third of them, in the tests: one start for all of a group (bundle.py).
 QUICK = {
@@ -38,6 +44,9 @@ QUICK = {
         "tape_eager_sum",
         "tape_leave",
         "tape_writers",
+        "tf1_graph",
+        "tf1_gan",
+        "tf1_eager",
     ],
 }
 

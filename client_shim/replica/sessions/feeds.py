@@ -1,0 +1,58 @@
+"""Which arrays of a run are the batch's rows.
+
+Those that go where the graph leaves the number of rows open: placeholders of shape [None, ...], a dataset's batches.
+Several such numbers: the one that most arrays have.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Feeds = Mapping[Any, Any]  # by tensor
+
+
+def rows_of(feeds: Feeds) -> int | None:
+    """Rows of the batch; None where nothing that is fed has rows."""
+    counts = Counter(len(value) for tensor, value in feeds.items() if _is_open(tensor) and np.ndim(value))
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def fixed(feeds: Feeds, rows: int | None) -> str:
+    """The name of a tensor that is fed a batch and takes no other number of rows; "" for none."""
+    for tensor, value in feeds.items():
+        if _takes_rows(tensor) and not _is_open(tensor) and np.ndim(value) and rows in (None, len(value)):
+            return str(tensor.name)
+    return ""
+
+
+def divided(feeds: Feeds, rows: int) -> list[Any]:
+    """The tensors that are fed a part."""
+    return [tensor for tensor, value in feeds.items() if _is_open(tensor) and np.ndim(value) and len(value) == rows]
+
+
+def between(feeds: Feeds, rows: int, low: int, high: int) -> dict[Any, Any]:
+    """`feeds` with rows `low` to `high` of the batch."""
+    parts = set(map(id, divided(feeds, rows)))
+    return {tensor: value[low:high] if id(tensor) in parts else value for tensor, value in feeds.items()}
+
+
+def arrays(feeds: Feeds) -> dict[Any, Any]:
+    """`feeds` with lists as arrays, once for all uses."""
+    return {tensor: _as_array(tensor, value) for tensor, value in feeds.items()}
+
+
+def _as_array(tensor: Any, value: Any) -> Any:
+    if _takes_rows(tensor) and isinstance(value, (list, tuple)):
+        return np.asarray(value, tensor.dtype.base_dtype.as_numpy_dtype)
+    return value
+
+
+def _takes_rows(tensor: Any) -> bool:
+    return isinstance(tensor, tf.Tensor) and tensor.shape.rank != 0
+
+
+def _is_open(tensor: Any) -> bool:
+    return _takes_rows(tensor) and (tensor.shape.rank is None or tensor.shape.as_list()[0] is None)

@@ -1,0 +1,102 @@
+"""What a rank replaces in TensorFlow for scripts that train by sessions, under either engine."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import tensorflow as tf
+from tensorflow.python.client import session as sessions
+from tensorflow.python.eager import context
+from tensorflow.python.framework import random_seed
+from tensorflow.python.training import basic_session_run_hooks as hooks
+from tensorflow.python.training import optimizer as optimizers
+from tensorflow.python.training import sync_replicas_optimizer as sync_replicas
+
+from client_shim.replica.classes import Exchanging, _apply_gradients
+from client_shim.replica.sessions.gradients import Gradients, of_sessions
+from client_shim.replica.steps import where
+from fdt.errors import CaptureError
+from fdt.patches import Patch, patched
+
+THREADS = 16  # for operations of one session
+DISTRIBUTED = "ranks share the work by themselves: take {name} out. Received: {name} at {where}"
+CALLABLE = "training by {name} is not divided; use Session.run. Received: {name} at {where}"
+
+
+class Running(Protocol):
+    """An engine's side of sessions."""
+
+    gradients: Gradients
+
+    def run(self, original: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of Session.run."""
+        ...
+
+    def trains(self, session: Any, fetches: Any) -> bool: ...
+
+    def rank_0s(self, what: str, value: Any) -> Any:
+        """Rank 0's `value`, on every rank."""
+        ...
+
+
+@contextlib.contextmanager
+def installed(running: Running, rank: Exchanging) -> Iterator[None]:
+    """Within, sessions train as `running` has it, and the optimizers of `tf.compat.v1` exchange outside of sessions,
+    too."""
+    of_eager = _apply_gradients(rank)
+
+    def apply_gradients(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if of_sessions(tf.compat.v1.get_default_graph()):
+            return original(optimizer, *args, **kwargs)
+        return of_eager(original, optimizer, *args, **kwargs)
+
+    def due(original: Any, timer: Any, step: Any) -> Any:
+        """Does a hook act at this step? By rank 0's clock: it may fetch something more then."""
+        mine = original(timer, step)
+        return mine if timer._every_secs is None else running.rank_0s("a hook's timer", bool(mine))
+
+    def refusing(name: str, reason: str) -> Any:
+        def call(original: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
+            if running.trains(session, args[0] if args else kwargs.get("fetches", ())):
+                raise CaptureError(reason.format(name=name, where=where()))
+            return original(session, *args, **kwargs)
+
+        return call
+
+    patches = [
+        Patch(sessions.BaseSession, "__init__", _with_threads),
+        Patch(sessions.BaseSession, "run", running.run),
+        Patch(sessions.BaseSession, "make_callable", refusing("make_callable", CALLABLE)),
+        Patch(sessions.BaseSession, "partial_run_setup", refusing("partial_run", CALLABLE)),
+        Patch(optimizers.Optimizer, "apply_gradients", apply_gradients),
+        Patch(sync_replicas.SyncReplicasOptimizer, "__init__", _refuse_sync_replicas),
+        Patch(hooks.SecondOrStepTimer, "should_trigger_for_step", due),
+        Patch(random_seed, "get_seed", _seeded),
+    ]
+    with running.gradients.installed(), patched(patches):
+        yield
+
+
+def _with_threads(original: Any, session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
+    """Gradients of one run wait for each other in its threads (hfdt/replica/sessions.py): there must be enough."""
+    if config is None or isinstance(config, tf.compat.v1.ConfigProto):
+        given, config = config, tf.compat.v1.ConfigProto()
+        config.MergeFrom(given or tf.compat.v1.ConfigProto())
+        config.inter_op_parallelism_threads = max(THREADS, config.inter_op_parallelism_threads)
+    original(session, target, graph, config)
+
+
+def _seeded(original: Any, op_seed: Any) -> Any:
+    """Random numbers of a session's graph that sets no seed are drawn from the run's: on every rank the same."""
+    graph = tf.compat.v1.get_default_graph()
+    if op_seed is not None or not of_sessions(graph) or graph.seed is not None or context.global_seed() is None:
+        return original(op_seed)
+    graph.seed = context.global_seed()
+    try:
+        return original(op_seed)
+    finally:
+        graph.seed = None
+
+
+def _refuse_sync_replicas(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    raise CaptureError(DISTRIBUTED.format(name="SyncReplicasOptimizer", where=where()))

@@ -1,0 +1,134 @@
+"""What a run of a session reaches in its graph; found once for the same fetches and feeds."""
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.client import session as sessions
+from tensorflow.python.util import nest
+
+from client_shim.replica.sessions.gradients import NAME, Gradients, Taken
+
+_ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_RANDOM = ("Random", "Multinomial", "Stateful", "Truncated", "ParameterizedTruncated", "StatelessMultinomial")
+_SAMPLERS = ("CandidateSampler",)
+_MOVING = ("Assign", "Scatter", "ResourceScatter", "Apply", "ResourceApply", "ResourceSparseApply", "SparseApply")
+_PURE = ("ScatterNd", "ScatterNdNonAliasingAdd")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """`fetches`: tensors and operations, each once; `built`: the script's structure of their values.
+
+    `taken`: the gradients that are computed. `elements`: what iterators give. `noisy`: are random numbers drawn?
+    `moves`: are variables changed? `copies`: names of gradients that a saved graph had.
+    """
+
+    fetches: Sequence[Any]
+    taken: Sequence[Taken]
+    elements: Sequence[Any]
+    operations: frozenset[Any]
+    noisy: bool
+    moves: bool
+    copies: Sequence[str]
+    _moved: dict[Any, str] = field(default_factory=dict)
+
+    def variables(self, graph: Any) -> list[Any]:
+        """Those that are read or changed, of the graph's collections."""
+        keys = tf.compat.v1.GraphKeys
+        collected = [*graph.get_collection(keys.GLOBAL_VARIABLES), *graph.get_collection(keys.LOCAL_VARIABLES)]
+        known = {variable.op.name: variable for variable in collected}
+        reached = {o.name for o in self.operations if o.type in _VARIABLES}
+        numbers = [known[name] for name in sorted(reached & set(known))]
+        return [v for v in numbers if v.dtype.base_dtype not in (tf.string, tf.resource, tf.variant)]
+
+    def moved_by(self, entries: Sequence[Any], gradients: Gradients) -> str:
+        """The name of an operation that changes a variable by what `entries`, divided tensors, give; "" for none.
+
+        Not where it comes through gradients: those are the whole batch's.
+        """
+        key = frozenset(tensor.name for tensor in entries)
+        if key not in self._moved:
+            self._moved[key] = self._find_moved(entries, gradients)
+        return self._moved[key]
+
+    def _find_moved(self, entries: Sequence[Any], gradients: Gradients) -> str:
+        waiting, seen = [o for tensor in entries for o in tensor.consumers()], set()
+        while waiting:
+            operation = waiting.pop()
+            if operation in seen or operation not in self.operations or gradients.of(operation) is not None:
+                continue
+            seen.add(operation)
+            if _is_moving(operation):
+                return str(operation.name)
+            waiting += [o for tensor in operation.outputs for o in tensor.consumers()]
+        return ""
+
+
+class Plans:
+    def __init__(self, gradients: Gradients) -> None:
+        self._gradients = gradients
+        self._known: weakref.WeakKeyDictionary[Any, dict[Any, Plan]] = weakref.WeakKeyDictionary()
+
+    def of(self, graph: Any, fetches: Sequence[Any], fed: Iterable[Any]) -> Plan:
+        names = frozenset(part.name for key in fed for part in tf.nest.flatten(key, expand_composites=True))
+        key = tuple(f.name for f in fetches), names
+        known = self._known.setdefault(graph, {})
+        if key not in known:
+            known[key] = self._made(fetches, names)
+        return known[key]
+
+    def _made(self, fetches: Sequence[Any], fed: frozenset[str]) -> Plan:
+        reached = _ancestors(fetches, fed)
+        taken = {t.number: t for t in map(self._gradients.of, reached) if t is not None}
+        elements = [o for o in reached if o.type in _ITERATORS]
+        return Plan(
+            fetches,
+            [taken[number] for number in sorted(taken)],
+            [tensor for o in sorted(elements, key=lambda o: str(o.name)) for tensor in o.outputs],
+            frozenset(reached),
+            any(o.type.startswith(_RANDOM) or o.type.endswith(_SAMPLERS) for o in reached),
+            any(_is_moving(o) or o.type.startswith("Restore") for o in reached),
+            sorted(o.name for o in reached if o.type == "IdentityN" and NAME in o.name),
+        )
+
+
+def flat_fetches(graph: Any, fetches: Any) -> tuple[list[Any], Any]:
+    """Tensors and operations, each once, and what makes the script's structure of their values."""
+    with graph.as_default():
+        mapper = sessions._FetchMapper.for_fetch(fetches)
+    return list(mapper.unique_fetches()), mapper.build_results
+
+
+def flat_feeds(graph: Any, feeds: Any) -> dict[Any, Any]:
+    """By tensor; what stands for several (a sparse placeholder) as it is."""
+    flat = nest.flatten_dict_items(dict(feeds or {}))
+    return {_element(graph, key): value for key, value in flat.items()}
+
+
+def _element(graph: Any, key: Any) -> Any:
+    try:
+        return graph.as_graph_element(key, allow_operation=False)
+    except (TypeError, ValueError):
+        return key
+
+
+def _is_moving(operation: Any) -> bool:
+    return operation.type.startswith(_MOVING) and operation.type not in _PURE
+
+
+def _ancestors(fetches: Sequence[Any], fed: frozenset[str]) -> set[Any]:
+    """`fed`: names of tensors that are not computed."""
+    waiting = [f if isinstance(f, tf.Operation) else f.op for f in fetches if f.name not in fed]
+    seen: set[Any] = set()
+    while waiting:
+        operation = waiting.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        waiting += [tensor.op for tensor in operation.inputs if tensor.name not in fed]
+        waiting += operation.control_inputs
+    return seen

@@ -1,0 +1,40 @@
+"""A training run of a session, while it lasts."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfdt.replica.batches import Share
+from hfdt.replica.session_trials import Recorded
+
+
+@dataclass
+class Now:
+    """The training run at hand. `order`: numbers of gradients that are still to be added, one after another: rank 0
+    hears one exchange at a time. In a trial they are not added: they are `recorded`, and `instead`, where there is
+    one, is gone on with."""
+
+    share: Share
+    order: list[int]
+    line: str
+    recorded: dict[int, Sequence[Any]] | None = None
+    instead: Recorded | None = None
+    failure: Exception | None = None
+    turn: threading.Condition = field(default_factory=threading.Condition)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A call of Session.run: `original` with the script's own options."""
+
+    original: Callable[..., Any]
+    session: Any
+    options: Any
+    metadata: Any
+
+    def run(self, fetches: Any, feeds: Any) -> Any:
+        return self.original(self.session, fetches, feeds, self.options, self.metadata)
+
+    def plainly(self, fetches: Any, feeds: Any = None) -> Any:
+        return self.original(self.session, fetches, feeds)

@@ -1,0 +1,127 @@
+"""What a run of a session gives from a rank's rows, as the whole batch gives it.
+
+Which number is a mean over the batch's samples, which a sum, is found by running the first batch whole and in halves.
+A summary (`tf.compat.v1.summary`) is taken apart into its scalars; its histograms stay rank 0's, of its own rows.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework.summary_pb2 import Summary
+
+from hfdt.replica.probe import read
+from hfdt.step import Reading
+
+Cell = Any  # an array
+Vector = Any
+INEXACT = 1e-3  # relative; rounding is at 1e-6
+
+
+class How(Enum):
+    """What the ranks' numbers make. FIRST: rank 0's. SAME: each has it already."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    ROWS = "rows"
+    SAME = "same"
+    FIRST = "first"
+
+
+def cells(tensor: Any, value: Any) -> list[Cell]:
+    """The arrays in what was fetched; none of an operation and of other strings than summaries."""
+    if value is None:
+        return []
+    if _is_summary(tensor):
+        return [np.float32(each.simple_value) for each in Summary.FromString(value).value if _is_scalar(each)]
+    array = np.asarray(value)
+    return [array] if array.dtype.kind in "fiub" or _is_narrow(array) else []
+
+
+def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
+    """The value with `made` in place of its cells."""
+    if not made:
+        return value
+    if _is_summary(tensor):
+        summary, rest = Summary.FromString(value), iter(made)
+        for each in summary.value:
+            if _is_scalar(each):
+                each.simple_value = float(next(rest))
+        return summary.SerializeToString()
+    array = np.asarray(made[0], np.asarray(value).dtype)
+    return array if array.shape else array.dtype.type(array)
+
+
+def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> How | None:
+    """`even`: of as many rows as the halves have together, `rows` of the whole batch. None: 0, which says nothing."""
+    if np.ndim(whole) and len(whole) == rows and len(first) == len(second) == rows // 2:
+        return How.ROWS
+    if not np.shape(even) == np.shape(first) == np.shape(second):
+        return How.FIRST
+    equal = np.array_equal(even, first) and np.array_equal(even, second)
+    if even.dtype.kind == "b":
+        return How.FIRST
+    if not np.any(even) and equal:
+        return None
+    if even.dtype.kind in "iu":
+        return How.SUM if np.array_equal(even, first + second) else How.FIRST
+    flat = [np.ravel(np.asarray(cell, np.float64)) for cell in (even, first, second)]
+    if not all(np.all(np.isfinite(each)) for each in flat):
+        return None
+    return How.SUM if read(*flat) is Reading.STEP_SUM else How.MEAN
+
+
+def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | None, float]:
+    """How a gradient is read, and how far the halves are from it, relative. None: it was 0."""
+    size = float(np.linalg.norm(whole))
+    if not size or not np.isfinite(size):
+        return None, 0.0
+    found = read(whole, first, second)
+    return found, float(np.linalg.norm(whole - (first + second) * (1.0 if found is Reading.STEP_SUM else 0.5))) / size
+
+
+class Combining:
+    """`share`: (rows of mine, rows of the batch). `add`: sums a float64 vector over ranks."""
+
+    def __init__(self, rank: int, size: int, share: tuple[int, int], add: Callable[[Vector], Vector]) -> None:
+        self._rank, self._size, (self._mine, self._total), self._add = rank, size, share, add
+
+    def whole(self, made: Sequence[Cell], hows: Sequence[How]) -> list[Cell]:
+        """The cells as the whole batch gives them; nothing is asked where all are the same already."""
+        places = [i for i, h in enumerate(hows) if h is not How.SAME]
+        result = list(made)
+        if not places:
+            return result
+        addends = [self._addend(np.asarray(made[i], np.float64), hows[i]) for i in places]
+        added = np.split(
+            self._add(np.concatenate([a.ravel() for a in addends])), np.cumsum([a.size for a in addends])[:-1]
+        )
+        for i, vector, addend in zip(places, added, addends, strict=True):
+            result[i] = _typed(vector.reshape(addend.shape), np.asarray(made[i]).dtype)
+        return result
+
+    def _addend(self, cell: Cell, kind: How) -> Cell:
+        if kind is How.ROWS:
+            low, high = (self._total * n // self._size for n in (self._rank, self._rank + 1))
+            placed = np.zeros((self._total, *cell.shape[1:]))
+            placed[low:high] = cell[: self._mine]
+            return placed
+        weight = {How.MEAN: self._mine / self._total, How.SUM: float(self._mine > 0)}.get(kind, float(self._rank == 0))
+        return cell * weight if weight else np.zeros_like(cell)
+
+
+def _typed(array: Cell, dtype: Any) -> Cell:
+    return (np.rint(array) if dtype.kind in "iu" else array).astype(dtype)
+
+
+def _is_summary(tensor: Any) -> bool:
+    return "Summary" in getattr(getattr(tensor, "op", None), "type", "")
+
+
+def _is_scalar(value: Any) -> bool:
+    return bool(value.WhichOneof("value") == "simple_value")
+
+
+def _is_narrow(array: Cell) -> bool:
+    return str(array.dtype) == "bfloat16"

@@ -1,0 +1,271 @@
+"""One rank's runs of TensorFlow 1 sessions (client_shim/replica/sessions).
+
+A run that computes gradients of variables is a training run: each rank feeds its part of the batch's rows, gradients
+are added over ranks inside the run, weighed by share, and what else was fetched is made the whole batch's behind it.
+Any other run is the same on every rank, whole.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from client_shim.replica.sessions import feeds as feeding
+from client_shim.replica.sessions import values
+from client_shim.replica.sessions.gradients import Gradients, Taken
+from client_shim.replica.sessions.patches import THREADS
+from client_shim.replica.sessions.plans import Plan, Plans, flat_feeds, flat_fetches
+from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
+from client_shim.replica.steps import where
+from fdt.data import epochs
+from fdt.errors import CaptureError
+from fdt.service.meeting import Meeting
+from hfdt.replica import session_trials as trials
+from hfdt.replica.batches import Share
+from hfdt.replica.session_adding import added
+from hfdt.replica.session_now import Now, Running
+from hfdt.replica.session_outputs import INEXACT, Combining, How, cells, rebuilt
+from hfdt.step import Reading
+
+OTHERWISE = "; --allow-replicated has every rank do all of that work"
+NO_BATCH = "a session's training run must be fed a batch of at least 2 rows. Received: {}, at {}" + OTHERWISE
+FIXED = "a session's graph must take batches of any number of rows. Received: {}, at {}" + OTHERWISE
+NEITHER = (
+    "a session's gradient must be a mean or a sum over the batch's rows. Received: one that is neither, at {}: rows "
+    "that know of each other (batch normalization by hand), a mask, a mean plus a sum, time in place of rows"
+    + OTHERWISE
+)
+MOVED = "what a session's training run does to variables must come of gradients. Received: {}, at {}" + OTHERWISE
+THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
+MANY = "a run must compute gradients at most {} times. Received: {}, at {}"
+COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"
+TURN_S = 600.0
+
+
+class Sessions:
+    """`count(share)`: called for each divided training run. `replicated()`: for one that every rank does whole; None
+    where that is not allowed."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        count: Callable[[Share], None],
+        replicated: Callable[[], None] | None,
+        *,
+        fp16: bool = False,
+    ) -> None:
+        self._meeting, self._count, self._replicated, self._fp16 = meeting, count, replicated, fp16
+        self.gradients = Gradients(self._passed)
+        self._plans = Plans(self.gradients)
+        self._known: weakref.WeakKeyDictionary[Any, trials.Known] = weakref.WeakKeyDictionary()  # by graph
+        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables are rank 0's
+        self._now: Now | None = None
+        self.sent_bytes = 0
+
+    # -- any run ---------------------------------------------------------------------------------------------------
+    def run(
+        self,
+        original: Any,
+        session: Any,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """In place of Session.run."""
+        try:
+            graph = session.graph
+            wanted, build = flat_fetches(graph, fetches)
+            feeds = flat_feeds(graph, feed_dict)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return original(session, fetches, feed_dict, options, run_metadata)  # it says what is wrong
+        plan = self._plans.of(graph, wanted, feeds)
+        if plan.taken:
+            running = Running(original, session, options, run_metadata)
+            return build(self._trained(running, plan, feeding.arrays(feeds)))
+        if plan.moves:
+            if plan.copies:
+                raise CaptureError(COPY.format(where()))
+            self._synced.discard(session)
+        result = original(session, fetches, feed_dict, options, run_metadata)
+        return agreed_numbers(result, self.rank_0s) if read_by_script() else result
+
+    def trains(self, session: Any, fetches: Any) -> bool:
+        return bool(self._plans.of(session.graph, flat_fetches(session.graph, fetches)[0], ()).taken)
+
+    def rank_0s(self, what: str, value: Any) -> Any:
+        return self._meeting.same(what, value, where)
+
+    # -- a training run --------------------------------------------------------------------------------------------
+    def _trained(self, running: Running, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
+        if threading.current_thread() is not threading.main_thread():
+            raise CaptureError(THREAD.format(threading.current_thread().name))
+        if len(plan.taken) >= THREADS:
+            raise CaptureError(MANY.format(THREADS - 1, len(plan.taken), where()))
+        if plan.elements:
+            feeds |= dict(zip(plan.elements, running.plainly(list(plan.elements), feeds), strict=True))
+        if running.session not in self._synced:
+            self._sync(running, plan)
+            self._synced.add(running.session)
+        rows = feeding.rows_of(feeds)
+        known = self._known.setdefault(running.session.graph, trials.Known())
+        trial, reason = trials.Trial(), "" if plan in known.tries and rows else self._undivided(plan, feeds, rows)
+        if not reason and not known.settled(plan):
+            trial, reason = self._tried(running, plan, feeds, rows or 0, known)
+        if reason:
+            return self._whole(running, plan, feeds, reason)
+        return self._in_part(running, plan, feeds, rows or 0, known, trial)
+
+    def _undivided(self, plan: Plan, feeds: Mapping[Any, Any], rows: int | None) -> str:
+        """Why the run cannot be divided; "" where it can."""
+        fixed = feeding.fixed(feeds, rows)
+        if fixed:
+            return FIXED.format(f"{fixed}, of a fixed number", where())
+        if rows is None or rows < 2:
+            return NO_BATCH.format("none" if rows is None else f"{rows}", where())
+        moved = plan.moved_by(feeding.divided(feeds, rows), self.gradients)
+        return MOVED.format(f"{moved}, which gets of the batch itself", where()) if moved else ""
+
+    def _tried(
+        self, running: Running, plan: Plan, feeds: dict[Any, Any], rows: int, known: trials.Known
+    ) -> tuple[trials.Trial, str]:
+        """What a trial found, and why the run cannot be divided. Rank 0 decides for all."""
+        variables = plan.variables(running.session.graph)
+
+        def run(part: dict[Any, Any], instead: trials.Recorded | None) -> tuple[list[Any], trials.Recorded]:
+            now = Now((rows, rows), [], where(), {}, instead)
+            with self._running(now):
+                return running.plainly(list(plan.fetches), part), now.recorded or {}
+
+        def read() -> list[Any]:
+            return values.read(running.plainly, variables)
+
+        def write(before: list[Any]) -> None:
+            values.write_changed(running.plainly, variables, before, read())
+
+        trial = trials.tried(plan, feeds, max(rows, 2), known, run, read, write)
+        off = trial.off if not plan.noisy else 0.0
+        said = {
+            "fails": trial.fails,
+            "off": off,
+            "readings": {str(number): r.name for number, r in known.readings.items()},
+            "outputs": [[list(name), h.name] for name, h in known.outputs.items()],
+            "tries": known.tries.get(plan, 0),
+        }
+        said = self.rank_0s("how a run is read", said)
+        known.readings |= {int(number): Reading[name] for number, name in said["readings"].items()}
+        known.outputs |= {(name[0], name[1]): How[h] for name, h in said["outputs"]}
+        if said["fails"]:
+            return trial, FIXED.format(f"one that fails on half a batch: {said['fails']}", where())
+        known.tries[plan] = said["tries"]
+        return trial, NEITHER.format(where()) if said["off"] > INEXACT else ""
+
+    def _whole(self, running: Running, plan: Plan, feeds: dict[Any, Any], reason: str) -> list[Any]:
+        """Every rank does all of the work; rank 0's gradient is believed."""
+        if self._replicated is None:
+            raise CaptureError(reason)
+        self._replicated()
+        share = (int(self._meeting.rank == 0), 1)
+        with self._running(Now(share, [t.number for t in plan.taken], where())):
+            result = running.run(list(plan.fetches), feeds)
+        return list(agreed_numbers(result, self.rank_0s))
+
+    def _in_part(
+        self,
+        running: Running,
+        plan: Plan,
+        feeds: dict[Any, Any],
+        rows: int,
+        known: trials.Known,
+        trial: trials.Trial,
+    ) -> list[Any]:
+        rank, size = self._meeting.rank, self._meeting.size
+        part = epochs.cut(np.array([0]), np.array([rows]), rank, size)
+        share = int(part.share[0][0]), rows
+        now = Now(share, [t.number for t in plan.taken], where())
+        with self._running(now):
+            mine = feeding.between(feeds, rows, int(part.low[0]), int(part.high[0]))
+            given = running.run(list(plan.fetches), mine)
+        self._count(share)
+        combining = Combining(rank, size, share, lambda vector: self._add("fetched", vector, now))
+        return _whole_batchs(plan, given, known, trial, combining)
+
+    @contextlib.contextmanager
+    def _running(self, now: Now) -> Iterator[None]:
+        self._now = now
+        try:
+            yield
+        except tf.errors.OpError:
+            if now.failure is not None:  # which TensorFlow has put into words of its own
+                raise now.failure from None
+            raise
+        finally:
+            self._now = None
+
+    # -- between ranks ---------------------------------------------------------------------------------------------
+    def _passed(self, taken: Taken, arrays: Sequence[Any]) -> Sequence[Any]:
+        """Gradients of a rank's rows, to be the whole batch's: in a thread of TensorFlow's."""
+        now = self._now
+        if now is None:
+            raise CaptureError(THREAD.format(threading.current_thread().name))
+        if now.recorded is not None:
+            now.recorded[taken.number] = [np.array(a) for a in arrays]
+            return arrays if now.instead is None else now.instead[taken.number]
+        with now.turn:
+            now.turn.wait_for(lambda: now.failure or now.order[0] == taken.number, TURN_S)
+            try:
+                if now.failure is not None or now.order[0] != taken.number:
+                    raise now.failure or TimeoutError(f"gradients {now.order[0]} before {taken.number}")
+                return self._added(taken, arrays, now)
+            except Exception as error:
+                now.failure = now.failure or error
+                raise
+            finally:
+                now.order.remove(taken.number)
+                now.turn.notify_all()
+
+    def _added(self, taken: Taken, arrays: Sequence[Any], now: Now) -> Sequence[Any]:
+        mine, total = now.share
+        known = self._known.get(taken.outputs[0].graph, trials.Known())
+        is_sum = known.readings.get(taken.number) is Reading.STEP_SUM
+        weight = float(mine > 0) if is_sum else mine / total
+        name = f"gradients {taken.number}"
+        rank, size = self._meeting.rank, self._meeting.size
+
+        def add(what: str, vector: Any) -> Any:
+            return self._add(f"{name} {what}", vector, now)
+
+        return added(arrays, taken.sparse, weight, add, rank, size, fp16=self._fp16)
+
+    def _add(self, what: str, vector: Any, now: Now) -> Any:
+        self.sent_bytes += vector.nbytes
+        return self._meeting.add(what, vector, lambda: now.line)
+
+    def _sync(self, running: Running, plan: Plan) -> None:
+        """The variables of a run, as rank 0 has them: it has been initialized, or restored, since they last were."""
+        variables = plan.variables(running.session.graph)
+        mine = values.read(running.plainly, variables)
+        now = Now((1, 1), [], where())
+        whole = [self._add("variable", np.ravel(m if self._meeting.rank == 0 else np.zeros_like(m)), now) for m in mine]
+        values.write_changed(
+            running.plainly, variables, [w.reshape(np.shape(m)) for w, m in zip(whole, mine, strict=True)], mine
+        )
+
+
+def _whole_batchs(
+    plan: Plan, given: Sequence[Any], known: trials.Known, trial: trials.Trial, combining: Combining
+) -> list[Any]:
+    """What was fetched, as the whole batch gives it."""
+    made = [cells(tensor, value) for tensor, value in zip(plan.fetches, given, strict=True)]
+    names = [(tensor.name, i) for tensor, group in zip(plan.fetches, made, strict=True) for i in range(len(group))]
+    flat = [cell for group in made for cell in group]
+    hows = [How.SAME if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
+    whole = iter([trial.unknown.get(name, cell) for name, cell in zip(names, combining.whole(flat, hows), strict=True)])
+    return [
+        rebuilt(tensor, value, [next(whole) for _ in group])
+        for tensor, value, group in zip(plan.fetches, given, made, strict=True)
+    ]

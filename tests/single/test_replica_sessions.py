@@ -1,0 +1,234 @@
+"""TensorFlow 1 sessions in a replica: what runs are divided, how, and that the result is the script's alone."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.client.session import BaseSession
+from tensorflow.python.ops import gradients_util
+
+from client_shim.replica.sessions import feeds as feeding
+from client_shim.replica.sessions import patches
+from client_shim.replica.sessions.plans import flat_fetches
+from fdt.errors import CaptureError
+from hfdt.comm.inprocess import WAIT_S
+from hfdt.replica.session_outputs import Combining, How, how, reading
+from hfdt.replica.sessions import Sessions
+from hfdt.step import Reading
+
+v1 = tf.compat.v1
+CONFIG = v1.ConfigProto(inter_op_parallelism_threads=4, use_per_session_threads=True)
+X = np.arange(22, dtype="float32").reshape(11, 2) / 10
+WORDS = np.arange(11) % 4
+
+
+class Pair:
+    """Meetings of ranks that are threads."""
+
+    def __init__(self, size):
+        self.size, self.given, self.barrier = size, [None] * size, threading.Barrier(size)
+
+    def rank(self, number):
+        return Member(self, number)
+
+    def round(self, rank, what, value):
+        self.given[rank] = what, value
+        self.barrier.wait(WAIT_S)
+        given = list(self.given)
+        self.barrier.wait(WAIT_S)
+        assert {name for name, _ in given} == {what}
+        return [value for _, value in given]
+
+
+class Member:
+    def __init__(self, pair, rank):
+        self.pair, self.rank, self.size = pair, rank, pair.size
+
+    def add(self, what, vector, where):
+        return sum(self.pair.round(self.rank, what, vector))
+
+    def same(self, what, value, where):
+        return json.loads(json.dumps(self.pair.round(self.rank, what, value)[0]))
+
+
+class Graph:
+    """A model with an embedding. `gradients(ys, xs)`: how they are taken."""
+
+    def __init__(self, gradients, reduce, rows=None):
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.x, self.words = v1.placeholder(tf.float32, [rows, 2]), v1.placeholder(tf.int64, [rows])
+            table = v1.get_variable("table", initializer=tf.ones([4, 2]))
+            w = v1.get_variable("w", initializer=tf.constant([[0.5], [-0.5]]))
+            self.rows = tf.matmul(self.x * tf.nn.embedding_lookup(table, self.words), w)[:, 0]
+            self.loss = reduce(tf.square(self.rows - 1.0))
+            self.count = tf.reduce_sum(tf.cast(self.rows > 0.1, tf.int32))
+            v1.summary.scalar("loss", self.loss)
+            self.summary = v1.summary.merge_all()
+            pairs = zip(gradients([self.loss], [table, w]), [table, w], strict=True)
+            self.train = v1.train.MomentumOptimizer(0.02, 0.9).apply_gradients(list(pairs))
+            self.first, self.variables = v1.global_variables_initializer(), [table, w]
+
+
+def trained(graph, run):
+    """What is fetched in each of three steps, the last of one row, and the variables then."""
+    with v1.Session(graph=graph.graph, config=CONFIG) as session:
+        run(session, graph.first)
+        fetched = [
+            run(session, [graph.train, graph.loss, graph.count, graph.rows, graph.summary], feed)[1:]
+            for feed in ({graph.x: X[a:b], graph.words: WORDS[a:b]} for a, b in ((0, 5), (5, 10), (10, 11)))
+        ]
+        return fetched, run(session, graph.variables)
+
+
+def on_ranks(size, run, monkeypatch):
+    monkeypatch.setattr(threading, "main_thread", threading.current_thread)
+    pair, results, errors = Pair(size), [None] * size, []
+
+    def rank(number):
+        try:
+            results[number] = run(pair.rank(number))
+        except Exception as error:
+            errors.append(error)
+            pair.barrier.abort()
+
+    threads = [threading.Thread(target=rank, args=(n,)) for n in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def as_rank(meeting, reduce, shares, rows=None, replicated=None):
+    sessions = Sessions(meeting, shares.append, replicated)
+
+    def run(session, fetches, feed=None):
+        return sessions.run(BaseSession.run, session, fetches, feed)
+
+    def gradients(ys, xs):
+        return sessions.gradients._taken(gradients_util._GradientsHelper, ys, xs)
+
+    return trained(Graph(gradients, reduce, rows), run)
+
+
+@pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_sum])
+def test_divided_runs_give_what_one_gives(reduce, monkeypatch):
+    shares = []
+    alone, weights = trained(Graph(gradients_util._GradientsHelper, reduce), BaseSession.run)
+    for fetched, mine in on_ranks(3, lambda meeting: as_rank(meeting, reduce, shares), monkeypatch):
+        for one, other in zip(mine, weights, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+        for (loss, count, rows, summary), (loss_, count_, rows_, summary_) in zip(fetched, alone, strict=True):
+            np.testing.assert_allclose(loss, loss_, rtol=1e-5)
+            np.testing.assert_allclose(rows, rows_, rtol=1e-5)
+            assert count == count_
+            assert scalar(summary) == pytest.approx(scalar(summary_), rel=1e-5)
+    assert sorted(shares) == sorted([(1, 5), (2, 5), (2, 5)] * 2 + [(0, 1), (0, 1), (1, 1)])
+
+
+def scalar(text):
+    return v1.Summary.FromString(text).value[0].simple_value
+
+
+def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch):
+    with pytest.raises(CaptureError, match="any number of rows. Received: Placeholder"):
+        on_ranks(2, lambda meeting: as_rank(meeting, tf.reduce_mean, [], rows=5), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda x, w: tf.reduce_mean(x * w) + tf.reduce_sum(tf.square(x * w)), "mean or a sum"),
+        (lambda x, w: tf.reduce_mean(tf.reshape(x, [4, 2]) * w), "fails on half a batch"),
+    ],
+)
+def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
+    def run(meeting):
+        sessions = Sessions(meeting, lambda share: None, None)
+        with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
+            x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
+            (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss(x, w)], [w])
+            sessions.run(BaseSession.run, session, w.initializer)
+            sessions.run(BaseSession.run, session, w.assign_sub(gradient), {x: X[:4]})
+
+    with pytest.raises(CaptureError, match=words):
+        on_ranks(2, run, monkeypatch)
+
+
+def test_a_saved_graph_is_the_scripts_own():
+    sessions = Sessions(Pair(1).rank(0), lambda share: None, None)
+    with sessions.gradients.installed(), tf.Graph().as_default() as graph:
+        w = v1.get_variable("w", initializer=2.0)
+        assert "PyFunc" in {o.type for o in tf.gradients(w * w, w)[0].op.graph.get_operations()}
+        definition = graph.as_graph_def()
+    assert "PyFunc" not in {node.op for node in definition.node}
+    with tf.Graph().as_default(), v1.Session() as session:
+        (again,) = tf.import_graph_def(definition, return_elements=["fdt_gradients_0:0"], name="")
+        session.run("w/Assign")
+        assert session.run(again) == 4.0
+
+
+def test_gradients_of_inputs_are_left_alone():
+    sessions = Sessions(Pair(1).rank(0), lambda share: None, None)
+    with sessions.gradients.installed(), tf.Graph().as_default():
+        x, w = v1.placeholder(tf.float32, [None]), v1.get_variable("w", initializer=2.0)
+        assert tf.gradients(x * w, x)[0].op.type != "PyFunc"
+        (taken,) = tf.gradients(x * w * w, w)
+        with pytest.raises(CaptureError, match="gradients of gradients"):
+            tf.gradients(taken, w)
+
+
+def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are_refused():
+    tf.random.set_seed(5)
+    drawn = []
+    with patches.installed(Sessions(Pair(1).rank(0), lambda share: None, None), rank=None):
+        for _ in range(2):
+            with tf.Graph().as_default(), v1.Session() as session:
+                w = v1.get_variable("w", [3])
+                train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(w * w))
+                session.run(v1.global_variables_initializer())
+                drawn.append(session.run(w))
+                with pytest.raises(CaptureError, match="by make_callable is not divided"):
+                    session.make_callable(train)
+                with pytest.raises(CaptureError, match="fed a batch of at least 2 rows. Received: none"):
+                    session.run(train)
+        with pytest.raises(CaptureError, match="SyncReplicasOptimizer"):
+            v1.train.SyncReplicasOptimizer(v1.train.GradientDescentOptimizer(0.1), 1)
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_which_arrays_are_rows():
+    with tf.Graph().as_default():
+        x, y, weights = (v1.placeholder(tf.float32, shape) for shape in ([None, 2], None, [4]))
+        feeds = feeding.arrays({x: X[:4], y: [1.0, 2.0, 3.0, 4.0], weights: np.ones(4), "rate": 0.1})
+    assert feeding.rows_of(feeds) == 4
+    assert feeding.fixed(feeds, 4).startswith("Placeholder")
+    assert feeding.fixed({**feeds, weights: np.ones(3)}, 4) == ""
+    part = feeding.between({**feeds, weights: np.ones(3)}, 4, 1, 3)
+    assert [len(part[key]) for key in (x, y, weights)] == [2, 2, 3]
+
+
+def test_how_numbers_of_halves_make_the_whole():
+    mean, total = np.float32(2.0), np.int32(4)
+    assert how(mean, np.float32(1.0), np.float32(3.0), mean, rows=4) is How.MEAN
+    assert how(total, np.int32(1), np.int32(3), total, rows=4) is How.SUM
+    assert how(total, total, total, total, rows=4) is How.FIRST
+    assert how(total * 0, total * 0, total * 0, total * 0, rows=4) is None
+    assert how(np.zeros(5), np.zeros(2), np.zeros(2), np.zeros(4), rows=5) is How.ROWS
+    assert reading(np.array([3.0]), np.array([1.0]), np.array([2.0])) == (Reading.STEP_SUM, 0.0)
+    assert reading(np.array([3.0]), np.array([1.0]), np.array([1.0]))[1] == pytest.approx(1 / 3)
+    combining = Combining(0, 2, (1, 4), lambda vector: vector)
+    assert combining.whole([np.float32(8), total], [How.MEAN, How.SAME]) == [2.0, 4]
+
+
+def test_fetches_keep_their_structure():
+    with tf.Graph().as_default() as graph:
+        a, b = tf.constant(1), tf.constant(2)
+        flat, build = flat_fetches(graph, {"one": a, "both": [a, b, a.op]})
+    assert [each.name for each in flat] == ["Const:0", "Const_1:0", "Const"]
+    assert build([1, 2, None]) == {"one": 1, "both": [1, 2, None]}

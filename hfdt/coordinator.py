@@ -84,6 +84,7 @@ class RanksCoordinator:
             return self.fail(failure)
         self._waiting.clear()
         self._stalls = None
+        self._standing.clear()  # perhaps of ranks that there will not be
         outcome = Outcome(relaunch=recovery.size)
         outcome.commands += [("worker", None, command) for command in recovery.replay(self._pending)]
         member = f"a {role}" if rank is None else f"{role} {rank}"

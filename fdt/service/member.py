@@ -119,9 +119,14 @@ class Member:
 
 
 def reach(addresses: str) -> str:
-    """Of another member's addresses, the one for this process. Where it listens on all, it is on the engine's host."""
-    engine = at_hand(os.environ[ENGINE_VARIABLE]).rpartition(":")[0]
-    return at_hand(addresses).replace(f"{ANYWHERE}:", f"{engine}:")
+    """Of another member's addresses, the one for this process: the first on the engine's host, the last elsewhere.
+
+    Its socket need not be there yet. Where it listens on all interfaces, it is on the engine's host.
+    """
+    engine, known = at_hand(os.environ[ENGINE_VARIABLE]), addresses.split(",")
+    if engine.startswith("unix:"):
+        return known[0]
+    return known[-1].replace(f"{ANYWHERE}:", f"{engine.rpartition(':')[0]}:")
 
 
 def at_hand(addresses: str) -> str:

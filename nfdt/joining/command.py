@@ -44,6 +44,7 @@ def invitation(given: Mapping[str, Any]) -> "Invitation | None":
     """Whom a run takes, by its options; FDT_TOKEN leaves the environment. Raises UsageError."""
     if given["join_at"] is None:
         return None
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # strangers' handshakes are not the user's business
     from fdt.cli.connect import identity
     from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
     from nfdt.joining.reception import Invitation
@@ -61,7 +62,8 @@ def announce(reception: "Reception | None") -> None:
     """How to join, on stderr."""
     if reception is not None:
         token = f"--token-file {reception.token_file}" if reception.token_file else "with its token in FDT_TOKEN"
-        click.echo(f"nfdt: to join: nfdt join {reception.address} {token}", err=True)
+        tls = " --tls-cert ... --tls-key ... --tls-ca ..." if reception.far else ""
+        click.echo(f"nfdt: to join: nfdt join {reception.address} {token}{tls}", err=True)
 
 
 @click.command("join", cls=Command, epilog=EXAMPLES)

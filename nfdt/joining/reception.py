@@ -37,11 +37,13 @@ class Invitation:
 class Reception(join_pb2_grpc.JoinServiceServicer):
     """Listens from the start. `members`: what this run's members show one another over TLS, None on one host.
 
-    Attributes: address, to be called; token_file, None where the user has chosen the token. Raises as `bind` does.
+    Attributes: address, to be called; far, whether by TLS; token_file, None where the user has chosen the token.
+    Raises as `bind` does.
     """
 
     def __init__(self, invitation: Invitation, hub: Hub, workers: int, members: Identity | None) -> None:
         self._hub, self._workers, self._members = hub, workers, members
+        self.far = invitation.far
         self._server = new_server(invitation.token, invitation.identity)
         join_pb2_grpc.add_JoinServiceServicer_to_server(self, self._server)
         self.address = bind(self._server, invitation.address, invitation.identity)

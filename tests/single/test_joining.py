@@ -12,6 +12,7 @@ from fdt.rpc.session_pb2 import Attached, Event
 from fdt.service.auth import credentials
 from fdt.service.guests import MOST, Came, Left
 from fdt.service.hub import Arrival, Hub
+from fdt.service.member import reach
 from fdt.service.transport import open_channel
 from nfdt import cli
 from nfdt.joining import guest
@@ -104,6 +105,14 @@ def test_a_lost_guest_is_no_loss_to_the_next_of_its_rank(hub):
     assert rank in hub.guests, "its host may still hold the place"
     hub.dismiss([rank], party)
     assert hub.invite(1)[0] == [rank]
+
+
+def test_a_server_that_does_not_listen_yet_is_called_where_it_will(hub, monkeypatch):
+    both = "unix:/not/there/yet.sock,0.0.0.0:7"
+    monkeypatch.setenv("FDT_ENGINE", f"{hub.address},10.0.0.1:9")
+    assert reach(both) == "unix:/not/there/yet.sock"
+    monkeypatch.setenv("FDT_ENGINE", "unix:/of/another/host.sock,10.0.0.1:9")
+    assert (reach(both), reach("host2:7")) == ("10.0.0.1:7", "host2:7")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Measured every few seconds: what the client, the server and worker 0 have for themselves (USS), the largest of the
 other workers (each lives until it is killed, by SIGKILL), file descriptors, threads, and the bytes and files of
 the run's store. A slope is the least-squares line through ten means of the time behind the warm-up, with its standard
-error. Then the same script undisturbed for a while: the test accuracies are compared.
+error. Then the same script undisturbed for a while: test accuracies after equally many epochs are compared.
 """
 
 import argparse
@@ -28,6 +28,7 @@ WARM_UP = 0.25  # of the run
 BLOCKS = 10
 FLAT_MB_A_MIN = 0.5  # what a slope may be beyond two standard errors
 WITHIN = 0.02
+LAST = "\nlast "  # what the script says when `fit` has returned
 MIB = 1 << 20
 
 
@@ -69,14 +70,14 @@ def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[
             running.wait()
         said = log.read_text()
         lines = said.splitlines()
-        last = next((line.split() for line in reversed(lines) if line.startswith("last ")), [])
+        accuracies = [float(line.split()[3]) for line in lines if line.startswith("epoch ")]
         result = {
             "code": running.returncode,
             "kills": kills,
             "minutes": minutes,
             "left": len(os.listdir(temporary)) - 1,
         }
-        result |= {"accuracy": float(last[1]), "epochs": int(last[3])} if last else {"said": said[-2000:]}
+        result |= {"accuracies": accuracies} if LAST in said else {"said": said[-2000:]}
         result["replaced"] = sum("replacement " in line for line in lines)
         return result, samples
 
@@ -88,6 +89,9 @@ def watch(running: "subprocess.Popen[bytes]", log: Path, every_s: float) -> tupl
     begin, samples, kills, chance = time.monotonic(), [], 0, random.Random(0)
     due = begin + every_s
     while running.poll() is None:
+        if LAST in log.read_text():  # what it frees at its end is no slope
+            running.wait()
+            break
         try:
             samples.append({"minute": (time.monotonic() - begin) / 60, **measured(running.pid)})
             victims = [process for rank, process in workers(below(running.pid)).items() if rank]
@@ -166,11 +170,14 @@ def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference
     console.print(table)
     for name, result in (("disturbed", disturbed), ("undisturbed", reference)):
         console.print(f"{name}: {result}")
-    if "accuracy" not in disturbed or "accuracy" not in reference or disturbed["code"] or disturbed["left"]:
+    if "accuracies" not in disturbed or "accuracies" not in reference or disturbed["code"] or disturbed["left"]:
         return False
-    behind = reference["accuracy"] - disturbed["accuracy"]
-    console.print(f"test accuracy, mean of the last 3 epochs: {100 * behind:.2f} points behind the undisturbed run's")
-    return good and behind <= WITHIN
+    count = min(len(disturbed["accuracies"]), len(reference["accuracies"]))
+    after = [float(np.mean(result["accuracies"][:count][-3:])) for result in (disturbed, reference)]
+    console.print(
+        f"test accuracy, mean of epochs {max(1, count - 2)} to {count}: {after[0]:.4f}, undisturbed {after[1]:.4f}"
+    )
+    return good and after[1] - after[0] <= WITHIN
 
 
 if __name__ == "__main__":

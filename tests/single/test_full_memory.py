@@ -14,10 +14,12 @@ from fdt.rpc.tensor_pb2 import BlobRef
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOM = 1000
-WALL_CLOCK = {  # the reader of a record, a certificate or a table wants to know the date
+WALL_CLOCK = {  # whoever reads a record, a certificate, a table, or a run's directory tomorrow
     "fdt/launch/preflight.py",
     "fdt/launch/probe.py",
     "fdt/report/jsonl.py",
+    "fdt/runs/keeper.py",
+    "fdt/runs/registry.py",
     "fdt/service/authority.py",
 }
 

@@ -285,6 +285,6 @@ def test_a_rank_that_fails_for_want_of_another_is_not_the_one_that_is_named(run_
     engine.start()
     failed = Event(failed=Failed(message="HorovodInternalError: connection closed by peer"))
     engine.crew.hub.inbox.put(Arrival("worker", 0, failed, engine.crew.hub.crew))
-    (event,) = engine.train(iter(()))
+    (event,) = engine.train(iter([Command(job="1", setup=Setup())]))
     assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in event.failed.message
     engine.stop()

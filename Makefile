@@ -1,10 +1,12 @@
 # make demo    train examples/digits.py three ways           make test    the whole test suite
 # make check   style, types, imports, generated code         make setup   what they all need; nothing the second time
-# make compat  every style of script under both engines
+# make compat  every style of script under both engines (TENSORFLOW=2.16: the oldest)
 #
 # PYTHON=python3.12 chooses the interpreter of .venv. What is missing is set up by whichever is called first.
+# TENSORFLOW=2.16 with any of them: that TensorFlow, in an environment of its own (.venv-tf2.16).
 
-VENV := .venv
+VENV := .venv$(if $(TENSORFLOW),-tf$(TENSORFLOW))
+PINNED := $(if $(TENSORFLOW),'tensorflow==$(TENSORFLOW).*' 'tf_keras==$(TENSORFLOW).*')
 BIN := $(VENV)/bin
 PROTOS := $(sort $(shell find proto -name '*.proto'))
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10 python
@@ -38,7 +40,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	@echo "Installing TensorFlow and the rest (about 1.5 GB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mpi,examples,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mpi,examples,dev]' $(PINNED)
 	@touch $@
 
 $(VENV)/.horovod: $(VENV)/.installed
@@ -60,6 +62,7 @@ test: setup
 	@$(BIN)/python -m pytest tests/parallel tests/integration $(ARGS)
 
 # Every style of script, alone and under both engines, on two workers: some 15 minutes. The last lines are a table.
+# ARGS=--continue leaves out what is done; ARGS=--quick takes a third; TENSORFLOW=2.16 is the oldest.
 compat: setup
 	@$(BIN)/python -m tests.integration.compat $(ARGS)
 

@@ -1,9 +1,13 @@
 """`make compat`: every script alone, under hfdt and under nfdt, at -np 2; the last lines are a table.
 
-`python -m tests.integration.compat [NAME ...]`. When all did as they should, their rows are put into
-docs/compatibility.md.
+`python -m tests.integration.compat [--quick] [--continue] [NAME ...]`. Rows of scripts that did as they should are put
+into docs/compatibility.md at the end. They are kept as they come (.cache/compat): a run that was stopped goes on
+with `--continue`: it leaves out those whose rows were made since the last change to the code.
 """
 
+import argparse
+import hashlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -12,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from client_shim.replica.look import look
-from tests.integration.compat.catalogue import OTHER_NUMBERS, REFUSED, STEPS_PRINTED, Script, all_scripts
+from tests.integration.compat.catalogue import OTHER_NUMBERS, QUICK, REFUSED, STEPS_PRINTED, Script, all_scripts
 from tests.integration.compat.outputs import difference
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,6 +24,9 @@ DOCUMENT = ROOT / "docs" / "compatibility.md"
 MARKS = "<!-- table: make compat -->\n", "<!-- /table -->\n"
 ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 SHARE = re.compile(r"worker (\d+):\s+([\d,]+) samples")
+DONE = ROOT / ".cache" / "compat"
+SOURCES = ("fdt", "client_shim", "hfdt", "nfdt")
+NEWEST = "2.21"
 TIMEOUT_S = 300
 
 
@@ -69,20 +76,70 @@ def verdict(name: str, script: Script, alone: tuple[subprocess.CompletedProcess[
     return "same numbers" if exactly else "trained"
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make compat", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="the third that the tests run")
+    parser.add_argument("--continue", action="store_true", dest="go_on", help="what is not done yet")
+    return parser.parse_args()
+
+
 def main() -> int:
-    chosen = [s for s in all_scripts() if not sys.argv[1:] or s.name in sys.argv[1:]]
+    args = arguments()
+    names = args.names or [name for group in QUICK.values() for name in group if args.quick]
+    chosen = [s for s in all_scripts() if not names or s.name in names]
+    done = Done(DONE / version())
     rows = {}
     for script in chosen:
-        alone = run([sys.executable], script)
-        code = alone[0].returncode
-        results = [verdict(name, script, alone) for name in ("hfdt", "nfdt")]
-        capture = look(str(script.path)).capture
-        rows[script.name] = [script.name, script.style, capture, f"exit {code}" if code else "runs", *results]
-        print(*rows[script.name], sep=" | ", flush=True)
-    if not any("FAILED" in cell for row in rows.values() for cell in row):
-        document(rows)
+        row = done.row(script) if args.go_on else None
+        if row is None:
+            row = row_of(script)
+            print(*row, sep=" | ", flush=True)
+        rows[script.name] = row
+        if not failed(row):
+            done.keep(script, row)
+    if version() == NEWEST:
+        document({name: row for name, row in rows.items() if not failed(row)})
     print(f"\n{table(rows)}", end="")
-    return any("FAILED" in cell for row in rows.values() for cell in row)
+    return any(map(failed, rows.values()))
+
+
+def row_of(script: Script) -> list[str]:
+    alone = run([sys.executable], script)
+    code = alone[0].returncode
+    results = [verdict(name, script, alone) for name in ("hfdt", "nfdt")]
+    capture = look(str(script.path)).capture
+    return [script.name, script.style, capture, f"exit {code}" if code else "runs", *results]
+
+
+def failed(row: list[str]) -> bool:
+    return any("FAILED" in cell for cell in row)
+
+
+def version() -> str:
+    """TensorFlow's, "2.21": the table in the document is of the newest."""
+    return ".".join(importlib.metadata.version("tensorflow").split(".")[:2])
+
+
+class Done:
+    """The rows that are known for the code as it is, a file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        sources = sorted(p for name in SOURCES for p in (ROOT / name).rglob("*.py"))
+        self._code = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+
+    def row(self, script: Script) -> list[str] | None:
+        path = self._path(script)
+        return path.read_text().split(" | ") if path.exists() else None
+
+    def keep(self, script: Script, row: list[str]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._path(script).write_text(" | ".join(row))
+
+    def _path(self, script: Script) -> Path:
+        known = hashlib.sha256(script.path.read_bytes()).hexdigest()[:8]
+        return self._folder / f"{script.name}-{known}-{self._code}"
 
 
 def table(rows: dict[str, list[str]]) -> str:

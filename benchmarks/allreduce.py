@@ -38,7 +38,7 @@ def hfdt(workers: int, words: Sequence[str]) -> Run:
     return harness.run([*harness.engine("hfdt", workers), *words], {"HOROVOD_CYCLE_TIME": PEER["HOROVOD_CYCLE_TIME"]})
 
 
-def horovod(workers: int, words: Sequence[str]) -> Run:
+def horovod(workers: int, words: Sequence[str], script: str = "horovod_loop.py") -> Run:
     """mpirun, each rank bound to its share of the cores, as HFDT binds its own (horovodrun would not bind them)."""
     from fdt.launch.mpirun import find_mpirun
 
@@ -46,7 +46,7 @@ def horovod(workers: int, words: Sequence[str]) -> Run:
     each = harness.CORES // workers
     bound = ["--bind-to", "core", "--map-by", f"slot:PE={each}"] if each else ["--bind-to", "none"]
     flags = [*root, "--oversubscribe", *bound, "-np", str(workers)]
-    argv = [find_mpirun() or "mpirun", *flags, *harness.python("horovod_loop.py"), *words]
+    argv = [find_mpirun() or "mpirun", *flags, *harness.python(script), *words]
     return harness.run(argv, {**harness.threads(workers), **PEER})
 
 

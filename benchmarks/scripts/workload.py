@@ -36,6 +36,22 @@ def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+def layers(model: str) -> list:
+    """Those of keras_fit.py's "cnn" or "mlp"."""
+    import keras
+
+    if model == "mlp":
+        hidden = [keras.layers.Dense(1024, activation="relu") for _ in range(2)]
+        return [keras.layers.Flatten(), *hidden, keras.layers.Dense(CLASSES)]
+    convolved = [
+        layer
+        for filters in (8, 16)
+        for layer in (keras.layers.Conv2D(filters, 5, activation="relu"), keras.layers.MaxPooling2D())
+    ]
+    dense = keras.layers.Dense(64, activation="relu")
+    return [*convolved, keras.layers.Flatten(), dense, keras.layers.Dense(CLASSES)]
+
+
 class Clock:
     """Notes when each epoch ended, and at the end prints all on one line for benchmarks/harness.py."""
 

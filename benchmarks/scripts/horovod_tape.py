@@ -1,0 +1,51 @@
+"""The peer: tape_loop.py with Horovod added by hand, as its guide says.
+
+Each rank takes its part of the rows and of the batch; the tape is Horovod's; variables start as rank 0's; metrics
+are averaged once an epoch.
+"""
+
+import workload  # isort: skip
+import horovod.tensorflow as hvd
+import keras
+import pipeline
+import tensorflow as tf
+
+args = workload.arguments()
+clock = workload.Clock(args.rows)
+clock.mark("imported")
+hvd.init()
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((28, 28, 1)), *workload.layers(args.model)])
+optimizer = keras.optimizers.SGD(args.rate, momentum=args.momentum)
+optimizer.build(model.trainable_variables)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+mean_loss, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+x, y = workload.data(args.rows)
+data = pipeline.batches(x[hvd.rank() :: hvd.size()], y[hvd.rank() :: hvd.size()], args.batch // hvd.size())
+
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        logits = model(x, training=True)
+        loss = loss_of(y, logits)
+    gradients = hvd.DistributedGradientTape(tape).gradient(loss, [v.value for v in model.trainable_variables])
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    mean_loss.update_state(loss)
+    accuracy.update_state(y, logits)
+
+
+for variable in [*model.variables, *optimizer.variables]:
+    variable.assign(hvd.broadcast(tf.convert_to_tensor(variable), 0))
+clock.mark("fit")
+for _ in range(args.epochs):
+    for metric in (mean_loss, accuracy):
+        metric.reset_state()
+    for x, y in data:
+        step(x, y)
+    results = [hvd.allreduce(tf.convert_to_tensor(m.result()), op=hvd.Average) for m in (mean_loss, accuracy)]
+    if hvd.rank() == 0:
+        clock.epoch(*map(float, results))
+clock.mark("fitted")
+if hvd.rank() == 0:
+    clock.report(workers=hvd.size())

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class Run:
         )
         self.steps: int | None = self._source.steps
         rule = rule_of(self._options, trainable.model.optimizer, trainable.trainable)
-        self.notes = [note for note in (rule.note, self._find_note()) if note]
+        self.notes = [note for note in (rule.note, *self._find_notes()) if note]
         self._step = paced(step.of(rule), member.rank, spec.seed)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         self._couriers = [self._courier(lane, servers) for lane in range(self._lanes)]
@@ -248,9 +248,14 @@ class Run:
         self._member.on_feed = feed.offer
         return feed
 
-    def _find_note(self) -> str:
-        used = (self._trainable.model.steps_per_execution or 1) > 1
-        return "steps_per_execution is not used by nfdt: each step is pushed by itself" if used else ""
+    def _find_notes(self) -> Iterator[str]:
+        if (self._trainable.model.steps_per_execution or 1) > 1:
+            yield "steps_per_execution is not used by nfdt: each step is pushed by itself"
+        if self.steps and self.steps < self._member.size:
+            yield (
+                f"whole batches are dealt to workers, and an epoch has {self.steps} for {self._member.size} of them: "
+                "some have nothing to do; give fit a smaller batch_size, or use hfdt run, which divides batches"
+            )
 
     def _vary_seeds(self) -> None:
         """Part the workers' random numbers. Worker 0 keeps the script's own."""

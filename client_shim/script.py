@@ -1,10 +1,11 @@
 """A script run as `__main__`, as `python script.py` would."""
 
+import ast
 import contextlib
 import importlib.machinery
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
@@ -14,13 +15,16 @@ from fdt.errors import EXIT_INTERRUPTED, UserError
 _OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("client_shim", "fdt"))
 
 
-def run_script(script: str, argv: Sequence[str], name: str | None = None) -> int:
+Rewrite = Callable[[ast.Module], ast.Module]
+
+
+def run_script(script: str, argv: Sequence[str], name: str | None = None, rewrite: Rewrite | None = None) -> int:
     """Run `script` with `argv` in this process; its exit code. `__main__`, argv and path are put back afterwards.
 
-    `name`: argv[0], where that is not `script`.
+    `name`: argv[0], where that is not `script`. `rewrite`: what to make of its syntax tree first.
     Raises UserError: what the script asked of us and cannot have. Prints every other exception as Python would.
     """
-    code = _compile(script)
+    code = _compile(script, rewrite)
     module = _main_module(os.path.abspath(script))
     with _standing_in(module, [script if name is None else name, *argv], os.path.dirname(os.path.realpath(script))):
         try:
@@ -43,7 +47,7 @@ def run_script(script: str, argv: Sequence[str], name: str | None = None) -> int
     return 0
 
 
-def _compile(script: str) -> CodeType:
+def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
     try:
         with open(os.path.abspath(script), "rb") as file:  # by the name that other ranks' scratch folders know
             source = file.read()
@@ -52,7 +56,10 @@ def _compile(script: str) -> CodeType:
     except OSError as error:
         raise UserError(f"the script must be readable. Received: {script}: {error.strerror}") from None
     try:
-        return compile(source, os.path.abspath(script), "exec", dont_inherit=True)
+        path = os.path.abspath(script)
+        if rewrite is None:
+            return compile(source, path, "exec", dont_inherit=True)
+        return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
         raise UserError(f"the script must be Python. Received: {script}: {type(error).__name__}, see above") from None

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from client_shim.replica import far
 from client_shim.replica.agreement import agreed
-from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task
+from client_shim.replica.rewriting import rewrite
+from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted
 from client_shim.script import run_script
 from fdt.blobs import LocalBlobs
@@ -31,8 +32,8 @@ def follow(make: MakeRank) -> None:
             agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
             with part.installed(make, meeting, task.options):
-                code = run_script(task.script, task.words, task.name)
-                if part.rank is not None and not code:
+                code = run_script(task.script, task.words, task.name, rewrite)
+                if part.rank is not None and came_to_end(code):
                     part.rank.end()
         how = f"exit code {code}"
     except UserError as error:

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import wrapt
 
 from client_shim.replica.agreement import agreed
+from client_shim.replica.rewriting import Hands, rewrite, rewritten
 from client_shim.script import run_script
 from fdt.blobs import LocalBlobs
 from fdt.environment import thread_variables
-from fdt.errors import WorkerError
+from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
@@ -31,10 +32,17 @@ VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
 LOOK_S = 0.5  # between looks for the first step
 END_S = 60.0  # how long the others may take to come to the script's end after rank 0
+_FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are the script's own to choose
 
 
 class Rank(Protocol):
-    """What an engine replaces while the script runs; made once TensorFlow is there."""
+    """What an engine replaces while the script runs; made once TensorFlow is there.
+
+    `by_hand`: does what rewriting.Hands asks; None: eager steps on arrays of the script's own are not divided.
+    """
+
+    @property
+    def by_hand(self) -> Any: ...
 
     def in_tensorflow(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -80,6 +88,7 @@ class Part:
 
     def __init__(self) -> None:
         self.rank: Rank | None = None
+        self._hands = Hands()
 
     @contextlib.contextmanager
     def installed(self, make: MakeRank, meeting: Meeting, options: Mapping[str, str]) -> Iterator[None]:
@@ -87,10 +96,12 @@ class Part:
         with contextlib.ExitStack() as stack:
             active = [True]
             stack.callback(active.clear)
+            stack.enter_context(rewritten(self._hands))
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
                     self.rank = make(meeting, options)
+                    self._hands.rank = self.rank.by_hand
                     stack.enter_context(self.rank.in_tensorflow())
 
             def keras(flavor: str) -> Callable[[Any], None]:
@@ -211,8 +222,8 @@ def run(
         agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
         part.installed(make, meeting, options),
     ):
-        code = run_script(script, words)
-        if code:
+        code = run_script(script, words, rewrite=rewrite)
+        if not came_to_end(code):
             return code
         if part.rank is not None:
             part.rank.end()
@@ -239,6 +250,11 @@ def _telling(part: Part, tell: Reporters) -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def came_to_end(code: int) -> bool:
+    """Did a script that ended with this exit code mean to end? Then its ranks did so together."""
+    return code not in _FAILED
 
 
 def _patience() -> Callable[[], None]:

@@ -31,11 +31,13 @@ class ReplicaStep(Step):
         super().__init__(terms, share)
         self.reading = self.default = default
         self.applies = 0  # optimizers' steps so far
+        self.by_hand = False  # of a batch that the script sliced
+        self.over: Tensor | None = None  # my part of what the loss is a mean over, where not of the samples
 
     def weight(self, dtype: Any) -> Tensor:
         if self.reading is Reading.STEP_SUM:
             return tf.cast(self.mine > 0, dtype)
-        return self.share(dtype)
+        return self.share(dtype) if self.over is None else tf.cast(self.over, dtype)
 
     def over_share(self, value: Tensor) -> Tensor:
         """As every step's. What is corrected so is to be weighed by share, as a mean is."""
@@ -97,10 +99,12 @@ class Places:
         with self._enter(None, step):
             yield step
 
-    def part_of_loop(self, site: Site, share: Tensor) -> None:
+    def part_of_loop(self, site: Site, share: Tensor, *, by_hand: bool = False) -> None:
         """The loop at `site` has been given its part of a batch."""
         self.share.assign(share)
-        self._here.loop = site, ReplicaStep(self.terms, share)
+        step = ReplicaStep(self.terms, share)
+        step.by_hand = by_hand
+        self._here.loop = site, step
 
     def part_of_graph(self, share: Tensor) -> None:
         """The graph that is being traced is given its part of a batch, here."""

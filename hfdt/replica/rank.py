@@ -14,6 +14,7 @@ from tensorflow.python.eager.polymorphic_function import function_context, polym
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
+from client_shim.replica.replacing import entry
 from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import function_trains, loop_at_work, where
 from fdt.errors import CaptureError
@@ -23,8 +24,9 @@ from hfdt import batchnorm, losses, metrics, rulebook
 from hfdt import step as steps
 from hfdt.comm.replicas import ReplicaComm
 from hfdt.exchange import Exchange
-from hfdt.replica import batches, kinds
+from hfdt.replica import batches, called, kinds
 from hfdt.replica.batches import Share
+from hfdt.replica.by_hand import ByHand
 from hfdt.replica.constants import Rows
 from hfdt.replica.make import step_rule
 from hfdt.replica.places import Places
@@ -62,6 +64,8 @@ class Rank:
         self._reads = Reads(self.places, self.comm)
         self._trials = Trials(self.comm)
         self.rows = Rows(self.places, self._trials, self.comm.rank, self.comm.size)
+        by_hand = ByHand(self.places, self.rows, self.comm.rank, self.comm.size, self._count)
+        self.by_hand = None if self._allow_replicated else by_hand
         self._found = Found()  # of the step function that is called
         self._applying = False
         self._calling = False  # a step function that takes its batches itself
@@ -95,6 +99,7 @@ class Rank:
             Patch(function_context, "make_function_context", self._context),
             Patch(tf.GradientTape, "gradient", take_gradient),
             Patch(tf.nn, "compute_average_loss", average_loss),
+            Patch(tf, "size", kinds.sized),
             *self.rows.patches_of_tensorflow(),
         ]
         loops = control_flow.for_loop_registry._registry
@@ -105,7 +110,7 @@ class Rank:
             agreed_reads(self._reads.agreed),
             kinds.followed(),
             session_patches.installed(self._sessions, self),
-            _entry(loops, dataset_ops.DatasetV2, in_graph),
+            entry(loops, dataset_ops.DatasetV2, in_graph),
         ):
             try:
                 yield
@@ -153,6 +158,8 @@ class Rank:
 
     def _called(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
         trying = self._trials.recorded is not None
+        if self.places.divided() and not (trying or self._calling or self.places.entered()):
+            return called.call(self._trials, function, args, kwargs, lambda: original(function, *args, **kwargs))
         if trying or self._calling or self.places.divided() or not function_trains(function):
             return original(function, *args, **kwargs)
         if function._jit_compile:
@@ -288,13 +295,3 @@ def _batch_normalization(flavor: str) -> type:
     from tf_keras.src.layers.normalization.batch_normalization import BatchNormalizationBase
 
     return BatchNormalizationBase  # type: ignore[no-any-return]
-
-
-@contextlib.contextmanager
-def _entry(table: dict[Any, Any], key: Any, value: Any) -> Iterator[None]:
-    """`table` has `value` meanwhile."""
-    before, table[key] = table[key], value
-    try:
-        yield
-    finally:
-        table[key] = before

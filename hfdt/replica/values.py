@@ -16,16 +16,26 @@ from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from hfdt import step as steps
 from hfdt.replica import kinds
+from hfdt.replica.algebra import Kind
 from hfdt.replica.batches import is_scalar
-from hfdt.replica.kinds import Kind
 from hfdt.replica.places import Places, ReplicaStep
 from hfdt.replica.probe import Found
-from hfdt.step import Reading, Tensor
+from hfdt.step import Reading, Step, Tensor
 
 Number = Any
 BOTH = (
     "an eager loss must be a mean or a sum over the batch's samples. Received: one plus the other, differentiated at "
-    "{where}; take both means (or sums), or put the step into a tf.function"
+    "{where}; take both means (or sums) over the same rows"
+)
+BENT = (
+    "an eager loss must be a mean or a sum over the batch's samples, or one over a mask. Received: another function of "
+    "the batch (a root of a mean, a ratio of predictions, rows compared with each other), differentiated at {where}; "
+    "--capture extract trains here, alone"
+)
+
+UNFOLLOWED = (
+    "the loss of an eager step must be computed from the batch that its tape reads. Received: a loss that none of the "
+    "divided arrays went into, differentiated at {where}; --allow-replicated has every rank do all of that work"
 )
 
 
@@ -42,7 +52,7 @@ def whole_output(output: Any, step: ReplicaStep, mine: int, total: int, found: F
         step.weigh(leaves[i], tf.cast(step.mine > 0, leaves[i].dtype) if is_sum else step.share(leaves[i].dtype))
         for i, is_sum in zip(scalars, sums, strict=False)
     ]
-    sent += [_placed(leaves[i], step, mine, total) for i in rows]
+    sent += [placed(leaves[i], step, mine, total) for i in rows]
     for i, value in zip([*scalars, *rows], step.sum(sent, "returned"), strict=True):
         leaves[i] = value
     for place, i in enumerate(scalars):
@@ -56,9 +66,12 @@ def take_gradient(original: Any, tape: Any, target: Any, *args: Any, **kwargs: A
     with kinds.unfollowed():
         gradient = original(tape, target, *args, **kwargs)
     step = steps.current()
+    if tf.executing_eagerly():
+        kinds.keep_whole(gradient)
     if not isinstance(step, ReplicaStep) or not tf.is_tensor(target):
         return gradient
     step.reading = Reading.STEP_SUM if target.shape.rank else step.default
+    step.over = None
     if tf.executing_eagerly() and is_scalar(target):
         with steps.entered(None), kinds.unfollowed():
             _make_global(target, step)
@@ -68,14 +81,24 @@ def take_gradient(original: Any, tape: Any, target: Any, *args: Any, **kwargs: A
 def _make_global(loss: Any, step: ReplicaStep) -> None:
     """Find out how an eager loss is to be read, and give it the value that the whole batch has."""
     mark = kinds.mark_of(loss)
+    if mark is None and step.by_hand:
+        raise CaptureError(UNFOLLOWED.format(where=where()))
     if mark is not None and mark.kind is Kind.BOTH:
         raise CaptureError(BOTH.format(where=where()))
+    if mark is not None and mark.kind is Kind.BENT:
+        raise CaptureError(BENT.format(where=where()))
+    mine, share = tf.cast(step.mine > 0, tf.float64), step.share(tf.float64)
+    over = mine * (mark.over if mark is not None and mark.over is not None else 0.0)
     is_sum = mark is not None and mark.kind is Kind.SUM
-    add, part = (step.weigh(loss, w) for w in (tf.cast(step.mine > 0, loss.dtype), step.share(loss.dtype)))
-    added, averaged, sums = tf.unstack(step.sum([tf.stack([add, part, tf.cast(is_sum, loss.dtype)])], "loss")[0])
+    wide = tf.cast(loss, tf.float64)
+    parts = [*(step.weigh(wide, w) for w in (mine, share, over)), tf.cast(is_sum, tf.float64), over]
+    added, averaged, masked, sums, whole = tf.unstack(step.sum([tf.stack(parts)], "loss")[0])
+    value = averaged
     if sums > 0:
-        step.reading = Reading.STEP_SUM
-    _overwrite(loss, added if step.reading is Reading.STEP_SUM else averaged)
+        step.reading, value = Reading.STEP_SUM, added
+    elif whole > 0:
+        step.over, value = over / whole, masked / whole
+    _overwrite(loss, tf.cast(value, loss.dtype))
     kinds.forget(loss)
 
 
@@ -99,10 +122,16 @@ class Reads:
             share = mark.share if mark else self._places.share_now() if divided else (1, self._comm.size)
             adds = mark is not None and mark.kind is Kind.SUM and not tensor.dtype.is_bool
             place = tf.one_hot(self._comm.rank, self._comm.size, dtype=tf.float64)
-            mine = tf.stack([tf.cast(tensor, tf.float64), *tf.constant([share[0] / share[1], adds], tf.float64)])
-            values, shares, sums = self._comm.sum([mine[:, None] * place[None, :]], "hfdt.read")[0].numpy()
+            over = mark.over if mark and mark.over else 0.0
+            told = tf.constant([share[0] / share[1], adds, over], tf.float64)
+            mine = tf.stack([tf.cast(tensor, tf.float64), *told])
+            table = tf.where(place[None, :] > 0, mine[:, None], 0.0)  # also of a NaN
+            values, shares, sums, masked = self._comm.sum([table], "hfdt.read")[0].numpy()
             if np.any(sums):
                 return tf.cast(tf.constant(np.sum(values[shares > 0])), tensor.dtype)
+            if np.any(masked):
+                values, shares = values[masked > 0], masked[masked > 0] / np.sum(masked)
+                return tf.cast(tf.constant(np.sum(values * shares)), tensor.dtype)
             if np.all(values == values[0]) or np.all(np.isnan(values)):
                 return tensor
             number = agree(values, shares, tensor.dtype, divided=divided and mark is None)
@@ -123,7 +152,7 @@ def _has_rows(leaf: Any, rows: int) -> bool:
     return dense and bool(leaf.shape.rank) and leaf.shape[0] == rows and leaf.dtype.is_floating
 
 
-def _placed(leaf: Tensor, step: ReplicaStep, mine: int, total: int) -> Tensor:
+def placed(leaf: Tensor, step: Step, mine: int, total: int) -> Tensor:
     """A rank's rows at their place among zeros."""
     rank, size = step.comm.rank, step.comm.size
     low, high = total * rank // size, total * (rank + 1) // size

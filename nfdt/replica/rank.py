@@ -5,18 +5,21 @@ call. Within such a loop no worker waits for the others; where the loop's data e
 """
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.autograph.operators import control_flow
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
 from tensorflow.python.training import optimizer as optimizers
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
+from client_shim.replica.replacing import entry
 from client_shim.replica.steps import Site, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
@@ -37,6 +40,8 @@ OF_TENSORFLOW_1 = "NFDT takes Keras's optimizers. Received: {name} of tf.compat.
 
 class Rank:
     """`options`: the command line's (rule, allow_replicated)."""
+
+    by_hand = None  # an eager step on arrays of the script's own is refused
 
     def __init__(self, meeting: Host | Guest, options: Mapping[str, str]) -> None:
         self._meeting, self._options = meeting, options
@@ -73,8 +78,16 @@ class Rank:
             Patch(function_context, "make_function_context", self._context),
             Patch(optimizers.Optimizer, "apply_gradients", _refuse_old),
         ]
-        with patched(patches), agreed_reads(self._agreed, ("__bool__",)):
+        loops = control_flow.for_loop_registry._registry
+        in_graph = functools.partial(self._for_dataset, loops[dataset_ops.DatasetV2])
+        with patched(patches), agreed_reads(self._agreed, ("__bool__",)), entry(loops, dataset_ops.DatasetV2, in_graph):
             yield
+
+    def _for_dataset(self, original: Any, *args: Any) -> Any:
+        """A loop over a dataset in a graph: a step that is called in turn would take all of its batches by itself."""
+        if self._turn and not self._allow_replicated:
+            raise CaptureError(UNDIVIDED.format(where=where()))
+        return original(*args)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         """This worker's next batch; those between are the others'."""

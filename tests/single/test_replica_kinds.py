@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from hfdt.replica import kinds
-from hfdt.replica.kinds import Kind
+from hfdt.replica.algebra import Kind
 
 MINE, TOTAL = 4, 9
 
@@ -40,7 +40,17 @@ def squares(x):
         (lambda x, y: 0.0 + tf.reduce_sum(squares(x)) + tf.nn.l2_loss(x), Kind.SUM),
         (lambda x, y: tf.reduce_sum(tf.cast(tf.equal(tf.argmax(x @ W, 1, tf.int32), y), tf.int32)), Kind.SUM),
         (lambda x, y: keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, x @ W), Kind.MEAN),
-        (lambda x, y: tf.reduce_max(x), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(squares(x)) / tf.cast(kinds.sized(tf.size, x), tf.float32), Kind.MEAN),
+        (lambda x, y: tf.reduce_mean(squares(x)) / 2.0 + 1.0, Kind.MEAN),
+        (lambda x, y: tf.squeeze(tf.matmul(x @ W[:, :1], x @ W[:, :1], transpose_a=True)), Kind.SUM),
+        (lambda x, y: tf.reduce_max(x), Kind.BENT),
+        (lambda x, y: tf.sqrt(tf.reduce_mean(squares(x))), Kind.BENT),
+        (lambda x, y: tf.norm(x @ W), Kind.BENT),
+        (lambda x, y: tf.reduce_sum(squares(x)) / tf.reduce_sum(squares(x) + 1.0), Kind.BENT),
+        (lambda x, y: tf.reduce_mean(squares(x)) < 3.0, Kind.MEAN),
+        (lambda x, y: tf.reduce_mean(tf.matmul(x, x, transpose_b=True)), Kind.BENT),
+        (lambda x, y: tf.reduce_mean((x - tf.reduce_mean(x, 0)) ** 2), Kind.BENT),
+        (lambda x, y: tf.reduce_sum(squares(x) / tf.cast(tf.shape(x)[0], tf.float32)), Kind.BENT),
         (lambda x, y: tf.reduce_sum(W), None),
     ],
 )
@@ -60,3 +70,36 @@ def test_nothing_is_marked_within_our_own_work_and_after(batch):
 
 def test_functions_are_traced_as_ever(batch):
     assert tf.function(lambda t: t + 1.0)(batch[0]).shape == (MINE, 3)
+
+
+def test_what_numpy_holds_is_known_by_its_rows(batch):
+    x = batch[0].numpy()
+    assert kinds.mark_of(tf.reduce_sum(x)) is None
+    kinds.imply((MINE, TOTAL), MINE)
+    assert kinds.mark_of(tf.reduce_sum(x)).kind is Kind.SUM
+    assert kinds.mark_of(tf.reduce_mean(tf.matmul(x, W))).kind is Kind.MEAN
+    assert kinds.mark_of(tf.reduce_sum(W)) is None
+    kinds.imply_nothing()
+    assert kinds.mark_of(tf.reduce_sum(x)) is None
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda loss, mask: tf.reduce_sum(loss * mask) / tf.reduce_sum(mask),
+        lambda loss, mask: tf.reduce_sum(loss * mask) / (tf.maximum(tf.reduce_sum(mask), 1.0) + 1e-8),
+        lambda loss, mask: 2.0 * tf.math.divide_no_nan(tf.reduce_mean(loss * mask), tf.reduce_mean(mask)),
+        lambda loss, mask: tf.reduce_mean(tf.boolean_mask(loss, mask > 0)),
+    ],
+)
+def test_a_mean_over_a_mask_is_weighed_by_the_mask(batch, compute):
+    x, y = batch
+    mark = kinds.mark_of(compute(squares(x), tf.cast(tf.not_equal(y, 0), tf.float32)))
+    assert (mark.kind, round(mark.over, 4)) == (Kind.MEAN, 2.0)
+
+
+def test_means_over_different_things_cannot_be_added(batch):
+    loss, mask = squares(batch[0]), tf.cast(batch[1], tf.float32)
+    masked = tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
+    assert kinds.mark_of(masked + tf.reduce_mean(loss)).kind is Kind.BOTH
+    assert kinds.mark_of(masked + tf.reduce_sum(W)).over == 2.0

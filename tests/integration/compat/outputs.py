@@ -4,7 +4,9 @@ import math
 import re
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|(?<!\w)-?(?:nan|inf)(?!\w)")
-NOT_OURS = re.compile(r"Downloading|\d+/\d+ .*step|UserWarning|warn\(|self\.\w+ = |self\._\w+\(\)")  # Keras's bars
+NOT_OURS = re.compile(
+    r"Downloading|^Epoch \d+/\d+$|\d+/\d+\b.*step|UserWarning|warn\(|self\.\w+ = |self\._\w+\(\)"
+)  # Keras's bars, in place of which there is ours, and warnings
 RELATIVE, ABSOLUTE = 1e-4, 2e-6
 
 

@@ -1,0 +1,235 @@
+"""Eager training steps on arrays that the script slices by hand: where they take a batch is written into its code.
+
+    for i in range(0, len(x), 32):                  for i in range(0, len(x), 32):
+        batch = x[i:i+32]                               HANDS.done()
+        with tf.GradientTape() as tape:                 batch = x[i:i+32]
+            loss = mean(model(batch) ** 2)              with HANDS.step(), tf.GradientTape() as tape:
+        apply(tape.gradient(loss, ...))                     loss = mean(HANDS.part(model)(HANDS.part(batch)) ** 2)
+        print(accuracy(model, batch))                   ...
+
+What is read within a tape, and behind it up to the end of the loop's body or of the function, goes through `part`: an
+array of the batch's rows becomes the rank's part of it, everything else stays. What such a function returns goes
+through `whole`. Nothing of it has effect in a graph. Lines stay where they are.
+"""
+
+import ast
+import builtins
+import contextlib
+import functools
+import importlib.machinery
+from collections.abc import Iterator
+from typing import Any
+
+from client_shim.replica.replacing import replace
+from client_shim.replica.steps import last_name, of_script
+
+HANDS = "__fdt_hands__"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LOOPS = (ast.For, ast.While)
+_BODIES = ("body", "orelse", "finalbody")
+
+
+class Hands:
+    """What rewritten code calls. `rank`: does it, once there is one."""
+
+    rank: Any = None
+
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """Around the outermost tape of a step."""
+        return contextlib.nullcontext() if self.rank is None else self.rank.step()
+
+    def part(self, value: Any) -> Any:
+        """The rank's part of it, if it is a batch."""
+        return value if self.rank is None else self.rank.part(value)
+
+    def array(self, value: Any) -> Any:
+        """As `part`, of what an attribute is asked of: `losses.append` is that of the script's own list."""
+        return value if self.rank is None else self.rank.array(value)
+
+    def whole(self, value: Any) -> Any:
+        """What a function returns that has taken a step."""
+        return value if self.rank is None else self.rank.whole(value)
+
+    def done(self) -> None:
+        """The step is over: arrays are whole again."""
+        if self.rank is not None:
+            self.rank.done()
+
+
+@contextlib.contextmanager
+def rewritten(hands: Hands) -> Iterator[None]:
+    """Within, the script's modules are rewritten as they are imported, and their code finds `hands`."""
+    loader = importlib.machinery.SourceFileLoader
+    with contextlib.ExitStack() as stack:
+        setattr(builtins, HANDS, hands)
+        stack.callback(delattr, builtins, HANDS)
+        replace(stack, loader, "get_code", _get_code(loader.get_code))
+        yield
+
+
+def _get_code(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_code(loader: Any, name: str) -> Any:
+        path = loader.get_filename(name)
+        if not of_script(path):
+            return original(loader, name)
+        source = loader.get_data(path)
+        if b"GradientTape" not in source:
+            return original(loader, name)
+        return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
+
+    return get_code
+
+
+def rewrite(module: ast.Module) -> ast.Module:
+    """`module`, its eager steps rewritten in place."""
+    found = _Found()
+    found.look(module.body, divided=False)
+    return ast.fix_missing_locations(_Rewriting(found).visit(module)) if found.tapes else module
+
+
+class _Found:
+    """`after`: statements behind a tape; `loops`, `functions`: those whose own body has one."""
+
+    def __init__(self) -> None:
+        self.tapes: set[ast.AST] = set()
+        self.after: set[ast.AST] = set()
+        self.loops: set[ast.AST] = set()
+        self.functions: set[ast.AST] = set()
+
+    def look(self, body: list[Any], *, divided: bool) -> bool:
+        """Is there a tape among these statements? `divided`: are they in a loop or a function?"""
+        found = False
+        for statement in body:
+            if found:
+                self.after.add(statement)
+            if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+                of_function = isinstance(statement, _FUNCTIONS)
+                if self.look(statement.body, divided=of_function) and of_function:
+                    self.functions.add(statement)
+            elif _is_tape(statement):
+                self.tapes.update([statement] if divided else [])
+                found |= divided
+            else:
+                found |= self._within(statement, divided)
+        return found
+
+    def _within(self, statement: Any, divided: bool) -> bool:
+        loop = isinstance(statement, _LOOPS)
+        bodies = [getattr(statement, name, []) for name in _BODIES]
+        bodies += [handler.body for handler in getattr(statement, "handlers", [])]
+        inner = sum(self.look(body, divided=divided or loop) for body in bodies) > 0  # into all of them
+        if inner and loop:
+            self.loops.add(statement)
+        return inner and not loop
+
+
+def _is_tape(statement: ast.AST) -> bool:
+    if not isinstance(statement, ast.With):
+        return False
+    calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
+    return any(last_name(call.func) == "GradientTape" for call in calls)
+
+
+class _Rewriting(ast.NodeTransformer):
+    def __init__(self, found: _Found) -> None:
+        self._found = found
+        self._inside = False  # a tape's body, or behind it
+        self._function = False  # in a function that has one
+
+    def visit(self, node: ast.AST) -> Any:
+        if node not in self._found.after:
+            return super().visit(node)
+        with self._now(inside=True):
+            return super().visit(node)
+
+    def visit_With(self, node: ast.With) -> Any:
+        if node not in self._found.tapes:
+            return self.generic_visit(node)
+        with self._now(inside=True):
+            node.body = [self.visit(statement) for statement in node.body]
+        node.items.insert(0, ast.withitem(_at(_call("step"), node), None))
+        return node
+
+    def _visit_function(self, node: Any) -> Any:
+        has_one = node in self._found.functions
+        with self._now(inside=False, function=has_one):
+            node.body = [self.visit(statement) for statement in node.body]
+        if has_one:
+            node.body.append(_at(ast.Expr(_call("done")), node.body[-1]))
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _visit_function
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        with self._now(inside=False, function=False):
+            return self.generic_visit(node)
+
+    def _visit_loop(self, node: Any) -> Any:
+        self.generic_visit(node)
+        if node in self._found.loops:
+            node.body.insert(0, _at(ast.Expr(_call("done")), node.body[0]))
+        return node
+
+    visit_For = visit_While = _visit_loop
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        self.generic_visit(node)
+        if self._inside and self._function:
+            node.value = _at(_call("whole", node.value or ast.Constant(None)), node)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self._read(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        node.value = self._owner(node.value)
+        return self._read(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        """`x[a:b]` is a batch of the whole x; `x.shape[0]` is that of the part."""
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+            node.value.value = self._owner(node.value.value)
+        return self._read(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Attribute):
+            node.func.value = self._owner(node.func.value)
+        elif not isinstance(node.func, ast.Name):
+            node.func = self.visit(node.func)
+        node.args = [self.visit(argument) for argument in node.args]
+        node.keywords = [self.visit(keyword) for keyword in node.keywords]
+        return node
+
+    def _owner(self, node: Any) -> Any:
+        """What an attribute is asked of."""
+        node = self.visit(node)
+        if _is_call(node, "part"):
+            node.func.attr = "array"
+        return node
+
+    def _read(self, node: Any) -> Any:
+        if not self._inside or not isinstance(node.ctx, ast.Load):
+            return node
+        return _at(_call("part", node), node)
+
+    @contextlib.contextmanager
+    def _now(self, *, inside: bool, function: bool | None = None) -> Iterator[None]:
+        before = self._inside, self._function
+        self._inside, self._function = inside, self._function if function is None else function
+        try:
+            yield
+        finally:
+            self._inside, self._function = before
+
+
+def _call(name: str, *arguments: Any) -> ast.Call:
+    return ast.Call(ast.Attribute(ast.Name(HANDS, ast.Load()), name, ast.Load()), list(arguments), [])
+
+
+def _is_call(node: Any, name: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"{HANDS}.{name}"
+
+
+def _at(node: Any, place: Any) -> Any:
+    return ast.copy_location(node, place)

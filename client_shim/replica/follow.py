@@ -47,7 +47,8 @@ def follow(make: MakeRank) -> None:
 def _come() -> tuple[Task, Guest]:
     if far.is_far():
         task, line = far.arrive()
-        return task, Guest(Path(task.directory), task.rank, task.size, line)
+        # far.arrive's thread ends this process, once it has removed what is here.
+        return task, Guest(Path(task.directory), task.rank, task.size, line, threading.Event().wait)
     task = Task.take()
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
     os.makedirs(task.scratch)

@@ -196,11 +196,19 @@ class Host:
 class Guest:
     """Any other rank's side. Rank 0 gone means that nobody is left to work for: the process ends.
 
-    `line`: to rank 0, where it is on another host.
+    `line`: to rank 0, where it is on another host; `alone` is then called in place of that end.
     """
 
-    def __init__(self, directory: Path, rank: int, size: int, line: Line | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        size: int,
+        line: Line | None = None,
+        alone: Callable[[], object] = lambda: os._exit(LEFT_ALONE),
+    ) -> None:
         self.rank, self.size = rank, size
+        self._alone = alone
         self._line = line or _by_socket(directory, rank)
         self._slots = [Slot(directory / f"slot-{number}") for number in (0, rank)]
 
@@ -235,7 +243,8 @@ class Guest:
             self._line.say(header, data)
             return self._line.hear()
         except Gone:
-            os._exit(LEFT_ALONE)
+            self._alone()
+            raise
 
 
 Meeting = Host | Guest

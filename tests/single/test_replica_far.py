@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from client_shim.replica import carry
+from client_shim.replica import carry, far
 from client_shim.replica.far import _files, _told, seats
 from client_shim.replica.run import Task
 from fdt.errors import UserError, WorkerError
@@ -20,6 +20,7 @@ from fdt.launch.hosts import Host
 from fdt.launch.placement import run_identity
 from fdt.service import door
 from fdt.service.door import GREETING_BYTES, Door, knock
+from fdt.service.lines import Gone
 from fdt.service.meeting import INLINE_BYTES, Guest
 from fdt.service.meeting import Host as Meeting
 
@@ -157,6 +158,26 @@ def test_a_rank_that_goes_is_named(opened, tmp_path):
     with pytest.raises(WorkerError, match="rank 1 was lost"):
         meeting.add("v", np.ones(1), str)
     meeting.close()
+
+
+def test_a_rank_without_rank_0_leaves_nothing_on_its_host(opened, tmp_path, monkeypatch):
+    """Whoever notices first: the script's thread in an exchange, or the one that watches."""
+    ended, cleaned = threading.Event(), threading.Event()
+    monkeypatch.setattr(far.os, "_exit", lambda code: ended.set())
+    monkeypatch.setattr(far, "forget", cleaned.set)
+    line, _ = knock(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
+    (tmp_path / "run" / "1").mkdir(parents=True)
+    (tmp_path / "run" / "1" / "file").write_text("large")
+    threading.Thread(target=far._end_with, args=(line, tmp_path / "run" / "1")).start()
+    mine = Guest(tmp_path, 1, 2, line, lambda: ended.wait(60))
+    deadline = time.monotonic() + 60
+    while not (came := opened.came()):
+        assert time.monotonic() < deadline
+    came[0][1].socket.close()
+    with pytest.raises(Gone):
+        mine.add("v", np.ones(1), str)
+    assert ended.is_set() and cleaned.is_set() and not (tmp_path / "run").exists()
+    mine.close()
 
 
 GREETINGS = {

@@ -24,10 +24,11 @@ REFUSED = {
     ("tape_after_fit", "nfdt"): "fit beside training loops",
     ("fit_gan", "nfdt"): "one optimizer",
     ("tf1_eager", "nfdt"): "NFDT takes Keras's optimizers",
+    ("tf1_graph", "nfdt"): "NFDT takes Keras's optimizers",
     ("tf1_fixed", "hfdt"): "any number of rows",
     **{
         (f"tf1_{name}", "nfdt"): "sessions are not divided by nfdt"
-        for name in ("accumulate", "feed", "fixed", "gan", "graph", "monitored")
+        for name in ("accumulate", "feed", "fixed", "gan", "monitored")
     },
 }
 # A third of them, in the tests: one start for all of a group (bundle.py).

@@ -185,6 +185,10 @@ class LocalBlobs:
                 left -= len(part)
         return moved
 
+    def directory_for(self, nbytes: int) -> Path:
+        """Where another library may keep `nbytes` of its own, gone with the store: on disk where memory has no room."""
+        return self.directory if shutil.disk_usage(self.directory).free >= nbytes else self._disk()
+
     def _disk(self) -> Path:
         """Where blobs are that found no room: a private directory, made when it is first asked for."""
         link = self.directory / DISK

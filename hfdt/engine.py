@@ -13,6 +13,8 @@ from hfdt.coordinator import RanksCoordinator
 from hfdt.launchers import choose_launcher
 from hfdt.recovery import Recovery
 
+SEGMENT_BYTES = 17 << 20  # of Open MPI in shared memory, for each rank (seen with 5.0: 16 MiB and a little)
+
 
 class HfdtEngine:
     """`workers` ranks under `launcher` ("auto" | "mpi" | "gloo"), exchanging by `comm` ("auto" | "horovod" | "mpi").
@@ -40,14 +42,10 @@ class HfdtEngine:
         else:
             started_by = placement.workers(run_dir, workers)
         self.blobs = LocalBlobs.create()
-        env = {
-            "HFDT_COMM": comm,
-            "HFDT_BIND_TO": bind_to,
-            "OMPI_MCA_btl_sm_backing_directory": str(self.blobs.directory),  # so that a killed rank's segments go too
-        }
+        segments = str(self.blobs.directory_for(workers * SEGMENT_BYTES))  # there a killed rank's go with the run
+        env = {"HFDT_COMM": comm, "HFDT_BIND_TO": bind_to, "OMPI_MCA_btl_sm_backing_directory": segments}
         if placement is None:  # a killed mpirun's files, likewise: Open MPI 5, 4
-            names = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
-            env.update(dict.fromkeys(names, str(self.blobs.directory)))
+            env.update(dict.fromkeys(("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"), segments))
         task = Task("worker", (sys.executable, "-m", "hfdt.worker"), workers, env)
         self._crew = Crew(
             self.name, run_dir, self.blobs, [(started_by, task)], placement.identity if placement else None

@@ -52,13 +52,14 @@ def can_mount():
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs to mount file systems of its own: root, and unshare")
-def test_a_run_with_1_mb_of_shared_memory_a_full_disk_for_its_logs_and_a_jumping_clock(tmp_path):
+@pytest.mark.parametrize("engine", ["hfdt", "nfdt"])
+def test_a_run_with_1_mb_of_shared_memory_a_full_disk_for_its_logs_and_a_jumping_clock(engine, tmp_path):
     for name, text in {"script.py": SCRIPT, "clock/sitecustomize.py": CLOCK, "tight.sh": TIGHT}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("\n".join(line[4:] for line in text.strip("\n").splitlines()) + "\n")
     for name in ("logs", "tmp"):
         (tmp_path / name).mkdir()
-    argv = [sys.executable, "-m", "nfdt.cli", "run", "-np", "2", "--restarts", "1", "--log-dir", tmp_path / "logs"]
+    argv = [sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", "--restarts", "1", "--log-dir", tmp_path / "logs"]
     shell = ["unshare", "--mount", "sh", tmp_path / "tight.sh", tmp_path / "logs"]
     paths = os.pathsep.join([str(tmp_path / "clock"), os.environ.get("PYTHONPATH", os.getcwd())])
     env = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path / "tmp")}

@@ -79,10 +79,16 @@ class ServersCoordinator:
         self._roster = Roster(self._workers, options.restarts, options.min_np)
         self._recovery.begin(self._setup.job)
         to_servers = [] if self._hosted else [(SERVER, None, command)]
-        outcome = Outcome(commands=[*to_servers, (WORKER, None, Command(job=self._job, setup=self._setup))])
+        outcome = Outcome(commands=[*to_servers, *self._to_first_workers()])
         for role, rank, failure in self._lost_early:
             outcome = outcome.followed_by(self.lost(role, rank, failure))
         return outcome
+
+    def _to_first_workers(self) -> list[tuple[str, int | None, Command]]:
+        """Not to one that is lost already: its replacement would find this Setup in its outbox, and then its own."""
+        early = {rank for role, rank, _ in self._lost_early if role == WORKER}
+        ranks: list[int | None] = [rank for rank in range(self._workers) if rank not in early] if early else [None]
+        return [(WORKER, rank, Command(job=self._job, setup=self._setup)) for rank in ranks]
 
     def _client_epoch(self, command: Command) -> Outcome:
         self._wanted_epoch, self._epoch = command.epoch.epoch, command

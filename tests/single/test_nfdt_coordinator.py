@@ -196,8 +196,11 @@ def test_a_worker_lost_at_the_very_end_is_not_waited_for(room):
 def test_a_worker_lost_before_the_job_came_is_replaced_with_the_job(tmp_path):
     coordinator = ServersCoordinator(2, ["ps0"], LocalBlobs(tmp_path))
     assert not coordinator.lost("worker", 0, Failed()).events
-    setup = Command(job="j", setup=Setup(job=JobSpec(options={"restarts": "1"})))
-    assert coordinator.from_client(setup).restart == [("worker", 0)]
+    setup = Command(job="j", setup=Setup(job=JobSpec(options={"restarts": "2"})))
+    outcome = coordinator.from_client(setup)
+    assert outcome.restart == [("worker", 0)]
+    setups = [(rank, command) for role, rank, command in outcome.commands if role == "worker"]
+    assert [(rank, command.setup.incarnation) for rank, command in setups] == [(1, 0), (0, 1)], "once each"
 
 
 def test_what_the_client_draws_is_gone_with_the_worker_that_had_it(room):

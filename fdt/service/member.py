@@ -139,7 +139,10 @@ def at_hand(addresses: str) -> str:
 
 
 def is_our_socket(path: Path) -> bool:
-    return path.is_socket() and {path.stat().st_uid, path.parent.stat().st_uid} == {os.geteuid()}
+    try:
+        return path.is_socket() and {path.stat().st_uid, path.parent.stat().st_uid} == {os.geteuid()}
+    except OSError:  # in a directory that only its user may look into
+        return False
 
 
 class _Forwarded:

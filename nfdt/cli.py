@@ -1,5 +1,6 @@
 """The command `nfdt`: asynchronous training of an unmodified script."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -224,8 +225,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         for name, flag in _FLAGS.items():
             if given[name]:
                 raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
+    environment = dict(os.environ)
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
+        os.environ.update(environment)  # FDT_TOKEN was taken from it: the same command started again wants it, too
         return detach.start(request)
 
     def body(directory: "RunDir | None") -> int:

@@ -58,6 +58,7 @@ class Crew:
         self._lost: set[tuple[str, int]] = set()  # members whose end has been dealt with
         self._warm = False  # they have trained a job
         self._watched = 0.0  # time.monotonic() of the last look at the processes
+        self._job = ""  # the one that is trained now
         self._held: list[BlobRef] = []  # the blobs of the client's job, which it drops unless it is gone
 
     def start(self) -> None:
@@ -91,6 +92,7 @@ class Crew:
                 if not coordinator.done and hasattr(coordinator, "tick"):
                     yield from self._carried_out(coordinator, coordinator.tick(time.monotonic()))
         finally:
+            self._job = ""
             if not coordinator.done:  # the client is gone, perhaps killed
                 self._drop(self._held)
             if coordinator.failed or not coordinator.done:
@@ -146,12 +148,15 @@ class Crew:
             return Outcome()  # the last word of members that are gone
         if isinstance(what, Came | Left):
             return self._guest(coordinator, rank, what)
+        if not self.hub.has_place(role, rank):  # of a guest that was dismissed
+            return Outcome(drop=list(blobs_in(what)) if isinstance(what, Event) else [])
         if isinstance(what, Lost) and not self.hub.holds(role, rank, what.outbox):
             return Outcome()
         if isinstance(what, Lost):
             return self._dismiss(rank, "lost") if guest else self._lose(coordinator, role, rank)
         if guest and what.HasField("failed"):
-            return self._dismiss(rank, "failed", what.failed.message)
+            # One that joined at a job's very end has not found its blobs any more: that is no fault of its own.
+            return self._dismiss(rank, "failed", what.failed.message) if what.job in ("", self._job) else Outcome()
         others = [e for e in self._news() if e.rank not in (None, rank)] if what.HasField("failed") else []
         if not others:
             return coordinator.from_member(role, rank, what)
@@ -183,6 +188,7 @@ class Crew:
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
         outcome = coordinator.from_client(command)
         if command.HasField("setup"):
+            self._job = command.job
             self._held = list(blobs_in(command.setup))
             for _, rank in filter(lambda member: self.hub.is_guest(*member), sorted(self.hub.attached)):
                 outcome = outcome.followed_by(self._guest(coordinator, rank, Came()))

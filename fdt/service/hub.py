@@ -123,6 +123,10 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
             self.send("worker", rank, Command(exit=ExitCommand()))
             self.forget("worker", rank)
 
+    def has_place(self, role: str, rank: int) -> bool:
+        """Whether this rank is a member's, or a present guest's."""
+        return rank < self.members.get(role, 0) or self.is_guest(role, rank)
+
     def is_guest(self, role: str, rank: int) -> bool:
         return role == "worker" and rank in self.guests
 
@@ -192,7 +196,7 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
 
     def _claimed(self, role: str, rank: int) -> Outbox | None:
         """The outbox of a member that nobody else has claimed."""
-        if rank >= self.members.get(role, 0) and not self.is_guest(role, rank):
+        if not self.has_place(role, rank):
             return None
         outbox = self._outbox(role, rank)
         with self._lock:

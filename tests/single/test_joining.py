@@ -1,20 +1,25 @@
 """`nfdt join` and --join-at without workers: who is let in, what is said to the others, what is left behind."""
 
+import os
 import re
 import threading
+from pathlib import Path
 
 import click.testing
 import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
-from fdt.rpc.session_pb2 import Attached, Event
+from fdt.rpc.session_pb2 import Attached, Command, EpochEnd, Event, Failed, Setup
 from fdt.service.auth import credentials
+from fdt.service.crew import Crew
 from fdt.service.guests import MOST, Came, Left
 from fdt.service.hub import Arrival, Hub
-from fdt.service.member import reach
+from fdt.service.member import at_hand, is_our_socket, reach
+from fdt.service.outcome import Outcome
 from fdt.service.transport import open_channel
 from nfdt import cli
+from nfdt.coordinator import ServersCoordinator
 from nfdt.joining import guest
 from nfdt.joining.guest import Call
 from nfdt.joining.reception import Invitation, Reception
@@ -107,12 +112,56 @@ def test_a_lost_guest_is_no_loss_to_the_next_of_its_rank(hub):
     assert hub.invite(1)[0] == [rank]
 
 
+@pytest.fixture
+def crew(run_dir):
+    blobs = LocalBlobs.create()
+    crew = Crew("nfdt", run_dir, blobs, [])
+    crew.hub.members = {"worker": 2}
+    yield crew
+    crew.close()
+    blobs.close()
+
+
+def heard(crew, rank, **kind):
+    """What the crew makes of a worker's event, in the first job."""
+    coordinator = ServersCoordinator(2, ["ps"], crew._blobs)
+    crew._from_client(coordinator, Command(job="1", setup=Setup()))
+    return crew._from_member(coordinator, Arrival("worker", rank, Event(**kind), crew.hub.crew)), coordinator
+
+
+def test_a_guest_that_came_too_late_for_the_last_job_trains_the_next(crew):
+    (rank,), _ = crew.hub.invite(1)
+    outcome, _ = heard(crew, rank, job="0", failed=Failed(message="no such blob"))
+    assert outcome == Outcome() and crew.hub.inbox.empty()
+    heard(crew, rank, job="1", failed=Failed(message="no memory"))
+    assert crew.hub.inbox.get(timeout=1).what == Left("failed", "no memory")
+
+
+def test_the_last_words_of_a_dismissed_guest_harm_nobody(crew):
+    (rank,), party = crew.hub.invite(1)
+    crew.hub.dismiss([rank], party)
+    outcome, coordinator = heard(crew, rank, job="1", failed=Failed(message="interrupted"))
+    assert outcome == Outcome() and not coordinator.failed
+    metrics = crew._blobs.put(b"metrics")
+    outcome, _ = heard(crew, rank, job="1", epoch_end=EpochEnd(metrics=metrics))
+    assert outcome == Outcome(drop=[metrics])
+
+
 def test_a_server_that_does_not_listen_yet_is_called_where_it_will(hub, monkeypatch):
     both = "unix:/not/there/yet.sock,0.0.0.0:7"
     monkeypatch.setenv("FDT_ENGINE", f"{hub.address},10.0.0.1:9")
     assert reach(both) == "unix:/not/there/yet.sock"
     monkeypatch.setenv("FDT_ENGINE", "unix:/of/another/host.sock,10.0.0.1:9")
     assert (reach(both), reach("host2:7")) == ("10.0.0.1:7", "host2:7")
+
+
+def test_a_socket_in_another_users_directory_is_not_ours(monkeypatch):
+    def is_socket(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_socket", is_socket)
+    assert not is_our_socket(Path("/dev/shm/theirs/hub.sock"))
+    assert at_hand("unix:/dev/shm/theirs/hub.sock,10.0.0.1:9") == "10.0.0.1:9"
 
 
 @pytest.mark.parametrize(
@@ -137,3 +186,13 @@ def test_bad_words_are_said_in_one_line(argv, said, tmp_path, monkeypatch):
     assert result.exit_code != 0
     (line,) = result.stderr.strip().splitlines()
     assert said in line, line
+
+
+def test_a_detached_run_takes_the_users_token(tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text("import keras\nmodel = keras.Model()\nmodel.fit()\n")
+    started = []
+    monkeypatch.setattr(cli.detach, "start", lambda request: started.append(os.environ.get("FDT_TOKEN")) or 0)
+    monkeypatch.setenv("FDT_TOKEN", "hers")
+    words = ["run", "--detach", "--join-at", "0", str(tmp_path / "script.py")]
+    assert click.testing.CliRunner().invoke(cli.main, words).exit_code == 0
+    assert started == ["hers"]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import grpc
 
 from fdt import __version__
+from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
-from fdt.rpc.session_pb2 import Command, Event, Note
+from fdt.rpc.session_pb2 import Command, Event, Failed, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.service.blobs import BlobServicer
 from fdt.service.engine import Engine
@@ -79,10 +80,18 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
         first = list(itertools.islice(rest, 1))  # who says nothing must not keep the others waiting
         with self._turns.turn(context.is_active) as ours:  # not ours: the caller has given up meanwhile
             if ours and first:
-                self._engine.start()
-                yield from self._engine.train(itertools.chain(first, rest))
+                yield from self._trained(first[0].job, itertools.chain(first, rest))
         if ordered.fault:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, ordered.fault)
+
+    def _trained(self, job: str, commands: Iterator[Command]) -> Iterator[Event]:
+        """Members that cannot be started fail the job: the client hears it in the engine's words, not in gRPC's."""
+        try:
+            self._engine.start()
+        except UserError as error:
+            yield Event(job=job, failed=Failed(message=str(error)))
+            return
+        yield from self._engine.train(commands)
 
 
 def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:

@@ -1,8 +1,14 @@
-"""One at a time, in order."""
+"""One at a time, in order; and a turn that cannot be had."""
 
+import contextlib
 import threading
 import time
 
+from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
+from fdt.rpc.session_pb2 import Command, Setup
+from fdt.service.client import TrainingClient
+from fdt.service.server import serve
 from fdt.service.turns import Turns
 
 
@@ -28,3 +34,28 @@ def test_callers_have_their_turns_in_the_order_in_which_they_came():
     for thread in threads:
         thread.join(60)
     assert order == [(number, True) for number in range(5)] and not turns.taken
+
+
+class _Hostless:
+    name, workers = "hfdt", 4
+
+    def __init__(self, run_dir):
+        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
+
+    def start(self):
+        raise UserError("the hosts that answer must have slots for all. Received: 2 of 4")
+
+
+def test_members_that_cannot_be_started_are_said_in_the_engines_words(run_dir):
+    engine = _Hostless(run_dir)
+    running = serve(engine, f"unix:{engine.blobs.directory}/engine.sock", "right")
+    try:
+        with contextlib.closing(TrainingClient(running.address, "right")) as client:
+            conversation = client.train()
+            conversation.send(Command(job="1", setup=Setup()))
+            (event,) = conversation.events()
+            conversation.close()
+        assert (event.job, event.failed.message[:30]) == ("1", "the hosts that answer must hav")
+    finally:
+        running.stop()
+        engine.blobs.close()

@@ -25,7 +25,7 @@ PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
 class HostsLauncher:
     """Starts a task's ranks on `hosts`, whose slots are as many. `routes`: this machine's address, as each sees it.
 
-    Started again, it leaves out hosts that do not answer, for good, and wants no more of the others than the task does.
+    Started again, it leaves out hosts that do not answer then, and wants no more of the others than the task does.
     """
 
     def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
@@ -61,14 +61,14 @@ class HostsLauncher:
     def _left(self, task: Task) -> list[Host]:
         """The slots for `task` on the hosts that answer."""
         gone = remote.everywhere({host.name: "" for host in self._hosts}, ["true"], ANSWER_S)
-        self._hosts = [host for host in self._hosts if host.name not in gone]
-        slots = sum(host.slots for host in self._hosts)
+        left = [host for host in self._hosts if host.name not in gone]
+        slots = sum(host.slots for host in left)
         if slots < task.count:
             raise UserError(
-                f"the hosts that are left must have slots for all. Received: {slots} of {task.count}; --min-np lets "
-                "fewer go on"
+                f"the hosts that answer must have slots for all. Received: {slots} of {task.count}; --min-np lets "
+                "fewer go on with a fit that has begun"
             )
-        return allot(self._hosts, task.count)
+        return allot(left, task.count)
 
     def _bootstrap(self, task: Task, host: Host) -> str:
         """`first`: the rank of the host's first server, which has an address there, whatever order MPI chose."""

@@ -15,6 +15,7 @@ from fdt.launch.mpirun import MpirunLauncher, MpirunProcesses
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
+ROOM = 1 << 20  # bytes: what is brought is mostly the user's environment
 MACHINES_OWN = (  # of the user's environment: says where she sits, not what she wants
     *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
     *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
@@ -107,10 +108,15 @@ class HostsProcesses:
 
 
 def _bring(name: str, task: str) -> str:
-    """A shell's words that keep their stdin in a file of the user's own. A directory that is there is an error."""
-    memory, disk = (shlex.quote(root) for root in ROOTS)
+    """A shell's words that keep their stdin in a file of the user's own. A directory that is there is an error.
+
+    Whether there is room is tried with zeros: stdin can be read once, and is secret, so it stays out of all words.
+    """
+    roots, file = " ".join(shlex.quote(root) for root in ROOTS), f"$d/{task}.json"
     return (
-        f"umask 077 && d={memory}; test -w $d || d={disk}; d=$d/{shlex.quote(name)}; mkdir $d && cat > $d/{task}.json"
+        f"umask 077; for root in {roots}; do d=$root/{shlex.quote(name)}; "
+        "mkdir $d || { test -e $d && exit 1; continue; }; "
+        f"head -c {ROOM} /dev/zero > {file} && {{ cat > {file}; exit; }}; rm -r $d; done; exit 1"
     )
 
 

@@ -170,6 +170,25 @@ def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
     assert said.stdout.split() == ["user's", "t", "/root", "3", str(tmp_path)]
 
 
+HEAD = """#!/bin/sh
+[ -e {0}/asked ] && exec /usr/bin/head "$@"
+touch {0}/asked; echo "No space left on device" >&2; exit 1
+"""
+
+
+def test_where_memory_is_full_it_is_brought_to_the_disk(monkeypatch, tmp_path):
+    full, disk, path = (tmp_path / name for name in ("full", "disk", "bin"))
+    for directory in (full, disk, path):
+        directory.mkdir()
+    (path / "head").write_text(HEAD.format(tmp_path))
+    (path / "head").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
+    monkeypatch.setattr(over_hosts, "ROOTS", (str(tmp_path / "absent"), str(full), str(disk)))
+    assert remote.everywhere({"127.0.0.1": "secret"}, ["sh", "-c", _bring("fdt-1", "worker")], 30) == {}
+    assert (disk / "fdt-1" / "worker.json").read_text() == "secret"
+    assert not list(full.iterdir()), "the ranks would take it for theirs"
+
+
 SRUN = """#!/bin/sh
 cd {0}; echo "$@" > words; env > environment
 while [ "${{1#--}}" != "$1" ]; do shift; done

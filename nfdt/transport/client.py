@@ -105,6 +105,17 @@ class Link:
 
     def _open(self) -> None:
         files = self._make_buffers()
+        try:
+            welcome = self._greeted(files)
+        finally:  # both sides have them mapped, or nobody will
+            for file in files:
+                file.unlink(missing_ok=True)
+        if not welcome.shared_memory:
+            self._outgoing = None
+        if welcome.generation != self._generation:  # servers that went back may tell of an epoch's end twice
+            self._generation, self._hello.heard = welcome.generation, 0
+
+    def _greeted(self, files: Sequence[Path]) -> pb.Welcome:
         hello = pb.Hello()
         hello.CopyFrom(self._hello)
         if files:
@@ -113,13 +124,7 @@ class Link:
         call = self._channel.stream_stream(SESSION)
         self._call = call(self._requests(self._outbox), metadata=credentials(self._token), wait_for_ready=True)
         self._outbox.put([pb.ToServer(hello=hello).SerializeToString()])
-        welcome = pb.ToWorker.FromString(next(self._call)).welcome
-        for file in files:  # both sides have it mapped, or nobody will
-            file.unlink(missing_ok=True)
-        if not welcome.shared_memory:
-            self._outgoing = None
-        if welcome.generation != self._generation:  # servers that went back may tell of an epoch's end twice
-            self._generation, self._hello.heard = welcome.generation, 0
+        return pb.ToWorker.FromString(next(self._call)).welcome
 
     def _make_buffers(self) -> list[Path]:
         """Shared with the server, in these files; where there is no room for them tensors go by the stream."""

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import threading
+from types import SimpleNamespace
 
 import grpc
 import keras
@@ -27,6 +28,7 @@ from nfdt.server.job import ServedJob, layout_of
 from nfdt.server.service import Service
 from nfdt.server.shards import merge, own, owners, slot_owners
 from nfdt.step import ownerships
+from nfdt.transport.buffers import Layout
 from nfdt.transport.client import Courier, Interrupted, Link, Outgoing
 
 pytestmark = pytest.mark.timeout(120)
@@ -495,3 +497,18 @@ def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsy
     monkeypatch.setattr(made.blobs, "put_arrays", full)
     made.desks[0].checkpoint()
     assert not made.events and "no checkpoint: /dev/shm must have room" in capsys.readouterr().err
+
+
+def test_a_server_that_dies_before_its_welcome_leaves_no_files(tmp_path, monkeypatch):
+    link = Link("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([((4,), "float32")], [], []), tmp_path)
+    seen = []
+
+    def dying(messages):
+        seen.append(len(list(tmp_path.iterdir())))
+        return iter(())
+
+    call = SimpleNamespace(stream_stream=lambda name: lambda messages, **options: dying(messages))
+    monkeypatch.setattr(link, "_channel", call)
+    with pytest.raises(Interrupted):
+        link.open()
+    assert seen == [2] and not list(tmp_path.iterdir())

@@ -76,7 +76,9 @@ def bind(server: grpc.Server, address: str, identity: Identity | None = None) ->
             f"Received: {address.removeprefix('unix:')}"
         )
     if not port:
-        raise UserError(f"the address must be free to listen on. Received: {address}, which is in use; try --port 0")
+        raise UserError(
+            f"the address must be free to listen on. Received: {address}, which is in use; port 0 is any free one"
+        )
     return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 

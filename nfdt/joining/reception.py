@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from fdt import __version__
+from fdt.errors import UserError
 from fdt.service.hub import Hub
 from fdt.service.tls import Identity
 from fdt.service.transport import bind, new_server
@@ -38,7 +39,7 @@ class Reception(join_pb2_grpc.JoinServiceServicer):
     """Listens from the start. `members`: what this run's members show one another over TLS, None on one host.
 
     Attributes: address, to be called; far, whether by TLS; token_file, None where the user has chosen the token.
-    Raises as `bind` does.
+    Raises as `bind` does, and UserError where it cannot write how to join.
     """
 
     def __init__(self, invitation: Invitation, hub: Hub, workers: int, members: Identity | None) -> None:
@@ -49,14 +50,21 @@ class Reception(join_pb2_grpc.JoinServiceServicer):
         self.address = bind(self._server, invitation.address, invitation.identity)
         self._address_file = hub.run_dir / ADDRESS_FILE
         self.token_file = hub.run_dir / TOKEN_FILE if invitation.keep else None
-        _write_anew(self._address_file, self.address)
-        if self.token_file is not None:
-            _write_anew(self.token_file, invitation.token)
+        try:
+            _write_anew(self._address_file, self.address)
+            if self.token_file is not None:
+                _write_anew(self.token_file, invitation.token)
+        except OSError as error:  # a full disk
+            self._forget_files()
+            raise UserError(f"how to join a run must find room beside its logs. Received: {error}") from None
         self._server.start()
 
     def close(self) -> None:
         """After the crew's end: those who wait are told so."""
         self._server.stop(grace=1.0).wait()
+        self._forget_files()
+
+    def _forget_files(self) -> None:
         for file in filter(None, (self._address_file, self.token_file)):
             file.unlink(missing_ok=True)
 

@@ -21,6 +21,7 @@ from fdt.service.transport import open_channel
 from nfdt import cli
 from nfdt.coordinator import ServersCoordinator
 from nfdt.joining import guest
+from nfdt.joining import reception as reception_module
 from nfdt.joining.guest import Call
 from nfdt.joining.reception import Invitation, Reception
 
@@ -78,6 +79,19 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(hub, reception):
         assert call.over.wait(10)
         call.check()  # the run has ended, as runs do
         call.close()
+
+
+def test_a_full_disk_is_said_in_one_line(hub, monkeypatch):
+    write_anew = reception_module._write_anew
+
+    def full(path, text):
+        write_anew(path, "")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reception_module, "_write_anew", full)
+    with pytest.raises(UserError, match="must find room beside its logs. Received: .*No space left"):
+        Reception(Invitation("127.0.0.1:0", "secret"), hub, 2, None)
+    assert not list(hub.run_dir.iterdir())
 
 
 def test_who_is_not_let_in_hears_why_in_one_line(hub, reception, monkeypatch):

@@ -84,6 +84,9 @@ def asynchronous(given: argparse.Namespace, text: str, n: int) -> list[Run]:
 def show(given: argparse.Namespace, kept: Kept) -> None:
     """For each network a table of seconds to the mark, what coding saves, and a picture."""
     task, words, steps = TASKS[given.task], weights(given.task), kept[alone(given)]["steps"]
+    if steps is None:
+        console.print(f"{given.task}: SGD on one node has not reached {given.mark:.0%}: there is nothing to compare")
+        return
     console.print(
         f"{given.task}: {words:,} weights, batch {task.batch}, SGD {task.rate:g}; a batch {task.step_s * 1e3:g} ms on "
         f"a node, Gamma({SHAPE:g}); {given.mark:.0%} after {steps} steps of SGD; paper: saves {PAPER[given.task]}"

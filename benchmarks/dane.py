@@ -140,7 +140,7 @@ def ridge(args: argparse.Namespace) -> int:
             missed += not (ahead and dane <= 8)
     print("dane: 8 rounds or fewer and ahead in every cell:", "met" if not missed else f"MISSED in {missed}")
     plot(cells, args.png)
-    return 0
+    return int(missed > 0)
 
 
 def told(curve: Curve) -> str:

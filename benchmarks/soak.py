@@ -158,12 +158,16 @@ def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference
     """Print the figures; whether all is as it should be."""
     end = samples[-1]["minute"] if samples else 0.0
     table = Table("after the warm-up", "first", "last", "largest", "slope a minute", "+-", "flat")
-    good = True
+    good = bool(samples)
     for name in sorted({name for sample in samples for name in sample} - {"minute"}):
         kept = [s for s in samples if name in s and s["minute"] >= WARM_UP * end]
         values = [s[name] for s in kept]
+        if not values:  # measured in the warm-up alone
+            good = False
+            table.add_row(name, "-", "-", "-", "-", "-", "NO")
+            continue
         rate, spread = slope([s["minute"] for s in kept], values)
-        flat = not rate - 2 * spread > FLAT_MB_A_MIN
+        flat = rate - 2 * spread <= FLAT_MB_A_MIN  # too few values, NaN, show nothing
         good = good and flat
         shown = (f"{value:.1f}" for value in (values[0], values[-1], max(values)))
         table.add_row(name, *shown, f"{rate:+.3f}", f"{spread:.3f}", "yes" if flat else "NO")
@@ -171,6 +175,9 @@ def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference
     for name, result in (("disturbed", disturbed), ("undisturbed", reference)):
         console.print(f"{name}: {result}")
     if "accuracies" not in disturbed or "accuracies" not in reference or disturbed["code"] or disturbed["left"]:
+        return False
+    if not disturbed["kills"]:
+        console.print("no worker was killed: the run was too short to say anything")
         return False
     count = min(len(disturbed["accuracies"]), len(reference["accuracies"]))
     after = [float(np.mean(result["accuracies"][:count][-3:])) for result in (disturbed, reference)]

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from client_shim.replica import carry
 from client_shim.replica.run import Task, chosen, meeting_of
+from client_shim.replica.scratch import real_paths
 from fdt import quiet
 from fdt.environment import thread_variables
-from fdt.errors import WorkerError
+from fdt.errors import UserError, WorkerError
 from fdt.launch import Processes
 from fdt.launch import Task as Launched
-from fdt.launch.hosted import DIRECTORY_VARIABLE, forget
+from fdt.launch.hosted import DIRECTORY_VARIABLE, forget, is_ours
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
 from fdt.launch.placement import Placement, place
@@ -103,17 +104,24 @@ def is_far() -> bool:
 def arrive() -> tuple[Task, Line]:
     """Come to rank 0: our task, its code unpacked, and the line to rank 0, with whose end this process ends."""
     rank = 1 + next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
+    scratch = _folder() / str(rank)
     identity, token = tls.Identity.loads(os.environ.pop(tls.VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
     line, (told, data) = knock(os.environ.pop(ENGINE_VARIABLE), rank, token, identity)
-    folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name  # which the launcher removes
-    folder.mkdir(mode=0o700, exist_ok=True)
-    scratch = folder / str(rank)
     scratch.mkdir()
     threading.Thread(target=_end_with, args=(line, scratch), daemon=True).start()
     task = replace(Task(**told["task"]), scratch=str(scratch), directory=str(scratch))
     carry.unpack(_files(told["files"], data), task.script, scratch)
     _stand_in(told["cwd"], scratch)
     return task, line
+
+
+def _folder() -> Path:
+    """All ranks' here, which the launcher removes. Whoever may write into it could put code of his into the run."""
+    folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_ours(folder):
+        raise UserError(f"a rank's folder must be its user's own. Received: {folder}, which others may write into")
+    return folder
 
 
 def _files(sizes: Mapping[str, int], data: bytes) -> carry.Files:
@@ -137,8 +145,9 @@ def _end_with(line: Line, scratch: Path) -> None:
     gone = select.poll()
     gone.register(line.socket, select.POLLRDHUP)
     gone.poll()
-    shutil.rmtree(scratch, ignore_errors=True)
-    with contextlib.suppress(OSError):  # another rank's is there still
-        scratch.parent.rmdir()
-    forget()
+    with real_paths():
+        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another rank's is there still
+            scratch.parent.rmdir()
+        forget()
     os._exit(LEFT_ALONE)

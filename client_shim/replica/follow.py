@@ -1,5 +1,6 @@
 """A rank other than 0: the same script in a process of its own, whose side effects go nowhere."""
 
+import contextlib
 import os
 import select
 import shutil
@@ -11,11 +12,12 @@ from client_shim.replica import far
 from client_shim.replica.agreement import agreed
 from client_shim.replica.rewriting import rewrite
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
-from client_shim.replica.scratch import diverted
+from client_shim.replica.scratch import diverted, real_paths
 from client_shim.script import run_script
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
+from fdt.service.lines import Gone
 from fdt.service.meeting import LEFT_ALONE, Guest
 
 
@@ -50,15 +52,25 @@ def _come() -> tuple[Task, Guest]:
         # far.arrive's thread ends this process, once it has removed what is here.
         return task, Guest(Path(task.directory), task.rank, task.size, line, threading.Event().wait)
     task = Task.take()
+    os.makedirs(task.scratch, exist_ok=True)
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
-    os.makedirs(task.scratch)
-    return task, Guest(Path(task.directory), task.rank, task.size)
+    # That thread ends this process, once it has removed what is here.
+    try:
+        return task, Guest(Path(task.directory), task.rank, task.size, alone=threading.Event().wait)
+    except (OSError, Gone):
+        if os.getppid() == task.parent:
+            raise
+        threading.Event().wait()
+        raise
 
 
 def _end_with_parent(task: Task) -> None:
     """Nobody is left to work for when the command was killed."""
-    parent = os.pidfd_open(os.getppid())
-    select.select([parent], [], [])
-    shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
-    LocalBlobs.open(task.directory).close_if_left(1.0)
+    with contextlib.suppress(ProcessLookupError):
+        parent = os.pidfd_open(task.parent)
+        if os.getppid() == task.parent:  # else it is gone since, and the number may be another's
+            select.select([parent], [], [])
+    with real_paths():
+        LocalBlobs.open(task.directory).close_if_left(1.0)
+        shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
     os._exit(LEFT_ALONE)

@@ -77,6 +77,7 @@ class Task:
     script: str  # absolute
     name: str  # as the user named it
     words: Sequence[str]
+    parent: int = 0  # the command's process, on its own host
 
     @classmethod
     def take(cls) -> "Task":
@@ -174,7 +175,7 @@ def host(
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
     def start(directory: Path) -> Followers:
-        common = size, seed, options, os.path.abspath(script), script, list(words)
+        common = size, seed, options, os.path.abspath(script), script, list(words), os.getpid()
         tasks = [Task(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
         return Followers(module, tasks, run_dir)
 

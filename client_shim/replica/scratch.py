@@ -11,6 +11,7 @@ import io
 import os
 import shutil
 import tempfile
+import threading
 import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,7 +132,24 @@ def _makedirs(path: str) -> None:
 
 
 def _is_path(path: Any) -> bool:
-    return isinstance(path, (str, bytes, os.PathLike)) and path not in ("", b"")
+    return isinstance(path, (str, bytes, os.PathLike)) and path not in ("", b"") and not _here.real
+
+
+class _Here(threading.local):
+    real = False
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def real_paths() -> Iterator[None]:
+    """Within, nothing is diverted for this thread: it removes what is left when the run is over."""
+    _here.real = True
+    try:
+        yield
+    finally:
+        _here.real = False
 
 
 @contextlib.contextmanager

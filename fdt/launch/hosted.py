@@ -22,13 +22,14 @@ DIRECTORY_VARIABLE = "FDT_HOST_DIRECTORY"
 
 def directory_of(name: str) -> Path:
     """Where the launcher put it. One that another user made, whatever it holds, is passed over."""
-    found = next((path for root in ROOTS if _is_ours(path := Path(root, name))), None)
+    found = next((path for root in ROOTS if is_ours(path := Path(root, name))), None)
     if found is None:
         raise SystemExit(f"the run's directory must be there. Received: no {name} of ours in {' or '.join(ROOTS)}")
     return found
 
 
-def _is_ours(directory: Path) -> bool:
+def is_ours(directory: Path) -> bool:
+    """Did this user make it, for nobody else to read?"""
     try:
         found = directory.lstat()
     except OSError:

@@ -20,6 +20,7 @@ from fdt.service.tls import Identity
 KNOCK_S = 10.0  # for the handshake, and as long again for the greeting
 GREETING_BYTES = 4096
 AT_ONCE = 64
+AGAIN_S = 0.1  # where a caller could not be taken: one who left meanwhile, or no descriptor is free
 CALL_S = 60.0  # every rank of a large run knocks at the same moment
 # A host that is cut off closes nothing: the system asks, and gives up what it has sent in vain.
 _ALIVE = (
@@ -46,6 +47,7 @@ class Door:
         self._came: queue.SimpleQueue[tuple[int, Line]] = queue.SimpleQueue()
         self._taken: set[int] = {0}
         self._lock = threading.Lock()
+        self._closing = threading.Event()
         threading.Thread(target=self._open, daemon=True).start()
 
     def came(self) -> list[tuple[int, Line]]:
@@ -53,6 +55,7 @@ class Door:
         return [self._came.get() for _ in range(self._came.qsize())]
 
     def close(self) -> None:
+        self._closing.set()
         try:
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes its thread
         except OSError:
@@ -67,7 +70,10 @@ class Door:
             try:
                 connection, _ = self._listening.accept()
             except OSError:
-                return
+                self._places.release()
+                if self._closing.wait(AGAIN_S):
+                    return
+                continue
             threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _receive(self, connection: socket.socket) -> None:

@@ -7,6 +7,7 @@ import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,10 +59,13 @@ class Line:
         return bool(self.buffer) or self._readable(0.0)
 
     def _exactly(self, count: int, idle: Callable[[], None]) -> bytes:
+        asked = time.monotonic()
         while len(self.buffer) < count:
-            while not self._readable(POLL_S):
+            if self._readable(POLL_S):
+                self.buffer += self._received()
+            if time.monotonic() - asked >= POLL_S:  # also of one who says a byte at a time
                 idle()
-            self.buffer += self._received()
+                asked = time.monotonic()
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
         return taken

@@ -180,6 +180,18 @@ def test_a_rank_without_rank_0_leaves_nothing_on_its_host(opened, tmp_path, monk
     mine.close()
 
 
+def test_a_folder_that_another_made_is_not_used(tmp_path, monkeypatch):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(0o777)
+    monkeypatch.setattr(far, "SCRATCH", tmp_path)
+    monkeypatch.setenv(far.RANK_VARIABLES[0], "0")
+    monkeypatch.setenv(far.DIRECTORY_VARIABLE, "/dev/shm/theirs")
+    with pytest.raises(UserError, match="must be its user's own"):
+        far.arrive()
+    monkeypatch.setenv(far.DIRECTORY_VARIABLE, "/dev/shm/ours")
+    assert far._folder() == far._folder() == tmp_path / "ours"
+
+
 GREETINGS = {
     "another token": {"rank": 1, "token": "wrong"},
     "no token": {"rank": 1},
@@ -215,9 +227,11 @@ def test_a_place_is_taken_once(opened):
 
 
 def test_a_size_that_is_declared_takes_no_memory(opened):
+    began = time.monotonic()
     with _tls(opened) as caller:
         caller.sendall(struct.pack("<IQ", 2**32 - 1, 2**63))
         assert caller.recv(1) == b""
+    assert time.monotonic() - began < door.KNOCK_S / 2, "shown out by what was declared, not by the clock"
 
 
 @pytest.mark.parametrize("identity", [None, run_identity()], ids=["no TLS", "another run's"])
@@ -235,13 +249,48 @@ def test_strangers_do_not_come_as_far_as_the_token(opened, identity):
 
 
 def test_who_says_nothing_is_shown_out_and_holds_up_nobody(monkeypatch):
-    monkeypatch.setattr(door, "KNOCK_S", 1.0)
+    monkeypatch.setattr(door, "KNOCK_S", 5.0)  # for the honest caller, too
     made = Door(2, IDENTITY, TOKEN, lambda rank: ({}, b""))
     silent = [socket.create_connection(("127.0.0.1", made.port)) for _ in range(door.AT_ONCE)]
     knock(f"127.0.0.1:{made.port}", 1, TOKEN, IDENTITY)[0].socket.close()  # behind all of them
     assert all(caller.recv(1) == b"" for caller in silent)
     for caller in silent:
         caller.close()
+    made.close()
+
+
+def test_who_drips_is_shown_out_as_well(monkeypatch):
+    monkeypatch.setattr(door, "KNOCK_S", 1.0)
+    made = Door(2, IDENTITY, TOKEN, lambda rank: ({}, b""))
+    began = time.monotonic()
+    with _tls(made) as caller, pytest.raises(OSError):
+        caller.sendall(struct.pack("<IQ", GREETING_BYTES - 100, 0))
+        while time.monotonic() < began + 20:
+            caller.sendall(b" ")
+            time.sleep(0.05)
+    made.close()
+
+
+def test_the_door_outlasts_a_failed_accept(monkeypatch):
+    """As where there are no more descriptors for a while."""
+
+    class Failing:
+        def __init__(self, listening):
+            self.listening, self.fails = listening, 2
+
+        def accept(self):
+            self.fails -= 1
+            if self.fails >= 0:
+                raise OSError(24, "Too many open files")
+            return self.listening.accept()
+
+        def __getattr__(self, name):
+            return getattr(self.listening, name)
+
+    create = socket.create_server
+    monkeypatch.setattr(door.socket, "create_server", lambda *given: Failing(create(*given)))
+    made = Door(2, IDENTITY, TOKEN, lambda rank: ({}, b""))
+    knock(f"127.0.0.1:{made.port}", 1, TOKEN, IDENTITY)[0].socket.close()
     made.close()
 
 

@@ -8,7 +8,7 @@ SUM + MEAN --> BOTH         weighing ranks can be right for one of them only; so
 sqrt(MEAN), ... --> BENT    no weighing of ranks is right
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -18,12 +18,17 @@ import numpy as np
 from hfdt.replica.batches import Share
 
 _REDUCING = {"Sum": "sum", "Mean": "mean", "L2Loss": "sum", "Size": "size"}
+_CHOOSING = frozenset(("Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"))
+_ALONG = _CHOOSING | {"Sum", "Mean"}  # axes that are their second input
 _KEEPING = frozenset(
     ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "ExpandDims", "Sum", "StridedSlice", "Unpack", "StopGradient")
     + ("CheckNumerics", "EnsureShape", "SelectV2", "Transpose", "Unpack")
 )
 _ADDING = frozenset(("AddV2", "Add", "Sub", "AddN", "Pack", "ConcatV2"))
 _DIVIDING = frozenset(("RealDiv", "Div", "DivNoNan", "FloorDiv"))
+
+
+Attributes = Mapping[str, Any]  # an operation's, by name
 
 
 class Kind(Enum):
@@ -40,7 +45,7 @@ class Mark:
     """`share`: of the batch it comes of. `count`: how many numbers a sum has added.
 
     `fixed`: no weight has a part in it. `picked`: rows chosen by a mask. `size`: a number of rows or elements. `over`:
-    this rank's part of what a mean is over, where that is not the number of samples.
+    this rank's part of what a mean is over, where that is not the number of samples. `axis`: where the rows are.
     """
 
     kind: Kind
@@ -50,23 +55,26 @@ class Mark:
     picked: bool = False
     size: bool = False
     over: float | None = None
+    axis: int = 0
 
 
-def result(operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None], output: Any) -> Mark | None:
+def result(
+    operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None], output: Any, attributes: Attributes
+) -> Mark | None:
     """The mark of what `operation` makes of `inputs`, of which at least one is marked."""
-    there = [mark for mark in marks if mark is not None]
+    there = _there(inputs, marks)
     of = {mark.kind for mark in there}
     if Kind.ROWS in of:
-        rows = next(m for m in there if m.kind is Kind.ROWS)
+        rows = _placed(operation, inputs, marks, output, attributes)
         picked = any(m.picked for m in there) or _picks(operation, inputs, marks)
         if operation == "MatMul" and None not in marks:
-            return _of_rows_with_rows(inputs, rows, output)
+            return _of_rows_with_rows(inputs, marks, rows, attributes)
         floating = [mark for t, mark in zip(inputs, marks, strict=True) if mark is not None and t.dtype.is_floating]
         if any(m.kind is not Kind.ROWS and not _is_number(m, operation) for m in floating):
             return replace(rows, kind=Kind.BENT)  # each row is changed by what the others are
-        return _of_rows(operation, inputs, replace(rows, picked=picked), output)
+        return _of_rows(operation, inputs, marks, replace(rows, picked=picked), output)
     if Kind.SHAPE in of:
-        return _of_shape(there[0], output)
+        return _of_shape(operation, inputs, there[0], output)
     for kind in (Kind.BOTH, Kind.BENT):
         if kind in of:
             return replace(there[0], kind=kind)
@@ -78,6 +86,12 @@ def result(operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None], 
     return replace(found, kind=Kind.MEAN) if bent else found
 
 
+def _there(inputs: Sequence[Any], marks: Sequence[Mark | None]) -> list[Mark]:
+    """The marks; those of floating numbers first, as a condition says nothing of what it chooses."""
+    pairs = [(tensor, mark) for tensor, mark in zip(inputs, marks, strict=True) if mark is not None]
+    return [mark for _, mark in sorted(pairs, key=lambda pair: not pair[0].dtype.is_floating)]
+
+
 def is_fixed(inputs: Sequence[Any], marks: Sequence[Mark | None], output: Any) -> bool:
     """Has no weight a part in it? What is not floating has no gradient; unmarked arrays may be weights."""
     if not output.dtype.is_floating:
@@ -86,13 +100,17 @@ def is_fixed(inputs: Sequence[Any], marks: Sequence[Mark | None], output: Any) -
     return all(m.fixed if m else not (t.dtype.is_floating and t.shape.rank) for t, m in pairs)
 
 
-def _of_rows(operation: str, inputs: Sequence[Any], rows: Mark, output: Any) -> Mark | None:
+def _of_rows(
+    operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None], rows: Mark, output: Any
+) -> Mark | None:
     how = _REDUCING.get(operation)
     if operation == "Shape":
         return replace(rows, kind=Kind.SHAPE)
     if how == "size":
         return replace(rows, kind=Kind.SUM, count=int(output), size=not rows.picked)
-    if how and (operation == "L2Loss" or _over_rows(inputs)):
+    if operation in _CHOOSING and output.shape.rank and _over_rows(inputs, marks):
+        return replace(rows, kind=Kind.BENT)
+    if how and (operation == "L2Loss" or _over_rows(inputs, marks)):
         count = max(1, int(np.prod(inputs[0].shape)) // max(1, int(np.prod(output.shape))))
         if how == "sum":
             return replace(rows, kind=Kind.SUM, count=count)
@@ -114,23 +132,56 @@ def _is_number(mark: Mark, operation: str) -> bool:
     return mark.kind is Kind.SHAPE or (mark.size and operation not in (*_DIVIDING, "Mul"))
 
 
-def _of_rows_with_rows(inputs: Sequence[Any], rows: Mark, output: Any) -> Mark:
+def _of_rows_with_rows(inputs: Sequence[Any], marks: Sequence[Mark | None], rows: Mark, attributes: Attributes) -> Mark:
     """A matrix product: x^T y adds over rows, x y^T pairs each row with each."""
-    mine = max(rows.share[0], 1)
-    k2 = np.prod(inputs[0].shape) * np.prod(inputs[1].shape) // max(1, np.prod(output.shape))
-    if k2 == mine**2:  # of [m, k] and [k, n]
-        return replace(rows, kind=Kind.SUM, count=mine)
-    return replace(rows, kind=Kind.BENT) if tuple(output.shape) == (mine, mine) else rows
+    added = 1 - int(attributes["transpose_a"]), int(attributes["transpose_b"])  # the axes
+    over = [mark is not None and mark.axis == axis for mark, axis in zip(marks, added, strict=True)]
+    if all(over):
+        return replace(rows, kind=Kind.SUM, count=int(inputs[0].shape[added[0]]))
+    return rows if any(over) else replace(rows, kind=Kind.BENT)
 
 
-def _over_rows(inputs: Sequence[Any]) -> bool:
-    """Does the reduction take in the first axis?"""
+def _over_rows(inputs: Sequence[Any], marks: Sequence[Mark | None]) -> bool:
+    """Does the reduction take in the rows' axis?"""
+    return marks[0] is not None and marks[0].axis in _axes(inputs)
+
+
+def _axes(inputs: Sequence[Any]) -> set[int]:
+    """Those that a reduction takes in."""
     rank = inputs[0].shape.rank or 1
-    return 0 in {int(axis) % rank for axis in np.ravel(inputs[1].numpy())}
+    return {int(axis) % rank for axis in np.ravel(inputs[1].numpy())}
 
 
-def _of_shape(mark: Mark, output: Any) -> Mark | None:
-    """A number of rows, or of elements, is a sum over rows."""
+def _placed(
+    operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None], output: Any, attributes: Attributes
+) -> Mark:
+    """The rows' mark, with the axis that they have in `output`."""
+    pairs = zip(inputs, marks, strict=True)
+    tensor, mark = max(
+        ((t, m) for t, m in pairs if m is not None and m.kind is Kind.ROWS), key=lambda pair: pair[0].shape.rank or 0
+    )
+    axis = _moved(operation, inputs, tensor, mark.axis, output, attributes)
+    return mark if axis == mark.axis else replace(mark, axis=axis)
+
+
+def _moved(operation: str, inputs: Sequence[Any], tensor: Any, axis: int, output: Any, attributes: Attributes) -> int:
+    """Where the rows' `axis` of `tensor` is in `output`; the first where that cannot be told."""
+    rank, now = tensor.shape.rank or 0, output.shape.rank or 0
+    if operation == "Transpose":
+        return list(np.ravel(inputs[1].numpy())).index(axis)
+    if operation in ("Pack", "ExpandDims"):
+        new = int(attributes["axis"] if operation == "Pack" else inputs[1]) % now
+        return axis + (new <= axis)
+    if now < rank and (operation == "Unpack" or operation in _ALONG):
+        gone = {int(attributes["axis"]) % rank} if operation == "Unpack" else _axes(inputs)
+        return axis - sum(each < axis for each in gone) if axis not in gone else 0
+    return axis if axis < min(rank, now) and tensor.shape[axis] == output.shape[axis] else 0
+
+
+def _of_shape(operation: str, inputs: Sequence[Any], mark: Mark, output: Any) -> Mark | None:
+    """A number of rows, or of elements, is a sum over rows; `shape[1]` is neither."""
+    if operation == "StridedSlice" and not mark.axis and np.ravel(inputs[1].numpy())[0] % int(inputs[0].shape[0]):
+        return None
     if output.shape.rank:
         return mark
     value = float(output)
@@ -161,7 +212,7 @@ def _of_sum(operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None],
 
 
 def _of_mean(operation: str, inputs: Sequence[Any], marks: Sequence[Mark | None], output: Any) -> Mark:
-    there = [mark for mark in marks if mark is not None]
+    there = _there(inputs, marks)
     if operation in _KEEPING or operation == "Mean" or not output.dtype.is_floating:
         return there[0]
     if operation in _ADDING:
@@ -186,6 +237,8 @@ def _of_quotient(divisor: Any, mark: Mark, of_divisor: Mark) -> Mark:
 def _divides_by_count(operation: str, number: Any, mark: Mark) -> bool:
     """Is a sum made a mean by a number that Python had, `x.shape[0]` of the part?"""
     if number.shape.rank or mark.share[0] == mark.share[1]:
+        return False
+    if operation == "Mul" and float(number) in (0.5, 1.0):  # the author's, whatever the part's rows are
         return False
     divisor = float(number) if operation in _DIVIDING else 1.0 / float(number) if float(number) else 0.0
     return any(abs(divisor - count) < 1e-3 for count in (mark.count, mark.share[0]) if count)

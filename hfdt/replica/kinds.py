@@ -151,9 +151,10 @@ def _follow(
     if not any(marks):
         keep_whole(outputs if WHOLE in found else [])
         return
+    named = dict(zip(attributes[::2], attributes[1::2], strict=True))
     with unfollowed():
         for output in outputs:
-            mark = result(operation, inputs, marks, output)
+            mark = result(operation, inputs, marks, output, named)
             if mark is not None:
                 setattr(output, MARK, replace(mark, fixed=is_fixed(inputs, marks, output)))
 

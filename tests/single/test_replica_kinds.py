@@ -25,6 +25,11 @@ def squares(x):
     return tf.reduce_sum((x @ W) ** 2, axis=1)
 
 
+def views(x):
+    both = tf.concat([x, -x], 0)
+    return tf.matmul(both, both, transpose_b=True)
+
+
 @pytest.mark.parametrize(
     ("compute", "kind"),
     [
@@ -52,11 +57,37 @@ def squares(x):
         (lambda x, y: tf.reduce_mean((x - tf.reduce_mean(x, 0)) ** 2), Kind.BENT),
         (lambda x, y: tf.reduce_sum(squares(x) / tf.cast(tf.shape(x)[0], tf.float32)), Kind.BENT),
         (lambda x, y: tf.reduce_sum(W), None),
+        (lambda x, y: tf.reduce_mean(tf.reduce_mean(tf.stack([squares(x), squares(2 * x)]), axis=0)), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(tf.reduce_mean(tf.stack([squares(x), squares(2 * x)]), axis=0)), Kind.SUM),
+        (lambda x, y: tf.reduce_mean(tf.reduce_sum(tf.expand_dims(x, 0), axis=0)), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(tf.reduce_mean(tf.transpose(x), axis=0)), Kind.SUM),
+        (lambda x, y: tf.reduce_sum(tf.reduce_mean(tf.transpose(x), axis=1)), Kind.MEAN),
+        (lambda x, y: tf.reduce_mean(tf.transpose(tf.stack(tf.unstack(tf.transpose(x))))[:, 0]), Kind.MEAN),
+        (lambda x, y: tf.reduce_sum(squares(x)) / tf.cast(tf.shape(x)[1], tf.float32), Kind.SUM),
+        (lambda x, y: tf.reduce_sum(squares(x)) / tf.cast(tf.shape(tf.transpose(x))[1], tf.float32), Kind.MEAN),
+        (lambda x, y: tf.reduce_mean(views(x)), Kind.BENT),
+        (lambda x, y: tf.reduce_mean(tf.reduce_max(x @ W, axis=0)), Kind.BENT),
+        (lambda x, y: tf.reduce_mean(tf.reduce_max(x @ W, axis=1)), Kind.MEAN),
     ],
 )
 def test_a_number_is_followed_from_the_rows(batch, compute, kind):
     mark = kinds.mark_of(compute(*batch))
     assert (mark.kind if mark else None) is kind
+
+
+def test_a_half_is_the_authors_and_no_mean_of_two_rows():
+    with kinds.followed():
+        x = tf.ones([2, 3])
+        kinds.enter(x, (2, 5))
+        assert kinds.mark_of(0.5 * tf.reduce_sum(x)).kind is Kind.SUM
+        assert kinds.mark_of(tf.reduce_sum(x) / 2.0).kind is Kind.MEAN, "x.shape[0]"
+
+
+def test_a_condition_says_nothing_of_what_it_chooses(batch):
+    loss, mask = squares(batch[0]), tf.cast(batch[1], tf.float32)
+    count = tf.reduce_sum(mask)
+    assert kinds.mark_of(tf.where(count > 0, tf.reduce_sum(loss * mask) / count, 0.0)).over == 2.0
+    assert kinds.mark_of(tf.where(count > 0, tf.reduce_sum(loss), 0.0)).kind is Kind.SUM
 
 
 def test_nothing_is_marked_within_our_own_work_and_after(batch):

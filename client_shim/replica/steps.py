@@ -124,6 +124,14 @@ def function_trains(function: Any) -> bool:
     return bool(memo["_fdt_trains"])
 
 
+def function_takes(function: Any) -> bool:
+    """Does calling this tf.function take gradients?"""
+    memo = vars(function)
+    if "_fdt_takes" not in memo:
+        memo["_fdt_takes"] = _of_callable(function, set(), through=True).takes
+    return bool(memo["_fdt_takes"])
+
+
 def _find(frame: FrameType) -> Site | None:
     code, line = frame.f_code, frame.f_lineno
     tree = parsed(code.co_filename)

@@ -77,7 +77,8 @@ def tried(
         return Trial(fails=str(error).splitlines()[0])
     off = _read_gradients(plan, known, (even[1], first[1], second[1]))
     unknown = _read_outputs(plan, known, [each[0] for each in (whole, first, second, even)], rows)
-    known.tries[plan] = known.tries.get(plan, 0) + 1 if unknown or len(known.readings) < len(even[1]) else TRIES
+    missing = any(taken.number not in known.readings for taken in plan.taken)
+    known.tries[plan] = known.tries.get(plan, 0) + 1 if unknown or missing else TRIES
     return Trial(off=off, unknown=unknown)
 
 

@@ -23,6 +23,7 @@ from hfdt.replica.probe import Found
 from hfdt.step import Reading, Step, Tensor
 
 Number = Any
+READ = "_fdt_read"  # how a loss that is global now was read
 BOTH = (
     "an eager loss must be a mean or a sum over the batch's samples. Received: one plus the other, differentiated at "
     "{where}; take both means (or sums) over the same rows"
@@ -74,8 +75,16 @@ def take_gradient(original: Any, tape: Any, target: Any, *args: Any, **kwargs: A
     step.over = None
     if tf.executing_eagerly() and is_scalar(target):
         with steps.entered(None), kinds.unfollowed():
-            _make_global(target, step)
+            _read_loss(target, step)
     return gradient
+
+
+def _read_loss(loss: Any, step: ReplicaStep) -> None:
+    """A second gradient of the same loss (a persistent tape) is read as the first was, before the loss was global."""
+    if not hasattr(loss, READ):
+        _make_global(loss, step)
+        setattr(loss, READ, (step.reading, step.over))
+    step.reading, step.over = getattr(loss, READ)
 
 
 def _make_global(loss: Any, step: ReplicaStep) -> None:

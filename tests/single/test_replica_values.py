@@ -4,10 +4,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from client_shim.replica.sessions.gradients import Taken
+from client_shim.replica.sessions.plans import Plan
+from fdt.errors import CaptureError
+from hfdt import step as steps
+from hfdt.comm.inprocess import InProcessComm, World
+from hfdt.replica import called, kinds
 from hfdt.replica.batches import cut, rows_of
-from hfdt.replica.probe import Trials, read
-from hfdt.replica.values import agree
-from hfdt.step import Reading
+from hfdt.replica.places import ReplicaStep
+from hfdt.replica.probe import Found, Trials, read
+from hfdt.replica.session_trials import Known, tried
+from hfdt.replica.values import agree, take_gradient
+from hfdt.step import Reading, Terms
+
+
+@pytest.fixture
+def step():
+    """Of the only rank."""
+    return ReplicaStep(Terms(InProcessComm(World(1), 0), own_step=False), tf.constant([4, 9], tf.int64))
 
 
 def test_arrays_of_a_batch_are_cut_and_other_arguments_are_not():
@@ -59,3 +73,54 @@ def test_what_differs_is_averaged_by_share_and_counts_are_added():
     assert agree(np.array([1.0, 3.0]), shares, tf.int32, divided=True) == 4
     assert agree(np.array([1.0, 3.0]), shares, tf.int32, divided=False) == 1
     assert agree(np.array([1.0, 0.0]), shares, tf.bool, divided=True) == 1
+
+
+def test_another_plans_gradients_do_not_settle_one_that_was_zero():
+    known, plan = Known(), Plan([], [Taken(1, ("",), [], [])], [], frozenset(), False, True, [])
+    known.readings[0] = Reading.MEAN
+    run = lambda feeds, instead: ([], {1: [np.zeros(2)]})  # noqa: E731
+    tried(plan, {}, 4, known, run, list, lambda values: None)
+    assert not known.settled(plan)
+
+
+class Trying:
+    """Trials that found this."""
+
+    def __init__(self, outputs):
+        self.found = lambda *_: Found(outputs=outputs)
+
+
+@tf.function
+def taking(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_mean(x)
+    return loss, tf.reduce_sum(x), tape.gradient(loss, x)[0]
+
+
+def test_gradients_that_a_function_returns_are_read_as_all_that_is_beside_them(step):
+    x = tf.ones([4, 3])
+    with kinds.followed(), steps.entered(step):
+        kinds.enter(x, (4, 9))
+        for outputs, reading in (
+            ((Reading.MEAN, None), Reading.MEAN),
+            ((Reading.STEP_SUM, Reading.STEP_SUM), Reading.STEP_SUM),
+        ):
+            called.call(Trying(outputs), taking, (x,), {}, lambda: taking(x))
+            assert step.reading is reading
+        with pytest.raises(CaptureError, match="Received: both"):
+            called.call(Trying((Reading.MEAN, Reading.STEP_SUM)), taking, (x,), {}, lambda: taking(x))
+
+
+def test_a_second_gradient_of_a_loss_is_read_as_the_first(step):
+    x, first, second = tf.ones([4, 3]), tf.Variable([1.0, 2.0, 3.0]), tf.Variable(2.0)
+    with kinds.followed(), steps.entered(step):
+        kinds.enter(x, (4, 9))
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_sum(x * first) * second
+        for variable in (first, second):
+            take_gradient(tf.GradientTape.gradient, tape, loss, variable)
+            assert step.reading is Reading.STEP_SUM
+        assert float(loss) == 48.0
+        take_gradient(tf.GradientTape.gradient, tape, tf.reduce_mean(x), first)
+        assert step.reading is Reading.MEAN

@@ -57,10 +57,18 @@ def ended(running, timeout_s):
     return out, err, time.monotonic() - start
 
 
+def lives(process):
+    """One whose parent was killed may be a zombie that nobody waits for."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # ended between the two
+        return False
+
+
 def gone(processes, within_s):
-    """Whether all have ended in time; one whose parent was killed may be a zombie that nobody waits for."""
+    """Whether all have ended in time."""
     deadline = time.monotonic() + within_s
-    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
+    while any(map(lives, processes)):
         if time.monotonic() > deadline:
             return False
         os.sched_yield()

@@ -72,9 +72,12 @@ def make_job(
 
 
 def _first_epoch(call: Call, captured: Captured, keeper: "Keeper | None") -> int:
-    """`initial_epoch`, where sources count passes from. What the client draws begins where it is gone on with."""
+    """`initial_epoch`, where sources count passes from. What the client draws begins where it is gone on with.
+
+    At the latest with the last epoch, whose batches come if no other's are left: ranks look at one before they begin.
+    """
     if keeper is not None and isinstance(captured.train, FeedData):
-        return keeper.first
+        return min(keeper.first, int(call.arguments["epochs"]) - 1)
     return int(call.arguments["initial_epoch"] or 0)
 
 

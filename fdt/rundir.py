@@ -7,6 +7,7 @@
 Whoever can write here decides what a resumed run trains, so the directory must be the user's own.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -23,6 +24,7 @@ from fdt.tensors import Array
 
 FILE, LOCK = "run.json", ".lock"
 CHECKPOINTS = "fit-*.ckpt"
+PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # what a process killed while it wrote has left
 KEPT = 2  # checkpoints of an unfinished fit
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
@@ -63,24 +65,29 @@ class RunDir:
                 f"--run-dir must be new: a run that has not ended is there. Received: {directory}; "
                 f"{engine} run --resume {directory} goes on with it, rm -r {directory} forgets it"
             )
-        arguments = Arguments(
-            engine, list(ours), script, list(words), os.getcwd(), digest_of(Path(script)), secrets.randbits(31)
-        )
+        _sweep(directory)
         try:
+            digest, seed = digest_of(Path(script)), secrets.randbits(31)
+            arguments = Arguments(engine, list(ours), script, list(words), os.getcwd(), digest, seed)
             checkpoints.replace(directory / FILE, [json.dumps(asdict(arguments), indent=1).encode()])
         except OSError as error:
             os.close(lock)
-            raise UserError(f"--run-dir must be a directory that can be written. Received: {error}") from None
+            raise UserError(
+                "--run-dir needs a directory that can be written, and the script and working directory to be there. "
+                f"Received: {error}"
+            ) from None
         return cls(directory.resolve(), arguments, lock, resumed=False)
 
     @classmethod
     def open(cls, directory: Path, engine: str) -> "RunDir":
         """Raises UserError for a directory that holds no unfinished run of `engine`'s, or one that still goes on."""
-        arguments = read_arguments(directory, engine)
-        return cls(directory.resolve(), arguments, _locked(directory), resumed=True)
+        arguments, lock = read_arguments(directory, engine), _locked(directory)
+        _sweep(directory)
+        return cls(directory.resolve(), arguments, lock, resumed=True)
 
     def close(self, *, ended_well: bool) -> None:
         """Give the directory back. Without what is needed to go on, where nothing is left to go on with."""
+        _sweep(self.directory)
         if ended_well or not self.begun:
             for file in (*self.directory.glob(CHECKPOINTS), self.directory / FILE, self.directory / LOCK):
                 file.unlink(missing_ok=True)
@@ -136,7 +143,7 @@ class RunDir:
 
     def _files(self, fit: int) -> list[Path]:
         """Of an unfinished `fit`, the last first."""
-        return sorted(self.directory.glob(f"fit-{fit:04}-epoch-*.ckpt"), reverse=True)
+        return sorted(self.directory.glob(f"fit-{fit:04}-epoch-*.ckpt"), key=_epoch_of, reverse=True)
 
 
 def read_arguments(directory: Path, engine: str) -> Arguments:
@@ -156,6 +163,12 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
     return arguments
 
 
+def _epoch_of(checkpoint: Path) -> int:
+    """By its name, whose digits may be more than five; -1 for a file that is none of ours."""
+    digits = checkpoint.stem.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else -1
+
+
 def digest_of(script: Path) -> str:
     return hashlib.sha256(script.read_bytes()).hexdigest()
 
@@ -168,9 +181,19 @@ def _check_ours(path: Path, what: str) -> None:
         raise UserError(f"{what} must be the user's own, and nobody else's to write. Received: {path}, {whose}")
 
 
+def _sweep(directory: Path) -> None:
+    """For who holds the lock: nobody else is writing there."""
+    for part in (part for pattern in PARTS for part in directory.glob(pattern)):
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
 def _locked(directory: Path) -> int:
-    """Raises UserError when another process goes on with this run."""
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Raises UserError when another process goes on with this run, or nothing can be written there."""
+    try:
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UserError(f"a run's directory must be one that can be written. Received: {error}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

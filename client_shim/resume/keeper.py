@@ -141,13 +141,13 @@ class Keeper:
 
     def prepare(self) -> None:
         """Before the callbacks' first hook: files that they go on writing are not to be begun anew."""
-        if self.saved is not None:
-            for callback in self._call.callbacks:
-                if type(callback).__name__ == csv.LOGGER and hasattr(callback, "append"):
-                    csv.go_on(callback, self.first)
+        for callback, said in self._saved_of_callbacks():
+            if type(callback).__name__ == csv.LOGGER and hasattr(callback, "append"):
+                csv.go_on(callback, said)
 
     def begun(self) -> None:
         """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
+        self._known = [_both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._known, strict=True)]
         if self.saved is None:
             if self._commits:
                 self._save(self.first, done=False)  # what an epoch's midst is gone on from
@@ -163,13 +163,19 @@ class Keeper:
     def _restore(self, history: Any) -> None:
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
-        for callback, (name, said) in zip(self._callbacks, self.saved.header["callbacks"], strict=False):
-            if type(callback).__name__ == name and name != csv.LOGGER:
+        for callback, said in self._saved_of_callbacks():
+            if type(callback).__name__ != csv.LOGGER:
                 plain.put_back(callback, said, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
         randomness.restore(self.saved.plain("random"))
         for line in self.saved.header["left_out"]:
             self._note(line)
+
+    def _saved_of_callbacks(self) -> list[tuple[Any, dict[str, Any]]]:
+        """The script's callbacks that are still there, and what was saved of each."""
+        saved = self.saved.header["callbacks"] if self.saved is not None else []
+        pairs = zip(self._callbacks, saved, strict=False)
+        return [(callback, said) for callback, (name, said) in pairs if type(callback).__name__ == name]
 
     def _check(self, before: dict[str, Any]) -> None:
         for name, now in self._signature.items():
@@ -245,7 +251,7 @@ class Keeper:
             self._trainable.metric_arrays(),
         )
         arrays = [array for group in groups for array in group]
-        history = self._call.model.history
+        history, strange = _numbers(self._call.model.history.history)
         header = {
             "epoch": epoch,
             "done": done,
@@ -253,11 +259,12 @@ class Keeper:
             "signature": self._signature,
             "seed": self.seed,
             "counts": [len(group) for group in groups],
-            "history": plain.encode({str(k): list(v) for k, v in history.history.items()}, arrays),
-            "epochs": plain.encode(list(history.epoch), arrays),
+            "history": plain.encode(history, arrays),
+            "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
             "random": plain.encode(randomness.states(), arrays),
         }
-        header["callbacks"], header["left_out"] = _kept(self._callbacks, self._known, arrays)
+        header["callbacks"], left_out = _kept(self._callbacks, self._known, arrays)
+        header["left_out"] = left_out + strange
         return header, arrays
 
 
@@ -266,12 +273,40 @@ def _own(callbacks: Sequence[Any]) -> list[Any]:
     return [callback for callback in callbacks if type(callback).__name__ != "History"]
 
 
+def _both(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """Sums that are in both: what callbacks set anew at the beginning of each `fit` is not what they were made with."""
+    return dict(one.items() & other.items())
+
+
+def _numbers(history: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], list[str]]:
+    """`history` of plain values, and a line for each log of which some are none: a callback may put anything there."""
+    found = {str(name): [_number(value) for value in values] for name, values in history.items()}
+    pairs = zip(history.values(), found.items(), strict=True)
+    lost = [name for before, (name, now) in pairs if now.count(None) > sum(value is None for value in before)]
+    return found, [f"History: {name} is no number and was not saved" for name in lost]
+
+
+def _number(value: Any) -> Any:
+    """`value` where it is plain, else its number, as of a variable; None where it has none."""
+    try:
+        plain.encode(value, [])
+    except plain.NotPlain:
+        try:
+            return float(np.asarray(value))
+        except (TypeError, ValueError):
+            return None
+    return value
+
+
 def _kept(
     callbacks: Sequence[Any], known: Sequence[dict[str, int]], arrays: list[Array]
 ) -> tuple[list[Any], list[str]]:
     """What `callbacks` know that is plain, and a line for each of the script's own that keeps something else."""
     kept, left_out = [], []
     for callback, sums in zip(callbacks, known, strict=True):
+        if type(callback).__name__ == csv.LOGGER:
+            kept.append([csv.LOGGER, csv.kept(callback)])
+            continue
         said, others = plain.attributes(callback, arrays, sums)
         kept.append([type(callback).__name__, said])
         if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):

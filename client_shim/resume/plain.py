@@ -26,15 +26,22 @@ class NotPlain(Exception):
 
 def encode(value: Any, arrays: list[Array]) -> Any:
     """JSON for `value`; its arrays are added to `arrays`. Raises NotPlain."""
+    try:
+        return _encoded(value, arrays)
+    except RecursionError:  # it holds itself
+        raise NotPlain(type(value).__name__) from None
+
+
+def _encoded(value: Any, arrays: list[Array]) -> Any:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (np.ndarray, np.generic)):
         return _array("number" if isinstance(value, np.generic) else "array", np.asarray(value), arrays)
     for name, kind in _KINDS.items():
         if type(value) is kind:
-            return {name: [encode(item, arrays) for item in value]}
+            return {name: [_encoded(item, arrays) for item in value]}
     if type(value) is dict:
-        return {"dict": [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]}
+        return {"dict": [[_encoded(k, arrays), _encoded(v, arrays)] for k, v in value.items()]}
     if isinstance(value, (types.FunctionType, np.ufunc)):
         return _named(value)
     if type(value).__name__ == "EagerTensor":
@@ -64,12 +71,13 @@ def decode(said: Any, arrays: list[Array]) -> Any:
 
 
 def sums(obj: Any) -> dict[str, int]:
-    """Checksums of the arrays that are attributes of `obj`: its data, perhaps."""
-    return {name: _sum(value) for name, value in vars(obj).items() if isinstance(value, np.ndarray)}
+    """Checksums of the plain attributes of `obj`: what it was made with, its data, perhaps."""
+    found = {name: _sum(value) for name, value in vars(obj).items() if name not in _SKIPPED}
+    return {name: sum_ for name, sum_ in found.items() if sum_ is not None}
 
 
 def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[dict[str, Any], list[str]]:
-    """(what `obj` keeps that is plain, names of what is not and may change). Arrays with `known` sums are left out."""
+    """(what `obj` keeps that is plain, names of what is not and may change). What has its `known` sum is left out."""
     plain, others = {}, []
     for name, value in vars(obj).items():
         if name in _SKIPPED or (name in known and _sum(value) == known[name]):
@@ -91,8 +99,16 @@ def put_back(obj: Any, said: dict[str, Any], arrays: list[Array]) -> None:
         _put(obj, name, decode(value, arrays))
 
 
-def _sum(value: Any) -> int:
-    return zlib.crc32(value.tobytes()) if isinstance(value, np.ndarray) and value.dtype != object else 0
+def _sum(value: Any) -> int | None:
+    """None where it is not plain."""
+    if isinstance(value, np.ndarray):
+        return zlib.crc32(value.tobytes()) if value.dtype != object else 0
+    arrays: list[Array] = []
+    try:
+        said = repr(encode(value, arrays)).encode()
+    except NotPlain:
+        return None
+    return zlib.crc32(b"".join([said, *(array.tobytes() for array in arrays)]))
 
 
 _KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
@@ -107,7 +123,7 @@ def _array(name: str, array: Array, arrays: list[Array]) -> Any:
 
 def _named(function: Any) -> Any:
     """What callbacks compare by: keras.ops.less, np.less. Raises NotPlain for a function of anybody else's."""
-    module, name = "numpy" if isinstance(function, np.ufunc) else function.__module__, function.__name__
+    module, name = "numpy" if isinstance(function, np.ufunc) else str(function.__module__), function.__name__
     if _function(module, name) is not function:
         raise NotPlain(name)
     return {"function": [module, name]}

@@ -13,7 +13,7 @@ from fdt.errors import UsageError
 if TYPE_CHECKING:
     from fdt.rundir import RunDir
 
-RESUME = "--resume"
+RESUME, RUN_DIR = "--resume", "--run-dir"
 
 
 def resumed(parts: Split, engine: str) -> Split:
@@ -21,9 +21,11 @@ def resumed(parts: Split, engine: str) -> Split:
 
     The working directory becomes that run's: its script names files from there.
     """
-    directory = _value(parts.ours)
+    directory = _value(parts.ours, RESUME)
     if directory is None:
         return parts
+    if _value(parts.ours, RUN_DIR) is not None:
+        raise UsageError(f"{RESUME} goes on in its own directory: leave {RUN_DIR} out. Received: both")
     if parts.script is not None:
         raise UsageError(
             f"{RESUME} takes script and words from the run it goes on with: leave them out. Received: {parts.script}"
@@ -36,7 +38,7 @@ def resumed(parts: Split, engine: str) -> Split:
         os.chdir(before.folder)
     except OSError as error:
         raise UsageError(f"{RESUME} needs the directory that the run was started in. Received: {error}") from None
-    ours = [*_without(before.ours, "--run-dir"), *_without(parts.ours, RESUME), RESUME, str(absolute)]
+    ours = [*_without(before.ours, RUN_DIR), *_without(parts.ours, RESUME), RESUME, str(absolute)]
     return Split(ours, before.script, list(before.words))
 
 
@@ -83,13 +85,13 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
         print(f"{engine}: {script} {said}", file=sys.stderr)
 
 
-def _value(ours: Sequence[str]) -> str | None:
-    """What --resume was given, the last time."""
+def _value(ours: Sequence[str], name: str) -> str | None:
+    """What the option `name` was given, the last time."""
     found = None
     for at, word in enumerate(ours):
-        if word == RESUME and at + 1 < len(ours):
+        if word == name and at + 1 < len(ours):
             found = ours[at + 1]
-        elif word.startswith(f"{RESUME}="):
+        elif word.startswith(f"{name}="):
             found = word.partition("=")[2]
     return found
 

@@ -5,6 +5,7 @@ import importlib
 import os
 import random
 import resource
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,12 +14,16 @@ import pytest
 from client_shim.call import Run
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
+from client_shim.job import _first_epoch
 from client_shim.resume import plain
 from client_shim.resume.signature import differs
 from client_shim.settings import Settings
 from fdt import checkpoints
 from fdt.blobs import LocalBlobs
-from fdt.errors import CaptureError, UserError
+from fdt.cli.resume import resumed
+from fdt.cli.words import Split
+from fdt.errors import CaptureError, UsageError, UserError
+from fdt.job import FeedData
 from fdt.report import Reporter, Reporters
 from fdt.rundir import RunDir, read_arguments
 from tests.single.fake_engine import FakeClient
@@ -130,6 +135,64 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     assert expected[0][4] == 2, "EarlyStopping counted over the interruption, and put the first epoch's weights back"
 
 
+def one_fit(keras, *callbacks, breaks_at=None):
+    def breaks(epoch, logs):
+        if epoch == breaks_at:
+            raise Interrupted
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    told = keras.callbacks.LambdaCallback(on_epoch_begin=breaks)
+    return model.fit(X, Y, batch_size=20, epochs=4, verbose=0, callbacks=[told, *callbacks])
+
+
+def test_logs_that_callbacks_make_of_variables_and_objects_harm_nobody(keras, client, tmp_path):
+    class Strange(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["rate"], logs["thing"] = self.model.optimizer.learning_rate, object()
+
+    directory = begun(tmp_path)
+    with pytest.raises(Interrupted), training(client, directory):
+        one_fit(keras, Strange(), breaks_at=2)
+    with training(client, RunDir.open(directory.directory, "hfdt")) as notes:
+        history = one_fit(keras, Strange()).history
+    assert history["rate"][:2] == [pytest.approx(0.1)] * 2 and history["thing"][:2] == [None] * 2
+    assert [line for line in notes if "thing" in line] == ["History: thing is no number and was not saved"]
+
+
+def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path):
+    file, directory = tmp_path / "rows.csv", begun(tmp_path)
+    before = "epoch,loss\n0,earlier\n7,earlier\n"
+    file.write_text(before)
+    logger = keras.callbacks.CSVLogger(str(file), append=True)
+    with pytest.raises(Interrupted), training(client, directory):
+        one_fit(keras, logger, breaks_at=2)
+    logger.csv_file.close()
+    with open(file, "a") as more:
+        more.write("2,of an epoch that no checkpoint knows\n")
+    with training(client, RunDir.open(directory.directory, "hfdt")):
+        one_fit(keras, keras.callbacks.CSVLogger(str(file), append=True))
+    found = file.read_text()
+    assert found.startswith(before)
+    assert [line.split(",")[0] for line in found.removeprefix(before).splitlines()] == ["0", "1", "2", "3"]
+
+
+def test_what_a_callback_is_made_with_is_the_scripts_and_what_it_learnt_is_the_runs(keras, client, tmp_path):
+    def stopping(patience):
+        made = keras.callbacks.EarlyStopping(monitor="loss", patience=patience, min_delta=1000)
+        made.wait = 2  # as of another fit; `fit` sets it anew, and it is 2 again where this one is interrupted
+        return made
+
+    directory = begun(tmp_path)
+    with pytest.raises(Interrupted), training(client, directory):
+        one_fit(keras, stopping(50), breaks_at=3)
+    again = stopping(3)
+    with training(client, RunDir.open(directory.directory, "hfdt")):
+        one_fit(keras, again)
+    assert (again.patience, again.wait, again.stopped_epoch) == (3, 3, 3)
+
+
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(keras, client, tmp_path):
     with training(client, begun(tmp_path, "undisturbed")):
         expected = script(keras)
@@ -226,6 +289,46 @@ def test_a_run_directory_is_one_runs_and_the_users_own(tmp_path):
         read_arguments(tmp_path, "hfdt")
 
 
+def test_what_a_process_killed_while_it_wrote_has_left_is_swept_away(tmp_path):
+    directory = begun(tmp_path)
+    directory.save(1, 1, {}, [])
+    path = directory.directory
+    directory.close(ended_well=False)
+    left, others = [path / ".fit-0001-epoch-00002.ckpt.0a1b.part", path / ".run.json.0a1b.part"], path / ".mine.part"
+    for file in (*left, others):
+        file.touch()
+    RunDir.open(path, "hfdt").close(ended_well=False)
+    assert not any(file.exists() for file in left) and others.exists()
+
+
+def test_the_last_epochs_are_kept_however_many_there_are(tmp_path):
+    directory = begun(tmp_path)
+    for epoch in (99_998, 99_999, 100_000, 100_001):
+        directory.save(1, epoch, {"epoch": epoch}, [])
+    assert directory.load(1)[0][0] == {"epoch": 100_001}
+    assert len(list(directory.directory.glob("*.ckpt"))) == 2
+
+
+def test_a_run_goes_on_in_its_own_directory_only():
+    with pytest.raises(UsageError, match="leave --run-dir out. Received: both"):
+        resumed(Split(["--run-dir=b", "--resume", "a"]), "hfdt")
+
+
+@pytest.mark.parametrize(("first", "drawn"), [(0, 0), (3, 3), (6, 5)])
+def test_batches_of_the_last_epoch_are_there_where_no_others_are_left(first, drawn):
+    """Ranks look at one before they begin; Keras's own loop begins behind the last epoch all the same."""
+    call, captured = SimpleNamespace(arguments={"epochs": 6}), SimpleNamespace(train=FeedData("train", 0, None))
+    assert _first_epoch(call, captured, SimpleNamespace(first=first)) == drawn
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "run" / ".lock").mkdir(parents=True)
+    with pytest.raises(UserError, match="must be one that can be written"):
+        begun(tmp_path)
+    with pytest.raises(UserError, match="No such file"):
+        RunDir.create(tmp_path / "other", "hfdt", [], str(tmp_path / "gone.py"), [])
+
+
 def test_plain_values_come_back_into_the_lists_that_the_script_holds():
     mine, table = [1], {"a": 1}
     obj = SimpleNamespace(n=3, mine=mine, table=table, pair=(1, [np.float32(2)]), grid=np.eye(2), f=print, o=object())
@@ -240,4 +343,12 @@ def test_plain_values_come_back_into_the_lists_that_the_script_holds():
     assert (obj.n, mine, table, obj.pair) == (3, [1], {"a": 1}, (1, [np.float32(2)]))
     assert obj.mine is mine and obj.table is table and isinstance(obj.pair[1][0], np.float32)
     np.testing.assert_array_equal(obj.grid, np.eye(2))
-    assert "grid" not in plain.attributes(obj, [], plain.sums(obj))[0], "what has not changed since is not saved"
+    known = plain.sums(obj)
+    mine.append(9)
+    assert plain.attributes(obj, [], known)[0].keys() == {"mine"}, "what has not changed since is not saved"
+    table["self"] = table
+    lost = types.FunctionType((lambda: 0).__code__, {})
+    lost.__module__ = None
+    for value in (table, lost):
+        with pytest.raises(plain.NotPlain):
+            plain.encode(value, [])

@@ -67,7 +67,8 @@ class Stalls:
         if not waiting:
             self._named.clear()
             return []
-        seconds = now - max(known.since for known in waiting)
+        # to the last answer, not to now: nobody is asked while the client computes, and a late rank may have come since
+        seconds = max(known.heard for known in waiting) - max(known.since for known in waiting)
         if seconds < self._warn:
             self._named.clear()
             return []

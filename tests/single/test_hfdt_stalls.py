@@ -59,6 +59,13 @@ def test_who_keeps_nobody_waiting_is_not_late(ranks):
     assert answers(Stalls(2, 20.0, 0), 200, ranks) is None
 
 
+def test_what_has_not_been_heard_since_is_nobodys_fault():
+    stalls = Stalls(2, 120.0, 0)
+    assert answers(stalls, 106, {0: INSIDE, 1: OUTSIDE})[0] == 60
+    assert answers(stalls, 106, {0: INSIDE, 1: OUTSIDE}, 61) is None
+    assert stalls.late(120) == [], "rank 1 may have come at 106: nobody has been asked since"
+
+
 def test_a_rank_that_comes_after_all_may_be_late_again():
     stalls = Stalls(2, 0, 0)
     now, _ = answers(stalls, 200, {0: INSIDE, 1: OUTSIDE})

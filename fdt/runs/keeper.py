@@ -4,6 +4,7 @@ It is the client's parent, in a session without a terminal. A process of its own
 ends by os._exit, could not say so.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,12 +21,16 @@ from fdt.runs.registry import VARIABLE, Run
 def main(directory: str) -> None:
     run = Run(Path(directory))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the client inherits it, as under nohup
+    early: list[int] = []  # what came before there was a client to pass it on to
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: None)  # a handler: the client gets the default, not "ignored"
+        signal.signal(number, lambda number, frame: early.append(number))  # the client gets the default, not "ignored"
     client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=_environment(directory))
     _pass_on(client)
+    for came in early:
+        client.send_signal(came)
     processes = {"keeper": Identity.of(os.getpid()), "client": Identity.of(client.pid)}
-    run.write("processes", {name: asdict(found) for name, found in processes.items() if found is not None})
+    with contextlib.suppress(OSError):  # a full disk: the client trains on, and its end is noted if there is room then
+        run.write("processes", {name: asdict(found) for name, found in processes.items() if found is not None})
     run.write("end", {"code": client.wait(), "at": time.time()})
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from fdt.errors import UsageError, UserError
 from fdt.launch.local import describe
-from fdt.runs.identity import Identity
+from fdt.runs.identity import Identity, space
 
 VARIABLE = "FDT_DETACHED"  # the client's own directory
 STARTING_S = 60.0  # a keeper that has not noted itself by then will not
@@ -69,8 +69,10 @@ class Run:
         return bool(self.read("progress").get("begun"))
 
     def here(self) -> bool:
-        """Whether it was started on this machine: a home may be on many."""
-        return bool(self.read("run").get("host") == socket.gethostname())
+        """Whether it was started on this machine, whose name may be another now: a home may be on many."""
+        noted = self.read("run")
+        same_space = bool(noted.get("space")) and noted["space"] == space()
+        return same_space or bool(noted.get("host") == socket.gethostname())
 
     def over(self) -> bool:
         """Has it ended, whoever noted it?"""
@@ -146,6 +148,7 @@ def create(
                 "cwd": str(cwd or Path.cwd()),
                 "run_dir": str(run_dir or ""),
                 "host": socket.gethostname(),
+                "space": space(),
                 "created": time.time(),
             },
         )

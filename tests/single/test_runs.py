@@ -71,6 +71,20 @@ def test_another_process_of_the_same_number_is_not_it():
     Identity(me.pid, "another boot 7").signal(signal.SIGKILL)  # reaches nobody
 
 
+@pytest.mark.parametrize("error", [AttributeError, PermissionError, OSError])
+def test_a_process_is_signalled_where_there_are_no_descriptors_of_any(monkeypatch, error):
+    def missing(pid):
+        raise error
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
+        who = Identity.of(process.pid)
+        Identity(process.pid, "another boot 7").signal(signal.SIGTERM)  # reaches nobody
+        who.signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    who.signal(signal.SIGKILL)  # gone: nobody
+
+
 @pytest.mark.parametrize(
     ("code", "shell", "says"),
     [
@@ -106,6 +120,8 @@ def test_a_run_whose_processes_are_gone_unnoted_is_lost():
     with pytest.raises(UserError, match="must be over"):
         run.remove()
     run.write("run", {**run.read("run"), "host": "elsewhere"})
+    assert run.state() == "training", "this machine's name has changed since"
+    run.write("run", {**run.read("run"), "space": "another boot"})
     assert run.state() == "on elsewhere"
 
 
@@ -179,9 +195,29 @@ def test_the_keeper_passes_on_what_ends_it():
     )
     with open(run.output, "wb") as out:
         process = subprocess.Popen([sys.executable, "-m", keeper.__name__, str(run.directory)], stdout=out, stderr=out)
-    deadline = time.monotonic() + 60
-    while "up" not in run.output.read_text() and time.monotonic() < deadline:
-        os.sched_yield()
-    process.terminate()
-    process.wait(60)
+    try:
+        deadline = time.monotonic() + 60
+        while not (run.read("processes") and "up" in run.output.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    assert run.exit_code() == 128 + signal.SIGTERM
+
+
+def test_what_ends_the_keeper_before_there_is_a_client_is_passed_on_late():
+    run = registry.create("hfdt", "a.py", [sys.executable, "-c", "import time; time.sleep(30)"])
+    code = """
+import os, signal, subprocess, sys
+from fdt.runs import keeper
+start = subprocess.Popen
+def late(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return start(*args, **kwargs)
+subprocess.Popen = late
+keeper.main(sys.argv[1])
+"""
+    subprocess.run([sys.executable, "-c", code, str(run.directory)], timeout=60, check=True)
     assert run.exit_code() == 128 + signal.SIGTERM

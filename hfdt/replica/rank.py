@@ -27,6 +27,7 @@ from hfdt.exchange import Exchange
 from hfdt.replica import batches, called, kinds
 from hfdt.replica.batches import Share
 from hfdt.replica.by_hand import ByHand
+from hfdt.replica.clipping import Clipping
 from hfdt.replica.constants import Rows
 from hfdt.replica.make import step_rule
 from hfdt.replica.places import Places
@@ -100,6 +101,7 @@ class Rank:
             Patch(tf.GradientTape, "gradient", take_gradient),
             Patch(tf.nn, "compute_average_loss", average_loss),
             Patch(tf, "size", kinds.sized),
+            *Clipping().patches(),
             *self.rows.patches_of_tensorflow(),
         ]
         loops = control_flow.for_loop_registry._registry

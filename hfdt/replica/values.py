@@ -15,7 +15,7 @@ import tensorflow as tf
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from hfdt import step as steps
-from hfdt.replica import kinds
+from hfdt.replica import clipping, kinds
 from hfdt.replica.algebra import Kind
 from hfdt.replica.batches import is_scalar
 from hfdt.replica.places import Places, ReplicaStep
@@ -71,6 +71,7 @@ def take_gradient(original: Any, tape: Any, target: Any, *args: Any, **kwargs: A
         kinds.keep_whole(gradient)
     if not isinstance(step, ReplicaStep) or not tf.is_tensor(target):
         return gradient
+    clipping.note(gradient)
     step.reading = Reading.STEP_SUM if target.shape.rank else step.default
     step.over = None
     if tf.executing_eagerly() and is_scalar(target):

@@ -7,10 +7,12 @@ import tensorflow as tf
 from client_shim.replica.sessions.gradients import Taken
 from client_shim.replica.sessions.plans import Plan
 from fdt.errors import CaptureError
+from fdt.patches import patched
 from hfdt import step as steps
 from hfdt.comm.inprocess import InProcessComm, World
 from hfdt.replica import called, kinds
 from hfdt.replica.batches import cut, rows_of
+from hfdt.replica.clipping import Clipping
 from hfdt.replica.places import ReplicaStep
 from hfdt.replica.probe import Found, Trials, read
 from hfdt.replica.session_trials import Known, tried
@@ -124,3 +126,32 @@ def test_a_second_gradient_of_a_loss_is_read_as_the_first(step):
         assert float(loss) == 48.0
         take_gradient(tf.GradientTape.gradient, tape, tf.reduce_mean(x), first)
         assert step.reading is Reading.MEAN
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda gradients: tf.clip_by_global_norm(gradients, 1.0)[0],
+        lambda gradients: [tf.clip_by_norm(t=each, clip_norm=1.0) for each in gradients],
+        lambda gradients: [tf.clip_by_value(each, -1.0, 1.0) for each in gradients],
+        lambda gradients: tf.linalg.global_norm(gradients),
+    ],
+)
+def test_gradients_that_are_clipped_before_they_are_added_are_named_once(step, clip, graph, capsys):
+    weight = tf.Variable([1.0, 2.0, 3.0])
+
+    def train():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.ones([4, 3]) * weight)
+        return clip(take_gradient(tf.GradientTape.gradient, tape, loss, [weight]))
+
+    with patched(Clipping().patches()), steps.entered(step):
+        tf.clip_by_value(weight, -1.0, 1.0)
+        tf.clip_by_norm(tf.ones([3]), 1.0)
+        assert capsys.readouterr().err == ""
+        for _ in range(2):
+            tf.function(train)() if graph else train()
+        said = capsys.readouterr().err
+    assert said.count("hfdt: gradients are clipped") == 1
+    assert f"at {__file__}:" in said

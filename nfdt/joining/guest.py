@@ -25,7 +25,7 @@ from nfdt.rpc.join_pb2 import JoinRequest, Place
 from nfdt.rpc.join_pb2_grpc import JoinServiceStub
 
 POLL_S = 0.5
-LAST_WORD_S = 3.0  # workers may end before the run's own last word is here
+LAST_WORD_S = 15.0  # workers may end before the run's own last word is here
 
 
 class Call:
@@ -116,11 +116,11 @@ def _watch(call: Call, processes: LocalProcesses, ranks: list[int], logs: Path) 
     """Until the run ends, or all of ours have."""
     told: set[int] = set()
     while not call.over.wait(POLL_S):
-        for end in processes.exits():
-            if end.rank is not None and end.rank not in told:
-                told.add(end.rank)
-                if not call.over.wait(LAST_WORD_S):
-                    click.echo(f"nfdt: worker {ranks[end.rank]} has ended: {end.cause}", err=True)
+        ended = {end.rank: end.cause for end in processes.exits() if end.rank is not None and end.rank not in told}
+        told.update(ended)
+        if ended and not call.over.wait(LAST_WORD_S):
+            for rank, cause in ended.items():
+                click.echo(f"nfdt: worker {ranks[rank]} has ended: {cause}", err=True)
         if len(told) == len(ranks) and not call.over.is_set():
             said = " ".join(tail(logs / "worker-0.log", lines=1).split())
             raise UserError(f"a worker must last as long as the run. Received: all have ended; {said or 'see its log'}")

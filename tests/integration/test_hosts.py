@@ -4,11 +4,13 @@ A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /r
 """
 
 import contextlib
+import queue
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,9 +160,11 @@ class Hosts:
         heard = self.directory / f"{name}.heard"
         argv = ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", sys.executable, "-c", LISTEN, str(heard)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as running:
-            assert running.stdout is not None and running.stdout.readline()
-            yield heard
-            running.kill()
+            try:
+                assert running.stdout is not None and running.stdout.readline()
+                yield heard
+            finally:  # or the end of `with` would wait for ever
+                running.kill()
 
     def cut(self, name: str) -> None:
         subprocess.run(
@@ -326,23 +330,38 @@ def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_
                 return
         raise AssertionError(f"no {wanted!r}: {running.stderr.read()}")
 
+    said = queue.SimpleQueue()
+    printed = iter(said.get, "")
+
+    def read():
+        for line in running.stdout:
+            said.put(line)
+        said.put("")
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
-        until(running.stdout, "epoch 0")
+        until(printed, "epoch 0")
         hosts.kill("host2", "nfdt.worker")
         running.stdin.write("go on\n")
         running.stdin.flush()
         until(running.stderr, "replacement 1 of 2 starts")
-        until(running.stdout, "epoch 1")
+        until(printed, "epoch 1")
         hosts.kill("host3", "nfdt.server")
         until(running.stderr, "all servers go back to their last checkpoint, replacement 2 of 2 starts")
-        until(running.stdout, "epoch")
-        until(running.stdout, "epoch")  # of the restored server
+        time.sleep(0.5)  # a server takes longer to start: what is read by then was printed before the kill
+        while not said.empty():
+            said.get()
+        until(printed, "epoch")
+        until(printed, "epoch")  # of the restored server
         hosts.cut("host3")
         start = time.monotonic()
-        _, errors = running.communicate(timeout=120)
-        assert running.returncode == 1
-        assert "server 0 was lost" in errors
+        assert running.wait(timeout=120) == 1
+        assert "server 0 was lost" in running.stderr.read()
         assert time.monotonic() - start < 120
     finally:
         running.kill()
         running.wait()
+        reader.join(30)
+        for stream in (running.stdin, running.stdout, running.stderr):
+            stream.close()

@@ -151,7 +151,8 @@ def _follow(
     if not any(marks):
         keep_whole(outputs if WHOLE in found else [])
         return
-    named = dict(zip(attributes[::2], attributes[1::2], strict=True))
+    given = attributes or ()  # not every operation has any
+    named = dict(zip(given[::2], given[1::2], strict=True))
     with unfollowed():
         for output in outputs:
             mark = result(operation, inputs, marks, output, named)

@@ -99,6 +99,15 @@ def test_nothing_is_marked_within_our_own_work_and_after(batch):
     assert kinds.mark_of(loss + 1.0) is None
 
 
+def test_operations_without_attributes_are_followed_too():
+    with kinds.followed():
+        names = tf.constant([" a", "b ", "c"])
+        kinds.enter(names, (3, 7))
+        assert kinds.mark_of(tf.strings.strip(names)).kind is Kind.ROWS
+        kinds._follow("StringStrip", [names], None, [stripped := tf.constant(["a", "b", "c"])])
+        assert kinds.mark_of(stripped).kind is Kind.ROWS
+
+
 def test_functions_are_traced_as_ever(batch):
     assert tf.function(lambda t: t + 1.0)(batch[0]).shape == (MINE, 3)
 

@@ -63,10 +63,10 @@ def begun(tmp_path, name="run"):
 
 
 @contextlib.contextmanager
-def training(client, directory):
+def training(client, directory, **options):
     """Within, fits are trained by `client` and saved in `directory`; yields the notes."""
     notes = Notes()
-    run = Run(client, Settings({}), Reporters([notes]), directory=directory)
+    run = Run(client, Settings(options), Reporters([notes]), directory=directory)
     try:
         with intercepted(lambda *args: fit_remotely(run, *args)):
             yield notes.lines
@@ -161,16 +161,17 @@ def test_logs_that_callbacks_make_of_variables_and_objects_harm_nobody(keras, cl
     assert [line for line in notes if "thing" in line] == ["History: thing is no number and was not saved"]
 
 
-def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path):
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_file_of_more_than_this_fit_keeps_its_rows(keras, client, tmp_path, at):
     file, directory = tmp_path / "rows.csv", begun(tmp_path)
     before = "epoch,loss\n0,earlier\n7,earlier\n"
     file.write_text(before)
     logger = keras.callbacks.CSVLogger(str(file), append=True)
-    with pytest.raises(Interrupted), training(client, directory):
-        one_fit(keras, logger, breaks_at=2)
+    with pytest.raises(Interrupted), training(client, directory, commit_every="50"):  # saved before epoch 0, too
+        one_fit(keras, logger, breaks_at=at)
     logger.csv_file.close()
     with open(file, "a") as more:
-        more.write("2,of an epoch that no checkpoint knows\n")
+        more.write(f"{at},of an epoch that no checkpoint knows\n")
     with training(client, RunDir.open(directory.directory, "hfdt")):
         one_fit(keras, keras.callbacks.CSVLogger(str(file), append=True))
     found = file.read_text()

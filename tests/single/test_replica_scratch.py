@@ -12,7 +12,7 @@ import pytest
 from client_shim.replica import follow
 from client_shim.replica.run import Task
 from client_shim.replica.scratch import diverted
-from fdt.blobs import LocalBlobs
+from fdt.blobs import LOCK, LocalBlobs
 
 
 def read(path):
@@ -81,7 +81,7 @@ from pathlib import Path
 from client_shim.replica import follow
 from client_shim.replica.run import Task
 from client_shim.replica.scratch import diverted
-from fdt.blobs import LocalBlobs
+from fdt.blobs import LOCK, LocalBlobs
 with diverted(Path(sys.argv[1])):
     import tensorflow as tf
     tf.io.write_file("new.txt", tf.constant("text"))
@@ -103,7 +103,7 @@ def test_a_rank_whose_command_was_killed_leaves_nothing(tmp_path, monkeypatch):
     """Its ending runs in the process whose writing is diverted; the command may be gone before it begins to look."""
     store = LocalBlobs(tmp_path / "store")
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "lock").touch()
+    (tmp_path / "store" / LOCK).touch()
     mine, ended = tmp_path / "fdt-scratch-x" / "1", []
     monkeypatch.setattr(follow.os, "_exit", ended.append)
     with diverted(mine):

@@ -100,7 +100,11 @@ def script(keras, breaks_at=None, x=X, epochs=6, csv="/dev/null"):
     best = keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True, min_delta=1000)
     slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
     rows = keras.callbacks.CSVLogger(str(csv))
-    second = model.fit(x, Y, epochs=epochs, callbacks=[own, best, slower, rows], **options)
+    try:
+        second = model.fit(x, Y, epochs=epochs, callbacks=[own, best, slower, rows], **options)
+    finally:
+        if getattr(rows, "csv_file", None):
+            rows.csv_file.close()  # as the end of the process does
     counts = first.history["loss"], second.history["loss"], second.epoch, own.losses, best.stopped_epoch, drawn
     return counts, model.get_weights()
 

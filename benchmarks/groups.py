@@ -11,14 +11,15 @@ of --rates (a round's mean may bear more than a batch), until they are as accura
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import keras
-import rules
+import rules_training as training
 import tensorflow as tf
 from harness import SCRIPTS, console, table
+from rules import split
 
 from fdt.network.pace import Pace
 from fdt.network.reading import read_cluster
@@ -27,20 +28,17 @@ CLUSTER = SCRIPTS.parent / "unequal12.yaml"
 LOOKS = 10  # at the test data, in an epoch
 
 
-@dataclass(frozen=True)
-class Constant(rules.Task):
-    """fashion_mnist, its rate times `factor` and never lowered."""
+class Constant(training.Task):
+    """fashion_mnist, its rate never lowered."""
 
-    factor: float = 1.0
-
-    def optimizer(self, steps: int) -> Any:
-        return keras.optimizers.SGD(0.02 * self.factor, momentum=0.9)
+    def optimizer(self, steps: int, factor: float) -> Any:
+        return keras.optimizers.SGD(0.02 * factor, momentum=0.9)
 
 
-class Unequal(rules.Cluster):
+class Unequal(training.Cluster):
     """Workers whose steps take what the cluster file says. Stops when `goal` (points) is reached."""
 
-    def __init__(self, run: rules.Run, task: rules.Task, file: Path, goal: float) -> None:
+    def __init__(self, run: training.Run, task: training.Task, file: Path, goal: float) -> None:
         super().__init__(run, task)
         described = read_cluster(file)
         self._paces = [Pace(node, described.step_s, (run.seed,)) for node in described.workers]
@@ -55,16 +53,15 @@ class Unequal(rules.Cluster):
         self._seen += 1
         if self._seen % (self.steps // LOOKS):
             return True
-        found = rules.accuracy(self.applier.params, *self.test)
+        found = training.accuracy(self.applier.params, *self.test)
         self.curve.append((self._seen / self.steps, self.now, found))
         return found < self._goal
 
 
 def curve(rule: str, rate: float, given: argparse.Namespace, goal: float) -> list[tuple[float, float, float]]:
     workers = len(read_cluster(given.cluster).workers)
-    run = rules.Run("fashion_mnist", rule, workers, given.seed, given.epochs, given.held_out)
-    fields = {name: getattr(rules.TASKS["fashion_mnist"], name) for name in ("shapes", "epochs", "workers")}
-    cluster = Unequal(run, Constant(**fields, factor=rate), given.cluster, goal)
+    run = training.Run("fashion_mnist", rule, workers, given.seed, given.epochs, given.held_out, rate)
+    cluster = Unequal(run, Constant(*astuple(training.TASKS["fashion_mnist"])), given.cluster, goal)
     for epoch in range(given.epochs):
         if not cluster.epoch(epoch):
             break
@@ -90,10 +87,11 @@ def main() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     alone = given.goal
     if alone is None:
-        alone = rules.train(rules.Run("fashion_mnist", rules.ALONE, 1, given.seed, 2, given.held_out))["accuracy"]
+        machine = training.Run("fashion_mnist", training.ALONE, 1, given.seed, 2, given.held_out)
+        alone = training.train(machine)["accuracy"]
         console.print(f"alone, 2 epochs: {alone:.2f}")
     rows = []
-    for rule in rules.split(given.rules):
+    for rule in split(given.rules):
         extra = [1 / 12] if rule == "asgd" else []
         for rate in [*(float(text) for text in given.rates.split(",")), *extra]:
             found = curve(rule, rate, given, alone)

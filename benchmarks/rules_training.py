@@ -1,0 +1,209 @@
+"""One training by an asynchronous rule on a simulated clock: what rules.py and groups.py make tables of."""
+
+import functools
+import heapq
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from nfdt import rulebook  # noqa: E402
+from nfdt.server.applier import Arrived, ModelApplier  # noqa: E402
+from nfdt.server.core import Core, Gradient  # noqa: E402
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, Pushed, Send  # noqa: E402
+from nfdt.server.policy import Policy  # noqa: E402
+from nfdt.variables import Part  # noqa: E402
+
+Tensor = Any
+ALONE = "alone"
+BATCH = 64
+HELD_OUT = 10_000
+LOOK = 50  # pushes between two looks at whether it has diverged
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set, a network of two convolutions (each pooled) and dense layers, and how it is trained alone."""
+
+    shapes: Sequence[tuple[int, ...]]  # of the kernels
+    epochs: int
+    workers: Sequence[int]
+
+    def optimizer(self, steps: int, factor: float) -> Any:
+        """Of a training of `steps`, its rate times `factor`."""
+        rates = [0.02 * factor, 0.002 * factor]
+        decay = keras.optimizers.schedules.PiecewiseConstantDecay([int(0.7 * steps)], rates)
+        return keras.optimizers.SGD(decay, momentum=0.9)
+
+
+class AdamTask(Task):
+    def optimizer(self, steps: int, factor: float) -> Any:
+        return keras.optimizers.Adam(1e-3 * factor)
+
+
+LENET5 = [(5, 5, 3, 6), (5, 5, 6, 16), (400, 120), (120, 84), (84, 10)]
+TASKS = {
+    "fashion_mnist": Task([(5, 5, 1, 8), (5, 5, 8, 16), (256, 64), (64, 10)], 2, (4, 8, 16, 32)),
+    "cifar10": Task(LENET5, 10, (8, 16)),
+    "cifar10_adam": AdamTask(LENET5, 10, (8, 16)),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is run. `rate`: times the task's; `held_out`: tested on training rows that are not trained on."""
+
+    data: str
+    rule: str
+    workers: int
+    seed: int
+    epochs: int
+    held_out: bool
+    rate: float = 1.0
+
+
+# -- model and data -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def load(data: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training and test images in [0, 1] and labels."""
+    (x, y), (x_test, y_test) = getattr(keras.datasets, data.removesuffix("_adam")).load_data()
+
+    def images(raw: Any) -> Tensor:
+        return tf.constant((raw if raw.ndim == 4 else raw[..., None]).astype("float32") / 255.0)
+
+    return images(x), tf.constant(y.ravel(), tf.int32), images(x_test), tf.constant(y_test.ravel(), tf.int32)
+
+
+def initial_weights(shapes: Sequence[tuple[int, ...]], rng: np.random.Generator) -> list[Any]:
+    """Glorot's uniform kernels and zero biases, as Keras has them."""
+    weights: list[Any] = []
+    for shape in shapes:
+        limit = np.sqrt(6 / (np.prod(shape[:-2]) * (shape[-2] + shape[-1])))
+        weights += [rng.uniform(-limit, limit, shape), np.zeros(shape[-1])]
+    return [keras.Variable(w.astype("float32")) for w in weights]
+
+
+def logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    for i in (0, 2):
+        x = tf.nn.relu(tf.nn.conv2d(x, weights[i], 1, "VALID") + weights[i + 1])
+        x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    x = tf.reshape(x, (-1, weights[4].shape[0]))
+    for i in range(4, len(weights) - 2, 2):
+        x = tf.nn.relu(x @ weights[i] + weights[i + 1])
+    return x @ weights[-2] + weights[-1]
+
+
+@tf.function(autograph=False)
+def gradient(weights: list[Tensor], images: Tensor, labels: Tensor, rows: Tensor) -> list[Tensor]:
+    """Of the mean cross-entropy on `rows`: one compiled function for all workers."""
+    x, y = tf.gather(images, rows), tf.gather(labels, rows)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits(weights, x)))
+    found: list[Tensor] = tape.gradient(loss, weights)
+    return found
+
+
+@tf.function(autograph=False)
+def hits(weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
+    return tf.reduce_sum(tf.cast(tf.argmax(logits(weights, images), -1, tf.int32) == labels, tf.float32))
+
+
+def accuracy(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> float:
+    """In points."""
+    blocks = range(0, len(images), 1000)
+    right = sum(float(hits(list(weights), images[i : i + 1000], labels[i : i + 1000])) for i in blocks)
+    return 100 * right / len(images)
+
+
+@tf.function(autograph=False)
+def all_finite(weights: list[Tensor]) -> Tensor:
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(w)) for w in weights])
+
+
+def finite(weights: Sequence[Tensor]) -> bool:
+    return bool(all_finite(list(weights)))
+
+
+# -- one run --------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Simulated workers around the server's policy."""
+
+    def __init__(self, run: Run, task: Task) -> None:
+        self.rng, self.clock = np.random.default_rng(run.seed), np.random.default_rng(run.seed + 1000)
+        self.images, self.labels, *test = load(run.data)
+        self.rows, self.test = np.arange(len(self.images)), test
+        if run.held_out:
+            self.rows = np.random.default_rng(777).permutation(self.rows)
+            self.rows, held = self.rows[:-HELD_OUT], tf.constant(self.rows[-HELD_OUT:])
+            self.test = [tf.gather(self.images, held), tf.gather(self.labels, held)]
+        self.workers, self.steps = run.workers, -(-len(self.rows) // BATCH)
+        optimizer = task.optimizer(self.steps * run.epochs, run.rate)
+        trainable = initial_weights(task.shapes, self.rng)
+        optimizer.build(trainable)
+        self.applier = ModelApplier(Part(optimizer, trainable))
+        rule = rulebook.make("asgd" if run.rule == ALONE else run.rule)
+        self.policy = Policy(Core(rule, self.applier, run.workers), self.steps)
+        self.now, self.events, self.computing = 0.0, 0, []  # (when done, order, step_s, Send)
+        self.pushes, self.taus = [0] * run.workers, [0, 0]
+
+    def step_s(self, worker: int) -> float:
+        """How long a step that `worker` begins now takes."""
+        return float(self.clock.gamma(100, 0.01))
+
+    def pushed(self) -> bool:
+        """Called after each push; False stops the training: a weight that is no number stays none."""
+        return bool(sum(self.pushes) % LOOK) or finite(self.applier.params)
+
+    def epoch(self, number: int) -> bool:
+        """One pass over the data, in an order of its own. False: it was stopped."""
+        order = self.rng.permutation(self.rows)
+        self.take(self.policy.start_epoch(number))
+        for worker in range(self.workers):
+            self.take(self.policy.ask(worker))
+        while self.computing:
+            self.now, _, seconds, sent = heapq.heappop(self.computing)
+            batch = sent.batches[0]
+            rows = order[batch * BATCH : (batch + 1) * BATCH]
+            found = gradient(list(sent.sent.trainable), self.images, self.labels, tf.constant(rows, tf.int32))
+            self.pushes[sent.worker] += 1
+            pushed = Gradient(Arrived(found), len(rows), seconds)
+            self.take(self.policy.push(Pushed(sent.worker, self.pushes[sent.worker], (batch,), pushed)))
+            if not self.pushed():
+                return False
+        return True
+
+    def take(self, instructions: Sequence[Instruction]) -> None:
+        for said in instructions:
+            if isinstance(said, Send):
+                self.events += 1
+                seconds = self.step_s(said.worker)
+                heapq.heappush(self.computing, (self.now + seconds, self.events, seconds, said))
+            elif isinstance(said, EpochOver) and self.policy.epoch is not None:
+                self.take(self.policy.ask(said.worker))  # told of the epoch before
+            elif isinstance(said, EpochDone):
+                self.taus[0] += sum(tau * count for tau, count in said.staleness.items())
+                self.taus[1] += said.steps
+
+
+def train(run: Run) -> dict[str, float]:
+    """Accuracy on the test rows, in points, and what it took."""
+    start = time.perf_counter()
+    cluster = Cluster(run, TASKS[run.data])
+    for epoch in range(run.epochs):
+        if not cluster.epoch(epoch):
+            break
+    reached = accuracy(cluster.applier.params, *cluster.test)
+    tau = cluster.taus[0] / max(1, cluster.taus[1])
+    return {"accuracy": reached, "tau": tau, "simulated": cluster.now, "seconds": time.perf_counter() - start}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -175,6 +175,11 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
     console.print(drawn)
 
 
+def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """One for each turn."""
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
 def verdict(what: str, ratios: Sequence[float], *, at_least: float | None = None, at_most: float | None = None) -> None:
     """The ratio line. `ratios`: one for each turn; their median counts."""
 
@@ -187,6 +192,14 @@ def verdict(what: str, ratios: Sequence[float], *, at_least: float | None = None
     targets = [f"{word} {bound:.2f}" for word, bound in bounds if bound is not None]
     outcome = "".join(f"; target {target}: {'met' if met else 'MISSED'}{unsettled}" for target in targets)
     console.print(f"ratio, {what}: {spread(ratios, '.3f')}{outcome}")
+
+
+def conclude(main: Callable[[], int]) -> NoReturn:
+    """Exit with what `main` returns; a side that failed says so without a traceback."""
+    try:
+        sys.exit(main())
+    except Failed as error:
+        sys.exit(f"{error}")
 
 
 def machine() -> str:

@@ -6,7 +6,6 @@ two, the slope is what an epoch costs and the rest is the fixed cost.
 
 import argparse
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 
 import harness
@@ -90,14 +89,12 @@ def main() -> int:
     harness.console.print(f"\n{job}, {args.epochs} and {args.short_epochs} epochs; {harness.machine()}")
     show_phases(f"Where the time goes, {args.epochs} epochs", long)
     show_costs(long, short)
+    wall = {name: [run.wall_s for run in runs] for name, runs in long.items()}
     for name in args.engines:
-        ratios = [a.wall_s / b.wall_s for a, b in zip(long[name], long["python"], strict=True)]
+        ratios = harness.ratios(wall[name], wall["python"])
         harness.verdict(f"{NAMES[name]} over python, wall time of the whole command", ratios, at_most=1.10)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except harness.Failed as error:
-        sys.exit(f"{error}")
+    harness.conclude(main)

@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import sys
 
 import harness
 
@@ -35,7 +34,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except harness.Failed as error:
-        sys.exit(f"{error}")
+    harness.conclude(main)

@@ -132,12 +132,12 @@ def main() -> int:
     rates = harness.in_turns(sides, args.repeats)
     copy = rates["plain memory copy"]
     rows = [
-        [name, harness.spread(of, ".2f"), f"{harness.median([a / b for a, b in zip(of, copy, strict=True)]):.2f}"]
+        [name, harness.spread(of, ".2f"), f"{harness.median(harness.ratios(of, copy)):.2f}"]
         for name, of in rates.items()
     ]
     title = f"push+pull of {args.megabytes} MB in {args.variables} variables; {harness.machine()}"
     harness.table(title, ["", "GB/s", "of a memory copy"], rows)
-    shared = [a / b for a, b in zip(rates[WAYS[0]], copy, strict=True)]
+    shared = harness.ratios(rates[WAYS[0]], copy)
     harness.verdict("shared memory over plain memory copy, GB/s", shared, at_least=1 / 3)
     for way in WAYS[1:]:
         harness.verdict(f"{way}, over 1 GB/s", rates[way], at_least=1.0)

@@ -27,22 +27,22 @@ class EchoDesk:
     def __init__(self, count: int, size: int) -> None:
         layout = Layout([((size,), "float32")] * count, [], [])
         self.job: Any = SimpleNamespace(
-            spec=SimpleNamespace(id="benchmark"), layout=layout, loads=0, workers=1, lanes=1
+            spec=SimpleNamespace(id="benchmark"), layout=layout, generation=0, loads=0, workers=1, places=1, lanes=1
         )
         self._sent = Sent([tf.fill([size], float(i)) for i in range(count)], [], [], ())
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def open(self, worker: int, steps: int | None) -> Any:
+    def open(self, worker: int, *session: Any) -> Any:
         return self._replies
 
-    def ask(self, worker: int) -> None:
+    def ask(self, worker: int, *session: Any) -> None:
         self._replies.put(Send(worker, 0, (0,), self._sent))
 
-    def push(self, worker: int, message: Any, gradient: Any) -> bool:
+    def push(self, worker: int, *pushed: Any) -> bool:
         self.ask(worker)
         return True
 
-    def end_of_data(self, worker: int, batch: int) -> None:
+    def end_of_data(self, worker: int, *session: Any) -> None:
         self.ask(worker)
 
 

@@ -16,28 +16,7 @@ clock = workload.Clock(args.rows)
 clock.mark("imported")
 hvd.init()
 keras.utils.set_random_seed(0)
-
-
-def build() -> keras.Model:
-    cnn = [
-        keras.layers.Conv2D(8, 5, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(16, 5, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Flatten(),
-        keras.layers.Dense(64, activation="relu"),
-        keras.layers.Dense(10),
-    ]
-    mlp = [
-        keras.layers.Flatten(),
-        keras.layers.Dense(1024, activation="relu"),
-        keras.layers.Dense(1024, activation="relu"),
-        keras.layers.Dense(10),
-    ]
-    return keras.Sequential([keras.Input((28, 28, 1)), *(cnn if args.model == "cnn" else mlp)])
-
-
-model = build()
+model = keras.Sequential([keras.Input((28, 28, 1)), *workload.layers(args.model)])
 optimizer = keras.optimizers.SGD(args.rate, momentum=args.momentum)
 optimizer.build(model.trainable_variables)
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli import detach
 from fdt.cli.attach import attach_command
 from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
-    TLS_OPTIONS,
     TRAINING,
     Duration,
     apply,
@@ -30,9 +28,8 @@ from fdt.cli.options import (
     server_options,
     workers_option,
 )
-from fdt.cli.program import TYPED, ScriptCommand, option, program
-from fdt.cli.resume import run_kept
-from fdt.cli.run import Request, run
+from fdt.cli.program import ScriptCommand, option, program
+from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.cli.words import flag
@@ -42,9 +39,6 @@ from hfdt.doctor import doctor_command
 from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
-    from fdt.report import Reporters
-    from fdt.rundir import RunDir
-    from fdt.service.client import TrainingClient
     from hfdt.engine import HfdtEngine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -67,7 +61,6 @@ JOB_OPTIONS = (
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
-REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded cuts the script's own batches
 
@@ -213,6 +206,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.settings import Settings
     from hfdt import rulebook
@@ -220,10 +214,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
-    kept = given["run_dir"] or given["resume"]
-    given["log_dir"] = given["log_dir"] or kept
-    about = {"script": script, "run_dir": kept, "resumed": given["resume"] is not None}
-    request = Request(NAME, **{name: given[name] for name in REQUEST}, **about)
+    request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
         options = job_options(given, REPLICA_OPTIONS)
@@ -231,18 +222,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
     engine = make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
-    if detach.due(request):
-        return detach.start(request)
-
-    def body(directory: "RunDir | None") -> int:
-        def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
-            import client_shim
-
-            return client_shim.run(script, words, client, settings, reporters, directory)
-
-        return run(request, engine, run_script)
-
-    return run_kept(NAME, given, click.get_current_context().meta[TYPED], script, words, body)
+    return fits.run(request, words, settings, engine)
 
 
 @main.command("inspect", cls=ScriptCommand)

@@ -15,7 +15,6 @@ from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
     REPORTS,
-    TLS_OPTIONS,
     Count,
     Duration,
     apply,
@@ -31,9 +30,8 @@ from fdt.cli.options import (
     server_options,
     workers_option,
 )
-from fdt.cli.program import TYPED, ScriptCommand, option, program
-from fdt.cli.resume import run_kept
-from fdt.cli.run import Request, run
+from fdt.cli.program import ScriptCommand, option, program
+from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.doctor import doctor_command
@@ -46,9 +44,6 @@ from nfdt.options import CHECKPOINT_S
 from nfdt.simulation.command import simulate_command
 
 if TYPE_CHECKING:
-    from fdt.report import Reporters
-    from fdt.rundir import RunDir
-    from fdt.service.client import TrainingClient
     from nfdt.engine import NfdtEngine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -67,7 +62,6 @@ _FLAGS = {
     "min_np": "--min-np",
     **HOST_FLAGS,
 }
-REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
 
 EXAMPLES = """\b
 Examples:
@@ -193,6 +187,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.settings import Settings
     from nfdt.replica.make import make_rank
@@ -207,10 +202,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
     if given["server"] and given["join_at"]:
         raise UsageError("--join-at is for `nfdt serve`, whose workers --server uses. Received: --server too")
-    kept = given["run_dir"] or given["resume"]
-    given["log_dir"] = given["log_dir"] or kept
-    about = {"script": script, "run_dir": kept, "resumed": given["resume"] is not None}
-    request = Request(NAME, **{name: given[name] for name in REQUEST}, **about)
+    request = requested(NAME, script, given)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit, sessions=False):
@@ -229,17 +221,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
         os.environ.update(environment)  # FDT_TOKEN was taken from it: the same command started again wants it, too
-        return detach.start(request)
-
-    def body(directory: "RunDir | None") -> int:
-        def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
-            import client_shim
-
-            return client_shim.run(script, words, client, settings, reporters, directory)
-
-        return run(request, engine, run_script)
-
-    return run_kept(NAME, given, click.get_current_context().meta[TYPED], script, words, body)
+    return fits.run(request, words, settings, engine)
 
 
 @main.command("inspect", cls=ScriptCommand)

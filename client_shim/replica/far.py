@@ -22,10 +22,11 @@ from fdt.environment import thread_variables
 from fdt.errors import UserError, WorkerError
 from fdt.launch import Processes
 from fdt.launch import Task as Launched
-from fdt.launch.hosted import DIRECTORY_VARIABLE, forget, is_ours
+from fdt.launch.hosted import DIRECTORY_VARIABLE, forget
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
 from fdt.launch.placement import Placement, place
+from fdt.private import is_private
 from fdt.service import tls
 from fdt.service.auth import TOKEN_VARIABLE, new_token
 from fdt.service.door import Door, Words, knock
@@ -119,7 +120,7 @@ def _folder() -> Path:
     """All ranks' here, which the launcher removes. Whoever may write into it could put code of his into the run."""
     folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name
     folder.mkdir(mode=0o700, exist_ok=True)
-    if not is_ours(folder):
+    if not is_private(folder):
         raise UserError(f"a rank's folder must be its user's own. Received: {folder}, which others may write into")
     return folder
 

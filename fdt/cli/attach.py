@@ -14,11 +14,10 @@ from fdt.cli.options import Count
 from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
 from fdt.launch.local import describe
-from fdt.runs.follow import POLL_S, Follower
-from fdt.runs.identity import Identity
+from fdt.runs.follow import Follower
 from fdt.runs.registry import Run, find, home, runs
+from fdt.runs.stop import stop
 
-ASK_S, INSIST_S, END_S = 20.0, 5.0, 5.0  # after SIGINT, after SIGTERM, after SIGKILL
 EXIT_PIPE = 128 + signal.SIGPIPE
 
 EXAMPLES = """\b
@@ -56,25 +55,6 @@ def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> 
         run.remove()
         return 0
     return _watch(run, lines, tell)
-
-
-def stop(run: Run) -> None:
-    """End the run's client, which ends all else; at last by SIGKILL. It has noted its end when this returns."""
-    client = _client(run)
-    for number, within_s in ((signal.SIGINT, ASK_S), (signal.SIGTERM, INSIST_S), (signal.SIGKILL, END_S)):
-        if client is not None:
-            client.signal(number)
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline and not run.over():
-            time.sleep(POLL_S)
-
-
-def _client(run: Run) -> Identity | None:
-    """Its client, which a run that has just been started gets in a moment."""
-    deadline = time.monotonic() + INSIST_S
-    while run.client() is None and not run.over() and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return run.client()
 
 
 def _stopped(run: Run, tell: Teller) -> int:

@@ -43,8 +43,8 @@ def start(request: "Request") -> int:
 
     What it prints until then is shown on stderr; stdout gets the run's name. Ctrl-C meanwhile ends the run.
     """
-    from fdt.cli.attach import stop
     from fdt.runs.follow import Follower
+    from fdt.runs.stop import stop
 
     command = [sys.executable, "-u", *sys.orig_argv[1:]]
     kept = None if request.run_dir is None else request.run_dir.absolute()

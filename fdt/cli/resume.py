@@ -5,12 +5,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fdt.cli.words import Split
 from fdt.errors import UsageError
 
 if TYPE_CHECKING:
+    from fdt.cli.run import Request
     from fdt.rundir import RunDir
 
 RESUME, RUN_DIR = "--resume", "--run-dir"
@@ -42,28 +43,20 @@ def resumed(parts: Split, engine: str) -> Split:
     return Split(ours, before.script, list(before.words))
 
 
-def run_kept(
-    engine: str,
-    given: dict[str, Any],
-    typed: Sequence[str],
-    script: str,
-    words: Sequence[str],
-    body: Callable[["RunDir | None"], int],
-) -> int:
+def kept(request: "Request", words: Sequence[str], body: Callable[["RunDir | None"], int]) -> int:
     """`body`, given the directory that --run-dir or --resume names, None without; its exit code.
 
     Says how to go on where the run has not ended well and there is something to go on from.
     """
-    chosen: Path | None = given["run_dir"] or given["resume"]
-    if chosen is None:
+    if request.run_dir is None:
         return body(None)
     from fdt.rundir import RunDir
 
-    if given["resume"] is not None:
-        directory = RunDir.open(chosen, engine)
-        _tell_of_changes(engine, directory)
+    if request.resumed:
+        directory = RunDir.open(request.run_dir, request.engine)
+        _tell_of_changes(request.engine, directory)
     else:
-        directory = RunDir.create(chosen, engine, typed, script, words)
+        directory = RunDir.create(request.run_dir, request.engine, request.typed, request.script, words)
     code = 1
     try:
         code = body(directory)
@@ -73,7 +66,8 @@ def run_kept(
         with contextlib.suppress(OSError):
             directory.close(ended_well=code == 0)
         if left:
-            print(f"{engine}: to go on with this run: {engine} run {RESUME} {chosen}", file=sys.stderr, flush=True)
+            again = f"{request.engine} run {RESUME} {request.run_dir}"
+            print(f"{request.engine}: to go on with this run: {again}", file=sys.stderr, flush=True)
 
 
 def _tell_of_changes(engine: str, directory: "RunDir") -> None:

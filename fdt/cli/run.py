@@ -1,14 +1,18 @@
 """`run`: the script as an engine's client; nothing is left behind however it ends."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from fdt.cli.logs import Logs, log_directory
+from fdt.cli.options import TLS_OPTIONS
+from fdt.cli.program import TYPED
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
 
@@ -43,6 +47,19 @@ class Request:
     script: str = ""
     run_dir: Path | None = None  # of --run-dir or --resume
     detach: bool = False
+    typed: Sequence[str] = ()  # our own words of the command line, for a run that is kept
+
+
+# Options of `run` that are the request's as they are.
+REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
+
+
+def requested(engine: str, script: str, given: Mapping[str, Any]) -> Request:
+    """What the options `given` to the current command ask for; a run that is kept has its logs there, too."""
+    kept = given["run_dir"] or given["resume"]
+    chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
+    typed = click.get_current_context().meta[TYPED]
+    return Request(engine, **chosen, script=script, run_dir=kept, resumed=given["resume"] is not None, typed=typed)
 
 
 def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int:

@@ -10,11 +10,11 @@ import json
 import os
 import runpy
 import shutil
-import stat
 import sys
 from pathlib import Path
 
 from fdt.environment import local_rank, local_size, thread_variables
+from fdt.private import is_private
 
 ROOTS = ("/dev/shm", "/tmp")  # memory where there is some
 DIRECTORY_VARIABLE = "FDT_HOST_DIRECTORY"
@@ -22,19 +22,10 @@ DIRECTORY_VARIABLE = "FDT_HOST_DIRECTORY"
 
 def directory_of(name: str) -> Path:
     """Where the launcher put it. One that another user made, whatever it holds, is passed over."""
-    found = next((path for root in ROOTS if is_ours(path := Path(root, name))), None)
+    found = next((path for root in ROOTS if is_private(path := Path(root, name))), None)
     if found is None:
         raise SystemExit(f"the run's directory must be there. Received: no {name} of ours in {' or '.join(ROOTS)}")
     return found
-
-
-def is_ours(directory: Path) -> bool:
-    """Did this user make it, for nobody else to read?"""
-    try:
-        found = directory.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def prepare(directory: Path, task: str) -> None:

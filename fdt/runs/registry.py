@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 from fdt.errors import UsageError, UserError
 from fdt.launch.local import describe
+from fdt.private import is_private
 from fdt.runs.identity import Identity, space
 
 VARIABLE = "FDT_DETACHED"  # the client's own directory
@@ -136,7 +136,7 @@ def create(
     stem = re.sub(r"[^A-Za-z0-9_]+", "-", Path(script).stem).strip("-") or "script"
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(home()):
+        if not is_private(home()):
             raise UserError(f"detached runs need a directory that is this user's alone. Received: {home()}; chmod 700")
         run = _numbered(stem)
         run.write(
@@ -159,8 +159,8 @@ def create(
 
 def runs() -> list[Run]:
     """All of this user's, the oldest first. What somebody else has put there is none."""
-    directories = list(home().iterdir()) if _is_private(home()) else []
-    found = [Run(directory) for directory in directories if _is_private(directory)]
+    directories = list(home().iterdir()) if is_private(home()) else []
+    found = [Run(directory) for directory in directories if is_private(directory)]
     noted = [(run.read("run").get("created"), run) for run in found]  # none: it is just being made
     return [run for created, run in sorted(((c, r) for c, r in noted if c is not None), key=lambda pair: pair[0])]
 
@@ -183,11 +183,3 @@ def _numbered(stem: str) -> Run:
             return Run(home() / f"{stem}-{number}")
         except FileExistsError:  # another command's, just now
             number += 1
-
-
-def _is_private(directory: Path) -> bool:
-    try:
-        status = directory.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fdt.cli.attach import stop
 from fdt.runs import registry
+from fdt.runs.stop import stop
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "away.py")
 

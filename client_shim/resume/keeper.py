@@ -5,14 +5,12 @@ had, its callbacks what they knew, the script its History. The one that was inte
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
-import numpy as np
-
 from client_shim.call import Call
-from client_shim.resume import csv, plain, randomness
+from client_shim.resume import csv, known, plain, randomness
+from client_shim.resume.saved import Saved
 from client_shim.resume.signature import differs, short, signature
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
@@ -25,42 +23,6 @@ from fdt.trainable import Trainable
 
 Note = Callable[[str], None]
 _CARRIED_ON = "--run-dir with a new directory begins anew"
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint. `epoch`: the first that it has not trained."""
-
-    header: dict[str, Any]
-    arrays: list[Array]
-
-    @property
-    def epoch(self) -> int:
-        return int(self.header["epoch"])
-
-    @property
-    def done(self) -> bool:
-        return bool(self.header["done"])
-
-    @property
-    def stopped(self) -> bool:
-        """A callback wanted no more epochs."""
-        return bool(self.header["stopped"])
-
-    def load(self, trainable: Trainable) -> None:
-        """Give the model, its optimizers and metrics what they held."""
-        model, optimizer, metrics = self.groups()
-        trainable.write_model(model)
-        trainable.write_optimizer(optimizer)
-        trainable.write_metrics(metrics)
-
-    def groups(self) -> list[list[Array]]:
-        """Model, optimizer, metrics."""
-        ends = np.cumsum(self.header["counts"]).tolist()
-        return [self.arrays[low:high] for low, high in zip([0, *ends], ends, strict=False)]
-
-    def plain(self, name: str) -> Any:
-        return plain.decode(self.header[name], self.arrays)
 
 
 class Keeper:
@@ -85,8 +47,8 @@ class Keeper:
         self._commits = commits
         self._signature: dict[str, Any] = {}
         self._data = data
-        self._callbacks = _own(call.callbacks)
-        self._known = [plain.sums(callback) for callback in self._callbacks]
+        self._callbacks = known.own(call.callbacks)
+        self._sums = [plain.sums(callback) for callback in self._callbacks]
         self._writing: Thread | None = None
         self._told = False
         self._midst: Saved | None = None  # of the epoch to begin with
@@ -147,7 +109,9 @@ class Keeper:
 
     def begun(self) -> None:
         """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
-        self._known = [_both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._known, strict=True)]
+        self._sums = [
+            known.both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._sums, strict=True)
+        ]
         if self.saved is None:
             if self._commits:
                 self._save(self.first, done=False)  # what an epoch's midst is gone on from
@@ -251,7 +215,7 @@ class Keeper:
             self._trainable.metric_arrays(),
         )
         arrays = [array for group in groups for array in group]
-        history, strange = _numbers(self._call.model.history.history)
+        history, strange = known.numbers(self._call.model.history.history)
         header = {
             "epoch": epoch,
             "done": done,
@@ -263,52 +227,6 @@ class Keeper:
             "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
             "random": plain.encode(randomness.states(), arrays),
         }
-        header["callbacks"], left_out = _kept(self._callbacks, self._known, arrays)
+        header["callbacks"], left_out = known.kept(self._callbacks, self._sums, arrays)
         header["left_out"] = left_out + strange
         return header, arrays
-
-
-def _own(callbacks: Sequence[Any]) -> list[Any]:
-    """The script's own; the History is Keras's."""
-    return [callback for callback in callbacks if type(callback).__name__ != "History"]
-
-
-def _both(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Sums that are in both: what callbacks set anew at the beginning of each `fit` is not what they were made with."""
-    return dict(one.items() & other.items())
-
-
-def _numbers(history: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], list[str]]:
-    """`history` of plain values, and a line for each log of which some are none: a callback may put anything there."""
-    found = {str(name): [_number(value) for value in values] for name, values in history.items()}
-    pairs = zip(history.values(), found.items(), strict=True)
-    lost = [name for before, (name, now) in pairs if now.count(None) > sum(value is None for value in before)]
-    return found, [f"History: {name} is no number and was not saved" for name in lost]
-
-
-def _number(value: Any) -> Any:
-    """`value` where it is plain, else its number, as of a variable; None where it has none."""
-    try:
-        plain.encode(value, [])
-    except plain.NotPlain:
-        try:
-            return float(np.asarray(value))
-        except (TypeError, ValueError):
-            return None
-    return value
-
-
-def _kept(
-    callbacks: Sequence[Any], known: Sequence[dict[str, int]], arrays: list[Array]
-) -> tuple[list[Any], list[str]]:
-    """What `callbacks` know that is plain, and a line for each of the script's own that keeps something else."""
-    kept, left_out = [], []
-    for callback, sums in zip(callbacks, known, strict=True):
-        if type(callback).__name__ == csv.LOGGER:
-            kept.append([csv.LOGGER, csv.kept(callback)])
-            continue
-        said, others = plain.attributes(callback, arrays, sums)
-        kept.append([type(callback).__name__, said])
-        if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
-            left_out.append(f"{type(callback).__name__}: what it keeps in {', '.join(others)} is as the script made it")
-    return kept, left_out

@@ -26,9 +26,8 @@ from harness import QUIET, SCRIPTS, console
 from rich.table import Table
 
 RIGHT_S, ERROR_S, GONE_S = 600.0, 10.0, 30.0  # from the kill to: the end, the error, nothing left
-START_S, EPOCH_S, END_S = 5.0, 0.5, 2.5  # how far behind its beginning a phase's moment may be
 BEGIN_S = 180.0  # how long a run may take to get to the moment
-PHASES = ("start", "training", "end")
+PHASES = {"start": 5.0, "training": 0.5, "end": 2.5}  # how many seconds behind its beginning the kill may be
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,14 @@ CASES = (
     Case("hfdt", ("--detach",), "client"),
     Case("hfdt", ("--capture", "replica"), "hfdt.replica.follower", script="counts_loop.py"),
 )
+
+
+@dataclass(frozen=True)
+class Moment:
+    """So many seconds behind the beginning of an epoch; at the start, behind the victim's coming."""
+
+    epoch: int
+    behind_s: float
 
 
 @dataclass
@@ -101,7 +108,7 @@ def main() -> None:
             continue
         if time.monotonic() > given.until:
             break
-        phase = PHASES[number // len(cases[engine]) % len(PHASES)]
+        phase = list(PHASES)[number // len(cases[engine]) % len(PHASES)]
         done.append(_one(cases[engine][number % len(cases[engine])], number, phase, given))
         _keep(given.out, done[-1])
     report(done)
@@ -123,10 +130,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _one(case: Case, number: int, phase: str, given: argparse.Namespace) -> Result:
-    """Run `number` of an engine; again, at another moment, where it had ended before the victim could be killed."""
+    """Run `number` of an engine; again, half as late, where it had ended before the victim was killed."""
     for attempt in range(5):
         chance = random.Random(f"{given.seed} {case.engine} {number} {attempt}")
-        result = disturbed(case, number, phase, given.epochs, chance)
+        epoch = given.epochs - 1 if phase == "end" else chance.randrange(given.epochs - 1)
+        moment = Moment(epoch, chance.uniform(0.0, PHASES[phase]) / 2**attempt)
+        result = disturbed(case, number, phase, given.epochs, moment)
         if result.said != "nobody to kill":
             break
     mark = "" if result.good else "NOT GOOD "
@@ -135,7 +144,7 @@ def _one(case: Case, number: int, phase: str, given: argparse.Namespace) -> Resu
     return result
 
 
-def disturbed(case: Case, number: int, phase: str, epochs: int, chance: random.Random) -> Result:
+def disturbed(case: Case, number: int, phase: str, epochs: int, moment: Moment) -> Result:
     """One run of `case`, its victim killed."""
     result = Result(case.engine, number, case.flags, case.victim, case.recovers, phase)
     with Aftermath() as traces:
@@ -150,7 +159,7 @@ def disturbed(case: Case, number: int, phase: str, epochs: int, chance: random.R
                 start_new_session=True,
             )
         try:
-            _kill_and_watch(result, running, log, traces, epochs, chance)
+            _kill_and_watch(result, running, log, traces, moment)
         finally:
             running.kill()
             running.wait()
@@ -163,18 +172,16 @@ def _kill_and_watch(
     running: subprocess.Popen[bytes],
     log: Path,
     traces: Aftermath,
-    epochs: int,
-    chance: random.Random,
+    moment: Moment,
 ) -> None:
-    epoch = epochs - 1 if result.phase == "end" else chance.randrange(epochs - 1)
     for _ in _waiting(running, traces, BEGIN_S):
-        if _reached(result, log, traces, epoch):
+        if _reached(result, log, traces, moment.epoch):
             break
-    time.sleep(chance.uniform(0.0, {"start": START_S, "training": EPOCH_S, "end": END_S}[result.phase]))
+    time.sleep(moment.behind_s)
     victims = [p for p in traces.processes() if _is(p, result)]
     if not victims:
         return
-    chance.choice(victims).kill()
+    random.choice(victims).kill()
     start = begun = time.monotonic()
     for _ in _waiting(running, traces, RIGHT_S):
         begun = begun if "fit begins" in _told(log, traces) else time.monotonic()

@@ -1,7 +1,7 @@
 """A training run of a session, while it lasts."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,19 +22,3 @@ class Now:
     instead: Recorded | None = None
     failure: Exception | None = None
     turn: threading.Condition = field(default_factory=threading.Condition)
-
-
-@dataclass(frozen=True)
-class Running:
-    """A call of Session.run: `original` with the script's own options."""
-
-    original: Callable[..., Any]
-    session: Any
-    options: Any
-    metadata: Any
-
-    def run(self, fetches: Any, feeds: Any) -> Any:
-        return self.original(self.session, fetches, feeds, self.options, self.metadata)
-
-    def plainly(self, fetches: Any, feeds: Any = None) -> Any:
-        return self.original(self.session, fetches, feeds)

@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import values
+from client_shim.replica.sessions.call import Call
 from client_shim.replica.sessions.gradients import Gradients, Taken
 from client_shim.replica.sessions.patches import THREADS
-from client_shim.replica.sessions.plans import Plan, Plans, flat_feeds, flat_fetches
+from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
@@ -27,7 +28,7 @@ from fdt.service.meeting import Meeting
 from hfdt.replica import session_trials as trials
 from hfdt.replica.batches import Share
 from hfdt.replica.session_adding import added
-from hfdt.replica.session_now import Now, Running
+from hfdt.replica.session_now import Now
 from hfdt.replica.session_outputs import INEXACT, Combining, How, cells, rebuilt
 from hfdt.step import Reading
 
@@ -77,16 +78,13 @@ class Sessions:
         run_metadata: Any = None,
     ) -> Any:
         """In place of Session.run."""
-        try:
-            graph = session.graph
-            wanted, build = flat_fetches(graph, fetches)
-            feeds = flat_feeds(graph, feed_dict)
-        except (TypeError, ValueError, KeyError, AttributeError):
-            return original(session, fetches, feed_dict, options, run_metadata)  # it says what is wrong
-        plan = self._plans.of(graph, wanted, feeds)
+        asked = self._plans.asked(session, fetches, feed_dict)
+        if asked is None:
+            return original(session, fetches, feed_dict, options, run_metadata)
+        plan, feeds, build = asked
         if plan.taken:
-            running = Running(original, session, options, run_metadata)
-            return build(self._trained(running, plan, feeding.arrays(feeds)))
+            call = Call(original, session, options, run_metadata)
+            return build(self._trained(call, plan, feeding.arrays(feeds)))
         if plan.moves:
             if plan.copies:
                 raise CaptureError(COPY.format(where()))
@@ -101,24 +99,24 @@ class Sessions:
         return self._meeting.same(what, value, where)
 
     # -- a training run --------------------------------------------------------------------------------------------
-    def _trained(self, running: Running, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
+    def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
         if threading.current_thread() is not threading.main_thread():
             raise CaptureError(THREAD.format(threading.current_thread().name))
         if len(plan.taken) >= THREADS:
             raise CaptureError(MANY.format(THREADS - 1, len(plan.taken), where()))
         if plan.elements:
-            feeds |= dict(zip(plan.elements, running.plainly(list(plan.elements), feeds), strict=True))
-        if running.session not in self._synced:
-            self._sync(running, plan)
-            self._synced.add(running.session)
+            feeds |= dict(zip(plan.elements, call.plainly(list(plan.elements), feeds), strict=True))
+        if call.session not in self._synced:
+            self._sync(call, plan)
+            self._synced.add(call.session)
         rows = feeding.rows_of(feeds)
-        known = self._known.setdefault(running.session.graph, trials.Known())
+        known = self._known.setdefault(call.session.graph, trials.Known())
         trial, reason = trials.Trial(), "" if plan in known.tries and rows else self._undivided(plan, feeds, rows)
         if not reason and not known.settled(plan):
-            trial, reason = self._tried(running, plan, feeds, rows or 0, known)
+            trial, reason = self._tried(call, plan, feeds, rows or 0, known)
         if reason:
-            return self._whole(running, plan, feeds, reason)
-        return self._in_part(running, plan, feeds, rows or 0, known, trial)
+            return self._whole(call, plan, feeds, reason)
+        return self._in_part(call, plan, feeds, rows or 0, known, trial)
 
     def _undivided(self, plan: Plan, feeds: Mapping[Any, Any], rows: int | None) -> str:
         """Why the run cannot be divided; "" where it can."""
@@ -131,21 +129,21 @@ class Sessions:
         return MOVED.format(f"{moved}, which gets of the batch itself", where()) if moved else ""
 
     def _tried(
-        self, running: Running, plan: Plan, feeds: dict[Any, Any], rows: int, known: trials.Known
+        self, call: Call, plan: Plan, feeds: dict[Any, Any], rows: int, known: trials.Known
     ) -> tuple[trials.Trial, str]:
         """What a trial found, and why the run cannot be divided. Rank 0 decides for all."""
-        variables = plan.variables(running.session.graph)
+        variables = plan.variables(call.session.graph)
 
         def run(part: dict[Any, Any], instead: trials.Recorded | None) -> tuple[list[Any], trials.Recorded]:
             now = Now((rows, rows), [], where(), {}, instead)
             with self._running(now):
-                return running.plainly(list(plan.fetches), part), now.recorded or {}
+                return call.plainly(list(plan.fetches), part), now.recorded or {}
 
         def read() -> list[Any]:
-            return values.read(running.plainly, variables)
+            return values.read(call.plainly, variables)
 
         def write(before: list[Any]) -> None:
-            values.write_changed(running.plainly, variables, before, read())
+            values.write_changed(call.plainly, variables, before, read())
 
         trial = trials.tried(plan, feeds, max(rows, 2), known, run, read, write)
         off = trial.off if not plan.noisy else 0.0
@@ -164,19 +162,19 @@ class Sessions:
         known.tries[plan] = said["tries"]
         return trial, NEITHER.format(where()) if said["off"] > INEXACT else ""
 
-    def _whole(self, running: Running, plan: Plan, feeds: dict[Any, Any], reason: str) -> list[Any]:
+    def _whole(self, call: Call, plan: Plan, feeds: dict[Any, Any], reason: str) -> list[Any]:
         """Every rank does all of the work; rank 0's gradient is believed."""
         if self._replicated is None:
             raise CaptureError(reason)
         self._replicated()
         share = (int(self._meeting.rank == 0), 1)
         with self._running(Now(share, [t.number for t in plan.taken], where())):
-            result = running.run(list(plan.fetches), feeds)
+            result = call.run(list(plan.fetches), feeds)
         return list(agreed_numbers(result, self.rank_0s))
 
     def _in_part(
         self,
-        running: Running,
+        call: Call,
         plan: Plan,
         feeds: dict[Any, Any],
         rows: int,
@@ -189,7 +187,7 @@ class Sessions:
         now = Now(share, [t.number for t in plan.taken], where())
         with self._running(now):
             mine = feeding.between(feeds, rows, int(part.low[0]), int(part.high[0]))
-            given = running.run(list(plan.fetches), mine)
+            given = call.run(list(plan.fetches), mine)
         self._count(share)
         combining = Combining(rank, size, share, lambda vector: self._add("fetched", vector, now))
         return _whole_batchs(plan, given, known, trial, combining)
@@ -245,14 +243,14 @@ class Sessions:
         self.sent_bytes += vector.nbytes
         return self._meeting.add(what, vector, lambda: now.line)
 
-    def _sync(self, running: Running, plan: Plan) -> None:
+    def _sync(self, call: Call, plan: Plan) -> None:
         """The variables of a run, as rank 0 has them: it has been initialized, or restored, since they last were."""
-        variables = plan.variables(running.session.graph)
-        mine = values.read(running.plainly, variables)
+        variables = plan.variables(call.session.graph)
+        mine = values.read(call.plainly, variables)
         now = Now((1, 1), [], where())
         whole = [self._add("variable", np.ravel(m if self._meeting.rank == 0 else np.zeros_like(m)), now) for m in mine]
         values.write_changed(
-            running.plainly, variables, [w.reshape(np.shape(m)) for w, m in zip(whole, mine, strict=True)], mine
+            call.plainly, variables, [w.reshape(np.shape(m)) for w, m in zip(whole, mine, strict=True)], mine
         )
 
 

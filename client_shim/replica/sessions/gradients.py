@@ -33,12 +33,14 @@ Pass = Callable[["Taken", Sequence[Array]], Sequence[Array]]  # arrays as in `Ta
 @dataclass(frozen=True, eq=False)
 class Taken:
     """Gradients taken by one call. `number`: in the order in which the script takes them, the same on every rank.
+    `variables`: names of the operations that hold what they are taken of, in order.
 
     `sparse`: for each array that is passed, is it an embedding's rows ("values"), their "indices", or a whole one ("")?
     `inputs`: the graph's own gradients. `outputs`: what comes of them.
     """
 
     number: int
+    variables: Sequence[str]
     sparse: Sequence[str]
     inputs: Sequence[Any]
     outputs: Sequence[Any]
@@ -71,7 +73,8 @@ class Gradients:
     def _taken(self, original: Any, ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of TensorFlow's own: d ys / d xs."""
         graph = tf.compat.v1.get_default_graph()
-        variables = [i for i, x in enumerate(_listed(xs)) if _is_variable(x)]
+        listed = _listed(xs)
+        variables = [i for i, x in enumerate(listed) if _is_variable(x)]
         if self._within or not of_sessions(graph) or not variables:
             return original(ys, xs, *args, **kwargs)
         self._check(graph, _listed(ys))
@@ -81,7 +84,8 @@ class Gradients:
             return gradients
         self._within = True
         try:
-            passed = self._through_python(graph, [gradients[i] for i in wanted])
+            names = [str(listed[i].op.name) for i in wanted]
+            passed = self._through_python(graph, names, [gradients[i] for i in wanted])
         finally:
             self._within = False
         for i, gradient in zip(wanted, passed, strict=True):
@@ -100,7 +104,7 @@ class Gradients:
                 seen.add(operation)
                 waiting += [tensor.op for tensor in operation.inputs]
 
-    def _through_python(self, graph: Any, gradients: Sequence[Any]) -> list[Any]:
+    def _through_python(self, graph: Any, names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         flat, sparse = _flat(gradients)
         number = self._count
         self._count += 1
@@ -111,7 +115,7 @@ class Gradients:
         outputs = outputs if isinstance(outputs, list) else [outputs]
         for output, tensor, kind in zip(outputs, flat, sparse, strict=True):
             output.set_shape([None, *tensor.shape[1:]] if kind else tensor.shape)  # rows: the ranks' together
-        made.append(Taken(number, sparse, flat, outputs))
+        made.append(Taken(number, names, sparse, flat, outputs))
         self._of.setdefault(graph, {})[outputs[0].op.name] = made[0]
         return _like(gradients, outputs)
 

@@ -38,12 +38,14 @@ class Plan:
 
     def variables(self, graph: Any) -> list[Any]:
         """Those that are read or changed, of the graph's collections."""
-        keys = tf.compat.v1.GraphKeys
-        collected = [*graph.get_collection(keys.GLOBAL_VARIABLES), *graph.get_collection(keys.LOCAL_VARIABLES)]
-        known = {variable.op.name: variable for variable in collected}
+        known = collected(graph)
         reached = {o.name for o in self.operations if o.type in _VARIABLES}
         numbers = [known[name] for name in sorted(reached & set(known))]
         return [v for v in numbers if v.dtype.base_dtype not in (tf.string, tf.resource, tf.variant)]
+
+    def moving(self) -> list[Any]:
+        """The operations that change variables, by name."""
+        return sorted(filter(_is_moving, self.operations), key=lambda o: str(o.name))
 
     def moved_by(self, entries: Sequence[Any], gradients: Gradients) -> str:
         """The name of an operation that changes a variable by what `entries`, divided tensors, give; "" for none.
@@ -81,6 +83,16 @@ class Plans:
             known[key] = self._made(fetches, names)
         return known[key]
 
+    def asked(self, session: Any, fetches: Any, feed_dict: Any) -> tuple[Plan, dict[Any, Any], Any] | None:
+        """(plan, feeds by tensor, what makes the script's structure of its fetches' values) of a run. None: it is wrong
+        in some way, which TensorFlow says in its own words."""
+        try:
+            wanted, build = flat_fetches(session.graph, fetches)
+            feeds = flat_feeds(session.graph, feed_dict)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return None
+        return self.of(session.graph, wanted, feeds), feeds, build
+
     def _made(self, fetches: Sequence[Any], fed: frozenset[str]) -> Plan:
         reached = _ancestors(fetches, fed)
         taken = {t.number: t for t in map(self._gradients.of, reached) if t is not None}
@@ -90,10 +102,17 @@ class Plans:
             [taken[number] for number in sorted(taken)],
             [tensor for o in sorted(elements, key=lambda o: str(o.name)) for tensor in o.outputs],
             frozenset(reached),
-            any(o.type.startswith(_RANDOM) or o.type.endswith(_SAMPLERS) for o in reached),
+            any(map(is_random, reached)),
             any(_is_moving(o) or o.type.startswith("Restore") for o in reached),
             sorted(o.name for o in reached if o.type == "IdentityN" and NAME in o.name),
         )
+
+
+def collected(graph: Any) -> dict[str, Any]:
+    """The variables of the graph's collections, by the names of the operations that hold them."""
+    keys = tf.compat.v1.GraphKeys
+    both = [*graph.get_collection(keys.GLOBAL_VARIABLES), *graph.get_collection(keys.LOCAL_VARIABLES)]
+    return {variable.op.name: variable for variable in both}
 
 
 def flat_fetches(graph: Any, fetches: Any) -> tuple[list[Any], Any]:
@@ -114,6 +133,10 @@ def _element(graph: Any, key: Any) -> Any:
         return graph.as_graph_element(key, allow_operation=False)
     except (TypeError, ValueError):
         return key
+
+
+def is_random(operation: Any) -> bool:
+    return bool(operation.type.startswith(_RANDOM) or operation.type.endswith(_SAMPLERS))
 
 
 def _is_moving(operation: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from client_shim.capture.data import Captured
 from client_shim.fit import Call, Run, fit_remotely
 from client_shim.imports import intercepted
-from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
+from client_shim.replica.look import Look, look, refuse_own_updates
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from client_shim.summary import summarize
@@ -48,16 +48,10 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     and why, is printed for both. Raises UserError where `fit` cannot be captured.
     """
     looked = look(script)
-    if engine == "nfdt":
-        refuse_sessions(looked)
     refuse_own_updates(looked)
     captures = looked.findings
     if looked.capture == "replica":
-        print(
-            "\n".join(
-                [*map(str, captures), f"capture:    replica: {workers} ranks run the script, this one among them"]
-            )
-        )
+        print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))
         return 0
     blobs = LocalBlobs.create()
     found: list[Findings] = []
@@ -80,6 +74,24 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
         return 0
     print("\n".join([*map(str, captures), *report(found[0])]))
     return 0
+
+
+def replicas(looked: Look, engine: str, workers: int) -> list[str]:
+    """What ranks of a script with training loops of its own do with its batches."""
+    lines = [
+        f"capture:    replica: {workers} ranks run the script, this one among them",
+        f"batches:    {_SHARE[engine]}",
+    ]
+    if looked.in_sessions:
+        lines.append(f"sessions:   {_SESSIONS[engine]}; a run for which that cannot be is an error, before it trains")
+    return lines
+
+
+_SHARE = {"hfdt": "each rank takes its part of every batch", "nfdt": "each rank takes whole batches, in turn"}
+_SESSIONS = {
+    "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are added inside them",
+    "nfdt": "runs that compute gradients and change variables are taken in turn; rank 0's session is the server's",
+}
 
 
 def _stopping(run: Run, found: list[Findings], *args: Any) -> Any:

@@ -205,7 +205,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     request = requested(NAME, script, given)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
-    if replicas.wanted(script, given, of_fit, sessions=False):
+    if replicas.wanted(script, given, of_fit):
         if given["rule"]:
             checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from client_shim.replica import far
 from client_shim.replica import run as running
-from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
+from client_shim.replica.look import look, refuse_own_updates
 from fdt.cli import detach
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
@@ -19,17 +19,14 @@ from fdt.report import Reporters
 from fdt.service.meeting import Host as Meeting
 
 
-def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, sessions: bool = True) -> bool:
+def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool:
     """Is the script to be run by every rank? Raises UserError for training that neither capture can divide.
 
-    `sessions`: can the engine train by them? `of_fit`: options that only mean something where `fit` is captured; a
-    UsageError for those given to a replica.
+    `of_fit`: options that only mean something where `fit` is captured; a UsageError for those given to a replica.
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
         found = look(script)
-        if not sessions:
-            refuse_sessions(found)
         refuse_own_updates(found)
         chosen = found.capture
     replica: bool = chosen == "replica"

@@ -56,25 +56,17 @@ class Look:
         """What the source asks for: "extract" or "replica"."""
         return "replica" if any(f.capture == "replica" for f in self.findings) else "extract"
 
+    @property
+    def in_sessions(self) -> bool:
+        """Does it make a session of TensorFlow 1?"""
+        return any(_makes_session(tree) for _, tree in self.modules)
+
 
 def look(script: str) -> Look:
     """Read the script; what cannot be read is left to running it."""
     modules = list(_sources(Path(script)))
     classes = _classes(tree for _, tree in modules)
     return Look(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
-
-
-def refuse_sessions(script: Look) -> None:
-    """Raises UserError where the script trains by sessions, which no rank can divide yet."""
-    if any(f.capture == "extract" for f in script.findings):
-        return  # the session is there for its settings, as memory growth was set once
-    for path, tree in script.modules:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _is_session(node.func):
-                raise UserError(
-                    "TensorFlow 1 sessions are not divided by nfdt; hfdt run does. "
-                    f"Received: {last_name(node.func)} at {path}:{node.lineno}; --capture extract runs it alone"
-                )
 
 
 def refuse_own_updates(script: Look) -> None:
@@ -94,6 +86,10 @@ def refuse_own_updates(script: Look) -> None:
         )
 
 
+def _makes_session(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.Call) and _is_session(node.func) for node in ast.walk(tree))
+
+
 def _is_session(function: ast.AST) -> bool:
     """TensorFlow's; `requests` and others have a Session too."""
     root = ast.unparse(function).partition(".")[0]
@@ -102,7 +98,7 @@ def _is_session(function: ast.AST) -> bool:
 
 def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.ClassDef]]) -> Iterator[Finding]:
     modules = _modules(tree)
-    in_sessions = any(isinstance(node, ast.Call) and _is_session(node.func) for node in ast.walk(tree))
+    in_sessions = _makes_session(tree)
     for call, function, bases in _calls(tree, "", (), classes):
         name = last_name(call.func)
         if name == "gradients" and in_sessions and ast.unparse(call.func).startswith(("tf.", "tensorflow.")):
@@ -112,9 +108,7 @@ def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.Clas
         if name == "fit" and isinstance(call.func, ast.Attribute) and _may_be_keras(call):
             yield Finding(str(path), call.lineno, "extract", "fit: the model and the data are sent to workers")
         elif name == BATCHWISE:
-            yield Finding(
-                str(path), call.lineno, "replica", f"{name}: every rank runs the script on its part of each batch"
-            )
+            yield Finding(str(path), call.lineno, "replica", f"{name}: every rank runs the script")
         elif applies(call):
             owned = any(base.endswith(_OF_KERAS) for base in bases) or (function == "train_step" and bool(bases))
             yield _applying(str(path), call.lineno, name, function, owned)
@@ -124,9 +118,7 @@ def _applying(path: str, line: int, name: str, function: str, owned: bool) -> Fi
     at = f" in {function}" if function else ""
     if owned:
         return Finding(path, line, "extract", f"{name}{at}, a method that fit calls: it goes with the model")
-    return Finding(
-        path, line, "replica", f"{name}{at}, outside fit: every rank runs the script on its part of each batch"
-    )
+    return Finding(path, line, "replica", f"{name}{at}, outside fit: every rank runs the script")
 
 
 def _modules(tree: ast.Module) -> set[str]:

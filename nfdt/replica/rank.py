@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.operators import control_flow
+from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
 from tensorflow.python.training import optimizer as optimizers
@@ -20,12 +21,15 @@ from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
 from client_shim.replica.replacing import entry
+from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import Site, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt import rulebook, staleness
 from nfdt.replica.exchange import Exchange
+from nfdt.replica.old import looked_at
+from nfdt.replica.sessions import Sessions
 
 UNDIVIDED = (
     "a training step must be a tf.function's or train_on_batch, or in a loop over a tf.data dataset, for workers to "
@@ -35,7 +39,6 @@ FIT = (
     "fit beside training loops of the script's own is not divided by nfdt. Received: fit at {where}; use hfdt run, or "
     "--allow-replicated, which has every worker do all of it"
 )
-OF_TENSORFLOW_1 = "NFDT takes Keras's optimizers. Received: {name} of tf.compat.v1, at {where}; hfdt run takes it"
 
 
 class Rank:
@@ -57,16 +60,21 @@ class Rank:
         self._outputs: dict[int, Any] = {}
         self._applying = self._fitting = self._met = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
+        replicated = self._replicate if self._allow_replicated else None
+        self._sessions = Sessions(meeting, options.get("rule"), lambda: self._poll(None), replicated)
         self.metrics = Metrics(self._add, self._in_turn, self._training)
         if isinstance(meeting, Host):
             meeting.serve = self._serve
 
     def counts(self) -> Mapping[str, Any]:
-        taus = Counter(tau for exchange in self._exchanges.values() for tau in exchange.taus)
-        return {**self._counts, "extra": staleness.fields(taus)} if taus else self._counts
+        taus = Counter([*(tau for e in self._exchanges.values() for tau in e.taus), *self._sessions.taus])
+        of_sessions = {name: getattr(self._sessions, name) for name in ("steps", "samples", "sent_bytes")}
+        counts = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
+        return {**counts, "extra": staleness.fields(taus)} if taus else counts
 
     def end(self) -> None:
         """The script has ended; rank 0 still serves those who have not."""
+        self._sessions.meet()
         self._meet()
 
     # -- TensorFlow ------------------------------------------------------------------------------------------------
@@ -76,11 +84,17 @@ class Rank:
             Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
             Patch(polymorphic_function.Function, "__call__", self._call),
             Patch(function_context, "make_function_context", self._context),
-            Patch(optimizers.Optimizer, "apply_gradients", _refuse_old),
+            Patch(BaseSession, "close", self._sessions.closing),
+            Patch(optimizers.Optimizer, "apply_gradients", self._sessions.optimizers.apply_gradients),
         ]
         loops = control_flow.for_loop_registry._registry
         in_graph = functools.partial(self._for_dataset, loops[dataset_ops.DatasetV2])
-        with patched(patches), agreed_reads(self._agreed, ("__bool__",)), entry(loops, dataset_ops.DatasetV2, in_graph):
+        with (
+            session_patches.installed(self._sessions, self),
+            patched(patches),
+            agreed_reads(self._agreed, ("__bool__",)),
+            entry(loops, dataset_ops.DatasetV2, in_graph),
+        ):
             yield
 
     def _for_dataset(self, original: Any, *args: Any) -> Any:
@@ -194,17 +208,21 @@ class Rank:
             self._applying = False
 
     def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
-        rule = rulebook.make(self._options.get("rule") or rulebook.default_for(optimizer, variables))
+        seen = looked_at(optimizer)
+        rule = rulebook.make(self._options.get("rule") or rulebook.default_for(seen, variables))
         number = len(self._exchanges)
-        made = Exchange(number, optimizer, variables, rule, self._meeting, self._poll)
+        made = Exchange(number, seen, variables, rule, self._meeting, self._poll)
         self._exchanges[id(optimizer)] = made
         return made
 
     def _undivided(self, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         if not self._allow_replicated:
             raise CaptureError(UNDIVIDED.format(where=where()))
-        self._counts["replicated"] += 1
+        self._replicate()
         return apply(gradients, variables)
+
+    def _replicate(self) -> None:
+        self._counts["replicated"] += 1
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if self._turn or self._in_turn():
@@ -221,12 +239,12 @@ class Rank:
             self._fitting = False
 
     # -- rank 0 serves; all meet -----------------------------------------------------------------------------------
-    def _poll(self, number: int) -> list[Pushed]:
-        """The pushes that have come for one optimizer; others wait for theirs."""
+    def _poll(self, number: int | None) -> list[Pushed]:
+        """The pushes that have come for one optimizer, None: for sessions; others wait for theirs."""
         assert isinstance(self._meeting, Host)
         self._arrived += self._meeting.arrived()
-        mine = [push for push in self._arrived if push.header["optimizer"] == number]
-        self._arrived = [push for push in self._arrived if push.header["optimizer"] != number]
+        mine = [push for push in self._arrived if push.header.get("optimizer") == number]
+        self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
         return mine
 
     def _serve(self, push: Pushed) -> None:
@@ -236,8 +254,11 @@ class Rank:
         try:
             while waiting:
                 push = waiting.pop(0)
-                exchange, apply = self._applies[push.header["optimizer"]]
-                exchange.serve(apply, push)
+                if "session" in push.header:
+                    self._sessions.serve(push)
+                else:
+                    exchange, apply = self._applies[push.header["optimizer"]]
+                    exchange.serve(apply, push)
                 waiting, self._arrived = [*waiting, *self._arrived], []  # those of other optimizers that came meanwhile
         finally:
             self._applying = before
@@ -280,10 +301,6 @@ class Rank:
             vector = self._meeting.add(f"{name} {i}", tensor.numpy().ravel().astype("float64"), where)
             added.append(tf.cast(tf.reshape(tf.constant(vector), tensor.shape), tensor.dtype))
         return added
-
-
-def _refuse_old(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    raise CaptureError(OF_TENSORFLOW_1.format(name=type(optimizer).__name__, where=where()))
 
 
 def _rows(given: Any) -> int:

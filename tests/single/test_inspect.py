@@ -73,10 +73,20 @@ def test_a_script_that_fails_before_its_fit_ends_as_it_ends(script, capsys):
 def test_a_loop_of_the_scripts_own_is_named_with_its_capture_and_not_run(script, capsys):
     path = script("print('ran')\nfor x, y in batches:\n    model.train_on_batch(x, y)\nmodel.fit(x, y, epochs=2)\n")
     assert inspect(path, [], "hfdt", 3, Settings()) == 0
-    first, second, last = capsys.readouterr().out.splitlines()
+    first, second, third, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{path}:3: replica: train_on_batch: every rank runs the script")
     assert second.startswith(f"{path}:4: extract: fit")
-    assert last == "capture:    replica: 3 ranks run the script, this one among them"
+    assert third == "capture:    replica: 3 ranks run the script, this one among them"
+    assert last == "batches:    each rank takes its part of every batch"
+
+
+def test_sessions_are_said_to_be_taken_in_turn_by_nfdt(script, capsys):
+    path = script("with tf.compat.v1.Session() as session:\n    session.run(optimizer.minimize(loss))\n")
+    assert inspect(path, [], "nfdt", 2, Settings()) == 0
+    first, _, batches, sessions = capsys.readouterr().out.splitlines()
+    assert first == f"{path}:2: replica: minimize, outside fit: every rank runs the script"
+    assert batches == "batches:    each rank takes whole batches, in turn"
+    assert "are taken in turn; rank 0's session is the server's; a run for which that cannot be" in sessions
 
 
 @pytest.mark.parametrize(("workers", "sent"), [(1, 0), (2, 4000), (4, 6000)])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from client_shim.replica import steps
 from client_shim.replica.command import wanted
-from client_shim.replica.look import look, refuse_own_updates, refuse_sessions
+from client_shim.replica.look import look, refuse_own_updates
 from fdt.errors import UserError
 
 TAPE = """
@@ -108,13 +108,10 @@ with tf.Session() as session:
 """
 
 
-def test_sessions_are_for_engines_that_divide_them(script):
+def test_sessions_that_take_gradients_are_replicas(script):
     penalty = script("import tensorflow as tf\n\n\ndef penalty(x): return tf.gradients(f(x), x)", "penalty.py")
     assert not wanted(penalty, {"capture": None}, ())
-    path = script(SESSION)
-    assert wanted(path, {"capture": None}, ())
-    with pytest.raises(UserError, match="not divided by nfdt; .* Session at .*script.py:3"):
-        wanted(path, {"capture": None}, (), sessions=False)
+    assert wanted(script(SESSION), {"capture": None}, ())
 
 
 LOOPS = """
@@ -192,6 +189,6 @@ def test_a_loop_runs_while_it_is_on_the_stack():
     assert not steps.Site(code, 1, 1, True).running()
 
 
-@pytest.mark.parametrize("text", ["requests.Session()", "tf.compat.v1.InteractiveSession(config=c)\n" + FIT])
-def test_sessions_that_do_not_train_are_no_matter(script, text):
-    refuse_sessions(look(script(text)))
+def test_a_session_is_tensorflows(script):
+    assert look(script("tf.compat.v1.InteractiveSession(config=c)")).in_sessions
+    assert not look(script("requests.Session()")).in_sessions

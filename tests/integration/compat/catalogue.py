@@ -12,7 +12,7 @@ OTHER_NUMBERS = {
     "tape_until": "it sets no seed",
 }
 # What prints in every step: an NFDT worker takes only its own.
-STEPS_PRINTED = ("tape_argparse", "tape_eager_sum", "tape_masked", "tape_processes")
+STEPS_PRINTED = ("tape_argparse", "tape_eager_sum", "tape_masked", "tape_processes", "tf1_eager", "tf1_monitored")
 # What an engine refuses, and the words it does so with.
 REFUSED = {
     ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",
@@ -23,13 +23,8 @@ REFUSED = {
     ("tape_mixed", "nfdt"): "LossScaleOptimizer",
     ("tape_after_fit", "nfdt"): "fit beside training loops",
     ("fit_gan", "nfdt"): "one optimizer",
-    ("tf1_eager", "nfdt"): "NFDT takes Keras's optimizers",
-    ("tf1_graph", "nfdt"): "NFDT takes Keras's optimizers",
     ("tf1_fixed", "hfdt"): "any number of rows",
-    **{
-        (f"tf1_{name}", "nfdt"): "sessions are not divided by nfdt"
-        for name in ("accumulate", "feed", "fixed", "gan", "monitored")
-    },
+    ("tf1_accumulate", "nfdt"): "taken and applied in one run",
 }
 # A third of them, in the tests: one start for all of a group (bundle.py).
 QUICK = {

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|(?<!\w)-?(?:nan|inf)(?!\w)")
 NOT_OURS = re.compile(
@@ -19,6 +20,16 @@ def difference(alone: str, other: str, *, exactly: bool) -> str:
         if words(one) != words(two) or not _same_numbers(one, two, exactly):
             return f"{two!r} instead of {one!r}"
     return ""
+
+
+def file_names(paths: Iterable[str], *, exactly: bool) -> set[str]:
+    """Comparable. A checkpoint's number is a step's, and among asynchronous workers another may be the last.
+
+    >>> sorted(file_names(["run/model.ckpt-7.index", "run/model.ckpt-12.index"], exactly=False))
+    ['run/model.ckpt-N.index']
+    """
+    names = (re.sub(r"tfevents.*", "tfevents", path) for path in paths)
+    return set(names) if exactly else {re.sub(r"ckpt-\d+", "ckpt-N", name) for name in names}
 
 
 def lines(text: str) -> list[str]:

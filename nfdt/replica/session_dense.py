@@ -1,0 +1,54 @@
+"""Gradients of a session's run as arrays of their variables' shapes, which is what rules take, and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+def dense(arrays: Sequence[Array], sparse: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[Array]:
+    """`arrays`, `sparse`: as `Taken.sparse`. An embedding's rows are added up at their places."""
+    made: list[Array] = []
+    rest = iter(zip(arrays, sparse, strict=True))
+    for array, kind in rest:
+        array = np.asarray(array)
+        array = array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
+        if kind:
+            indices, _ = next(rest)
+            whole = np.zeros(shapes[len(made)], array.dtype)
+            np.add.at(whole, indices, array)
+            array = whole
+        made.append(array)
+    return made
+
+
+def as_taken(gradients: Sequence[Array], sparse: Sequence[str], dtypes: Sequence[Any]) -> list[Array]:
+    """The arrays that pass in place of `Taken`'s; of an embedding only rows that are not 0, as an optimizer leaves
+    alone what a batch had not. `dtypes`: of those arrays, NumPy's."""
+    made: list[Array] = []
+    rest = iter(gradients)
+    for place, kind in enumerate(sparse):
+        if kind == "indices":
+            continue
+        gradient = np.asarray(next(rest))
+        if not kind:
+            made.append(gradient.astype(dtypes[place], copy=False))
+            continue
+        touched = np.flatnonzero(np.any(gradient.reshape(len(gradient), -1) != 0, axis=1))
+        made += [gradient[touched].astype(dtypes[place]), touched.astype(dtypes[place + 1])]
+    return made
+
+
+def packed(arrays: Sequence[Array]) -> Array:
+    """One vector, of float32 unless an array is wider."""
+    kinds = [np.asarray(a).dtype for a in arrays]
+    dtype = np.float64 if any(kind == np.float64 for kind in kinds) else np.float32
+    return np.concatenate([np.ravel(a).astype(dtype, copy=False) for a in arrays]) if arrays else np.empty(0, dtype)
+
+
+def unpacked(vector: Array, shapes: Sequence[Sequence[int]]) -> list[Array]:
+    """Its parts, as views."""
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True)]

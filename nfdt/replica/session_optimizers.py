@@ -1,0 +1,131 @@
+"""The optimizers of a session's graph: those of `tf.compat.v1`, noted where they are given gradients.
+
+The parameter server is rank 0, whose session runs the script's own update with what the rule made of a push. So an
+optimizer keeps its arithmetic, its slots and its learning rate, whatever that is computed from; what a rule must know
+of it is found here.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import adadelta, adagrad, gradient_descent, momentum, proximal_gradient_descent, rmsprop
+
+from client_shim.replica.sessions.gradients import of_sessions
+from client_shim.replica.sessions.plans import Plan
+from fdt.errors import CaptureError
+from nfdt import rulebook
+from nfdt.rule import Rule
+
+_WITHOUT_MOMENTUM = (
+    gradient_descent.GradientDescentOptimizer,
+    adagrad.AdagradOptimizer,
+    adadelta.AdadeltaOptimizer,
+    proximal_gradient_descent.ProximalGradientDescentOptimizer,
+)
+_RATES = ("_learning_rate_tensor", "_lr_t")
+OWN_MOMENTUM = (
+    "a rule with a momentum of its own can take the place of MomentumOptimizer's and AdamOptimizer's, where these are "
+    "given all gradients as they were taken. Received: {}; use asgd, or ddc_asgd(momentum='captured')"
+)
+NOT_SGD = "this rule's arithmetic is SGD's. Received: {}; use another rule"
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """One call of `apply_gradients`. `operation`: its name. `variables`: names of the operations that hold them.
+    `gradients`: names of the tensors that it was given; of an embedding's rows, of their values. `rate`: the learning
+    rate's tensor; None for an optimizer that has none."""
+
+    optimizer: Any
+    operation: str
+    variables: frozenset[str]
+    gradients: frozenset[str]
+    rate: Any
+
+    @property
+    def name(self) -> str:
+        return type(self.optimizer).__name__
+
+    @property
+    def has_momentum(self) -> bool:
+        """Does an update depend on the gradients before, other than by their squares?"""
+        if isinstance(self.optimizer, rmsprop.RMSPropOptimizer):
+            return not _is_zero(self.optimizer._momentum)
+        return type(self.optimizer) not in _WITHOUT_MOMENTUM
+
+    @property
+    def is_sgd(self) -> bool:
+        """Is an update the learning rate times the gradient, or a momentum of it?"""
+        return type(self.optimizer) in (gradient_descent.GradientDescentOptimizer, momentum.MomentumOptimizer)
+
+
+class Optimizers:
+    """All updates of the script's graphs."""
+
+    def __init__(self) -> None:
+        self._of: weakref.WeakKeyDictionary[Any, list[Applied]] = weakref.WeakKeyDictionary()
+
+    def apply_gradients(self, original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of Optimizer.apply_gradients, in any graph."""
+        pairs = list(pairs)
+        made = original(optimizer, pairs, *args, **kwargs)
+        graph = tf.compat.v1.get_default_graph()
+        if of_sessions(graph) and isinstance(made, tf.Operation):
+            variables = frozenset(str(v.op.name) for g, v in pairs if g is not None)
+            rate = next((t for t in (getattr(optimizer, name, None) for name in _RATES) if t is not None), None)
+            given = frozenset(_name(g) for g, _ in pairs if g is not None)
+            self._of.setdefault(graph, []).append(Applied(optimizer, str(made.name), variables, given, rate))
+        return made
+
+    def within(self, plan: Plan, graph: Any) -> list[Applied]:
+        """Those whose updates a run makes."""
+        names = {o.name for o in plan.operations}
+        return [each for each in self._of.get(graph, ()) if each.operation in names]
+
+    def slots(self, graph: Any) -> set[str]:
+        """Names of the operations that hold what optimizers remember."""
+        own = {each.optimizer for each in self._of.get(graph, ())}
+        return {str(v.op.name) for optimizer in own for v in _variables(optimizer, graph)}
+
+
+def rule_for(text: str | None, applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool) -> Rule:
+    """The rule of gradients that `applied` are given; the script's own update where there is none.
+
+    `text`: the rule that was asked for. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?
+    """
+    return rulebook.make(text or _default(applied, variables, can_be_off=can_be_off))
+
+
+def check(rule: Rule, applied: Sequence[Applied], *, momentum: bool, can_be_off: bool) -> None:
+    """`momentum`: are the rule's updates of a momentum of its own? Raises CaptureError where it has no meaning then."""
+    held = [each.name for each in applied if each.has_momentum]
+    if momentum and held and not can_be_off:
+        raise CaptureError(OWN_MOMENTUM.format(held[0]))
+    other = [each.name for each in applied if not each.is_sgd]
+    if rule.needs_sgd and (other or not applied):
+        raise CaptureError(NOT_SGD.format(other[0] if other else "an update by hand"))
+
+
+def _default(applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool) -> str:
+    """As nfdt.rulebook.default_for has it."""
+    if any(v.dtype.base_dtype == tf.float16 for v in variables):
+        return "asgd"
+    held = any(each.has_momentum for each in applied) and not can_be_off
+    constrained = any(getattr(v, "constraint", None) is not None for v in variables)
+    return f"{rulebook.DEFAULT}(momentum='captured')" if held or constrained else rulebook.DEFAULT
+
+
+def _name(gradient: Any) -> str:
+    return str(getattr(gradient, "values", gradient).name)
+
+
+def _variables(optimizer: Any, graph: Any) -> list[Any]:
+    with graph.as_default():
+        return list(optimizer.variables())
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value == 0

@@ -1,0 +1,189 @@
+"""Rank 0 as the parameter server of sessions: the rule on NumPy, the update by the script's own session.
+
+What the rule makes of a worker's gradients is fed in place of what would pass through Python there (client_shim's
+gradients.py), and only the operations that change variables are run.
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from client_shim.replica.sessions import values
+from client_shim.replica.sessions.call import Call
+from client_shim.replica.sessions.gradients import Taken
+from client_shim.replica.sessions.plans import collected
+from fdt.errors import CaptureError
+from nfdt.replica import session_optimizers
+from nfdt.replica.rules import HELD, Arithmetic, form_of
+from nfdt.replica.session_dense import as_taken
+from nfdt.replica.session_momentum import momentum_of
+from nfdt.replica.session_optimizers import Applied
+from nfdt.replica.session_steps import Step
+from nfdt.server.core import Core, Gradient
+
+Array = Any
+Feeds = Mapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a worker pushes. `gradients`: dense, of all variables in the order of `Step.taken`."""
+
+    worker: int
+    gradients: Sequence[Array]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What an update is given: `Taken`'s arrays; by what its learning rate is scaled; variables of the optimizer's that
+    are to hold something else before it."""
+
+    arrays: Sequence[Array]
+    scale: float
+    slots: Sequence[Any]
+    held: Sequence[Array]
+
+
+class Ruled:
+    """The rule of the gradients that one call took, in one session. `params`: of their variables, as they are."""
+
+    def __init__(self, rule: str | None, taken: Taken, applied: Sequence[Applied], variables: Any, size: int) -> None:
+        momentum = momentum_of(taken, applied, variables)
+        off = momentum is not None
+        made = session_optimizers.rule_for(rule, applied, variables, can_be_off=off)
+        self._form = form_of(made, size)
+        session_optimizers.check(made, applied, momentum=self._form.momentum, can_be_off=off)
+        self._taken, self._applied, self._rule, self._size = taken, applied, made, size
+        self._momentum = momentum if size > 1 else None  # a single worker's rule is the optimizer alone
+        self._arithmetic: Arithmetic | None = None
+        self._core: Core | None = None
+
+    def pushed(self, worker: int, arrays: Sequence[Array], params: list[Array], eta: Array, samples: int) -> int:
+        """Gives the rule a gradient, as dense arrays; the update's tau."""
+        if self._core is None:
+            self._arithmetic = Arithmetic(params)
+            self._arithmetic.mu = np.float32(self._momentum.mu if self._momentum else 0.0)
+            self._core = Core(self._rule, self._arithmetic, self._size)
+            for each in range(self._size):
+                self._core.pull(each)  # all begin with the same weights
+        assert self._arithmetic is not None
+        self._arithmetic.params, self._arithmetic.eta = params, np.float32(eta)
+        tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(list(arrays), samples))
+        self._core.take_log()
+        return tau or 0
+
+    def update(self) -> Fed:
+        """What the script's own update is given."""
+        assert self._arithmetic is not None
+        made = self._arithmetic.update
+        gradients: list[Array] = list(made.gradient)
+        slots: list[Any] = []
+        held: list[Array] = []
+        if self._form.momentum and made.momentum == "rule" and self._momentum is not None:
+            slots = list(self._momentum.slots)
+            gradients, held = self._momentum.off(gradients, made.gradient if made.fresh is None else made.fresh)
+        scale = float(made.lr_scale) if self._form.scales else 1.0
+        if scale != 1.0 and all(each.rate is None for each in self._applied):
+            gradients, scale = [g * scale for g in gradients], 1.0
+        dtypes = [tensor.dtype.as_numpy_dtype for tensor in self._taken.outputs]
+        return Fed(as_taken(gradients, self._taken.sparse, dtypes), scale, slots, held)
+
+    def pulled(self, worker: int, params: list[Array]) -> list[Array]:
+        """What `worker` is sent of `params`."""
+        assert self._core is not None and self._arithmetic is not None
+        self._arithmetic.params = params
+        sent = self._core.pull(worker)
+        if sent is None:
+            raise CaptureError(HELD.format("one that makes a worker wait"))
+        return list(sent)
+
+
+class Server:
+    """`rule`: as the command line has it; None: the default for the optimizer."""
+
+    def __init__(self, size: int, rule: str | None) -> None:
+        self._size, self._rule = size, rule
+        self._ruled: weakref.WeakKeyDictionary[Any, dict[int, Ruled]] = weakref.WeakKeyDictionary()
+        self._values: weakref.WeakKeyDictionary[Any, dict[str, Array]] = weakref.WeakKeyDictionary()
+        self.taus: list[int] = []
+
+    def forget(self, session: Any) -> None:
+        """Its variables were written by somebody else."""
+        self._values.pop(session, None)
+
+    def check(self, session: Any, step: Step) -> None:
+        """Raises CaptureError where the rule cannot have the run's gradients."""
+        for taken in step.taken:
+            self._of(session, step, taken)
+
+    def apply(
+        self, call: Call, step: Step, push: Given, feeds: Feeds, late: Sequence[Any] = ()
+    ) -> tuple[list[Array], list[Any]]:
+        """Run the script's update on what a worker gives, fed with `feeds` besides.
+
+        Returns what that worker is sent, the values of `step.pulled`, and what the run gives of `late`: tensors that
+        the script fetches and that wait for the update.
+        """
+        params, rates = self._params(call, step), _rates(call, step, feeds)
+        fed: dict[Any, Any] = dict(feeds)
+        rest = iter(push.gradients)
+        for taken in step.taken:
+            ruled, mine = self._of(call.session, step, taken), [params[name] for name in taken.variables]
+            eta = _rate(rates, step, taken)
+            self.taus.append(ruled.pushed(push.worker, [next(rest) for _ in mine], mine, eta, push.samples))
+            update = ruled.update()
+            fed |= dict(zip(taken.outputs, update.arrays, strict=True))
+            scaled = step.applied_to(taken) if update.scale != 1.0 else ()
+            fed |= {each.rate: rates[each.operation] * update.scale for each in scaled if each.rate is not None}
+            values.write(call.plainly, update.slots, update.held)
+        given = call.plainly([*late, *step.moves], fed)
+        self._read(call, step)
+        return self._sent(call, step, push.worker), list(given[: len(late)])
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+    def _params(self, call: Call, step: Step) -> Mapping[str, Array]:
+        known = self._values.setdefault(call.session, {})
+        if any(v.op.name not in known for v in step.pulled):
+            self._read(call, step)
+        return dict(known)
+
+    def _read(self, call: Call, step: Step) -> None:
+        arrays = call.plainly(list(step.pulled))
+        self._values.setdefault(call.session, {}).update(
+            {str(v.op.name): np.asarray(a) for v, a in zip(step.pulled, arrays, strict=True)}
+        )
+
+    def _sent(self, call: Call, step: Step, worker: int) -> list[Array]:
+        now = dict(self._values[call.session])
+        for taken in step.taken:
+            mine = [now[name] for name in taken.variables]
+            sent = self._of(call.session, step, taken).pulled(worker, mine)
+            now |= dict(zip(taken.variables, sent, strict=True))
+        return [now[str(v.op.name)] for v in step.pulled]
+
+    # -- rules -----------------------------------------------------------------------------------------------------
+    def _of(self, session: Any, step: Step, taken: Taken) -> Ruled:
+        ruled = self._ruled.setdefault(session, {})
+        if taken.number not in ruled:
+            ruled[taken.number] = self._made(step, taken)
+        return ruled[taken.number]
+
+    def _made(self, step: Step, taken: Taken) -> Ruled:
+        known = collected(step.graph)
+        return Ruled(self._rule, taken, step.applied_to(taken), [known[name] for name in taken.variables], self._size)
+
+
+def _rates(call: Call, step: Step, feeds: Feeds) -> dict[str, Array]:
+    """The learning rates now, by the names of updates."""
+    applied = [each for each in step.applied if each.rate is not None]
+    given = call.plainly([each.rate for each in applied], feeds) if applied else []
+    return {each.operation: np.asarray(rate) for each, rate in zip(applied, given, strict=True)}
+
+
+def _rate(rates: Mapping[str, Array], step: Step, taken: Taken) -> Array:
+    """That of the first update that `taken` gets; 1 for one by hand."""
+    return next((rates[a.operation] for a in step.applied_to(taken) if a.operation in rates), np.float32(1))

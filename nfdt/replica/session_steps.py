@@ -1,0 +1,195 @@
+"""What a training run of a session is to NFDT: found in the graph, once for the same fetches and feeds.
+
+A worker computes gradients and whatever else was fetched; rank 0 runs the operations that change variables, fed with
+what the rule made of those gradients. Nothing else of the batch may reach them.
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from client_shim.replica.sessions import feeds as feeding
+from client_shim.replica.sessions.gradients import Gradients, Taken
+from client_shim.replica.sessions.plans import Plan, collected, is_random
+from client_shim.replica.steps import where
+from nfdt.replica.session_optimizers import Applied, Optimizers
+
+OTHERWISE = "; --allow-replicated has every worker do all of that work"
+NO_BATCH = "a session's training run must be fed a batch for workers to take turns. Received: none, at {}" + OTHERWISE
+MOVED = "what a session's training run does to variables must come of gradients. Received: {}, at {}" + OTHERWISE
+APART = (
+    "a session's gradients must be taken and applied in one run for workers to take turns. Received: {} of gradients "
+    "that were fed, at {}; hfdt run divides them" + OTHERWISE
+)
+INSIDE = "variables must not be changed within tf.cond, tf.while_loop or a tf.function. Received: {}, at {}" + OTHERWISE
+UNKNOWN = "variables must be in their graph's collections, of a known shape. Received: {}, at {}" + OTHERWISE
+_ENTRIES = ("Placeholder", "IteratorGetNext")
+_HANDLES = (tf.resource, tf.variant)
+_CALLS = ("If", "While", "StatefulPartitionedCall")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """`moves`: operations that change variables. `applied`: the optimizers' among them. `pulled`: the variables that a
+    worker needs to have as the server has them: all that the run reaches, but for what optimizers remember."""
+
+    plan: Plan
+    graph: Any
+    moves: Sequence[Any]
+    applied: Sequence[Applied]
+    pulled: Sequence[Any]
+    _reasons: dict[Any, str] = field(default_factory=dict)
+
+    @property
+    def taken(self) -> Sequence[Taken]:
+        return self.plan.taken
+
+    @cached_property
+    def key(self) -> str:
+        """The same for runs that compute the same gradients: workers take those in turn."""
+        return " ".join(str(taken.number) for taken in self.taken)
+
+    @cached_property
+    def gradients(self) -> list[Any]:
+        """The graph's own, as tensors."""
+        return [tensor for taken in self.taken for tensor in taken.inputs]
+
+    @cached_property
+    def computed(self) -> list[Any]:
+        """What is fetched and needs no change of variables."""
+        return [f for f in self.plan.fetches if not self._waits(f)]
+
+    @cached_property
+    def late(self) -> list[Any]:
+        """The tensors among what is fetched that wait for a change of variables."""
+        return [f for f in self.plan.fetches if isinstance(f, tf.Tensor) and self._waits(f)]
+
+    @cached_property
+    def before(self) -> list[Any]:
+        """What `late` is computed of and does not wait itself: the loss, say, which is that before the update."""
+        within = (_ancestors(self.late) & self._behind) - set(self.moves)
+        tensors = [t for o in within for t in o.inputs if not self._waits(t) and t.dtype not in _HANDLES]
+        return sorted({t.name: t for t in tensors if not t.dtype._is_ref_dtype}.values(), key=lambda t: str(t.name))
+
+    def _waits(self, fetch: Any) -> bool:
+        return (fetch if isinstance(fetch, tf.Operation) else fetch.op) in self._behind
+
+    @cached_property
+    def _behind(self) -> set[Any]:
+        """The operations that change variables, and those that wait for one of them."""
+        waiting, seen = list(self.moves), set()
+        while waiting:
+            each = waiting.pop()
+            if each not in seen and each in self.plan.operations:
+                seen.add(each)
+                waiting += [o for tensor in each.outputs for o in tensor.consumers()] + list(each._control_outputs)
+        return seen
+
+    @cached_property
+    def standing(self) -> list[Any]:
+        """The tensors among what is fetched that know nothing of the batch: variables, what is computed of them."""
+        tensors = [f for f in self.computed if isinstance(f, tf.Tensor)]
+        return [f for f in tensors if not any(map(_is_drawn, _ancestors([f])))]
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        """Of the variables that gradients are taken of, in the order of `taken`."""
+        known = {v.op.name: v.shape.as_list() for v in self.pulled}
+        return [known[name] for taken in self.taken for name in taken.variables]
+
+    @cached_property
+    def counted(self) -> list[Any]:
+        """The smallest of what iterators give, to count a batch's rows by."""
+        shaped = [e for e in self.plan.elements if e.shape.rank]
+        return sorted(shaped, key=lambda e: int(np.prod([n or 1 for n in e.shape.as_list()[1:]])))[:1]
+
+    def applied_to(self, taken: Taken) -> list[Applied]:
+        """The updates that one of `taken`'s variables gets."""
+        return [each for each in self.applied if each.variables & set(taken.variables)]
+
+    def undivided(self, feeds: Mapping[Any, Any], gradients: Gradients) -> str:
+        """Why workers cannot take turns at such a run; "" where they can."""
+        entries = [*batch_of(feeds), *self.plan.elements]
+        key = frozenset(str(tensor.name) for tensor in entries)
+        if key not in self._reasons:
+            self._reasons[key] = self._found(entries, gradients)
+        return self._reasons[key]
+
+    def _found(self, entries: Sequence[Any], gradients: Gradients) -> str:
+        if not entries:
+            return NO_BATCH.format(where())
+        moved = self.plan.moved_by(entries, gradients)
+        if moved:
+            return MOVED.format(f"{moved}, which gets of the batch itself", where())
+        inner = [o for o in self.moves if not self.graph.is_fetchable(o)] or self.hidden
+        if inner:
+            return INSIDE.format(inner[0].name, where())
+        known = collected(self.graph)
+        names = [*(name for taken in self.taken for name in taken.variables), *(v.op.name for v in self.pulled)]
+        lost = [name for name in names if name not in known or not known[name].shape.is_fully_defined()]
+        return UNKNOWN.format(lost[0], where()) if lost else ""
+
+    @cached_property
+    def hidden(self) -> list[Any]:
+        """Operations behind the gradients that may change variables out of our sight."""
+        waiting = [o for taken in self.taken for tensor in taken.outputs for o in tensor.consumers()]
+        seen: set[Any] = set()
+        while waiting:
+            operation = waiting.pop()
+            if operation not in seen and operation in self.plan.operations:
+                seen.add(operation)
+                waiting += [o for tensor in operation.outputs for o in tensor.consumers()]
+        return sorted((o for o in seen if o.type in _CALLS), key=lambda o: str(o.name))
+
+
+class Steps:
+    def __init__(self, optimizers: Optimizers) -> None:
+        self._optimizers = optimizers
+        self._known: weakref.WeakKeyDictionary[Plan, Step] = weakref.WeakKeyDictionary()
+
+    def of(self, plan: Plan, graph: Any) -> Step:
+        if plan not in self._known:
+            slots = self._optimizers.slots(graph)
+            pulled = [v for v in plan.variables(graph) if v.op.name not in slots]
+            self._known[plan] = Step(plan, graph, plan.moving(), self._optimizers.within(plan, graph), pulled)
+        return self._known[plan]
+
+
+def batch_of(feeds: Mapping[Any, Any]) -> list[Any]:
+    """The tensors that are fed more than a number."""
+    parts = [key for key, value in feeds.items() if not isinstance(key, tf.Tensor) or np.ndim(value)]
+    return list(tf.nest.flatten(parts, expand_composites=True))
+
+
+def numbers_of(feeds: Mapping[Any, Any]) -> dict[str, Any]:
+    """What else is fed (a learning rate, a keep probability), by name: for the server's update."""
+    pairs = ((key, np.asarray(value)) for key, value in feeds.items() if isinstance(key, tf.Tensor))
+    return {str(key.name): value.item() for key, value in pairs if not value.ndim and value.dtype.kind in "fiubU"}
+
+
+def rows_of(feeds: Mapping[Any, Any]) -> int:
+    """Rows of a batch that is fed; 0 where none is."""
+    open_rows = feeding.rows_of(feeds)
+    fixed = (len(v) for k, v in feeds.items() if isinstance(k, tf.Tensor) and np.ndim(v))
+    return next(fixed, 0) if open_rows is None else open_rows
+
+
+def _is_drawn(operation: Any) -> bool:
+    return operation.type.startswith(_ENTRIES) or is_random(operation)
+
+
+def _ancestors(fetches: Sequence[Any]) -> set[Any]:
+    """Operations, those that are fetched included."""
+    waiting = [f if isinstance(f, tf.Operation) else f.op for f in fetches]
+    seen: set[Any] = set()
+    while waiting:
+        each = waiting.pop()
+        if each not in seen:
+            seen.add(each)
+            waiting += [tensor.op for tensor in each.inputs] + list(each.control_inputs)
+    return seen

@@ -1,0 +1,298 @@
+"""A worker's runs of TensorFlow 1 sessions (client_shim/replica/sessions).
+
+A run that computes gradients of variables and changes variables is a training run. Workers take such runs in turn:
+every n-th is this worker's, with its whole batch; of the others' it reads what its own gave last. Rank 0's session is
+the parameter server's (session_server.py). In a training loop nobody waits for the others; behind it all meet and hold
+rank 0's variables.
+"""
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from client_shim.replica.sessions import feeds as feeding
+from client_shim.replica.sessions import values
+from client_shim.replica.sessions.call import Call
+from client_shim.replica.sessions.gradients import Gradients
+from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
+from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
+from client_shim.replica.steps import Site, loop_at_work, where
+from fdt.errors import CaptureError
+from fdt.service.meeting import Guest, Host, Pushed
+from nfdt.replica.session_dense import dense, packed, unpacked
+from nfdt.replica.session_meeting import Kept
+from nfdt.replica.session_optimizers import Optimizers
+from nfdt.replica.session_server import Given, Server
+from nfdt.replica.session_steps import APART, Step, Steps, numbers_of, rows_of
+
+THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
+COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"
+CLOSED = "a session must stay open until all workers have pushed. Received: a push for one that rank 0 has closed"
+
+Last = tuple[int, dict[str, Any]]  # rows of a worker's last run, and what it gave, by tensor
+
+
+class Sessions:
+    """`poll`: the pushes that have come for sessions. `replicated()`: called for a run that every worker does whole;
+    None where that is not allowed."""
+
+    def __init__(
+        self,
+        meeting: Host | Guest,
+        rule: str | None,
+        poll: Callable[[], Sequence[Pushed]],
+        replicated: Callable[[], None] | None,
+    ) -> None:
+        self._meeting, self._poll, self._replicated = meeting, poll, replicated
+        self._server = Server(meeting.size, rule)
+        self.gradients = Gradients(lambda _, arrays: arrays)
+        self.optimizers = Optimizers()
+        self._plans, self._steps = Plans(self.gradients), Steps(self.optimizers)
+        self._kept = Kept(meeting)
+        self._last: weakref.WeakKeyDictionary[Any, dict[str, Last]] = weakref.WeakKeyDictionary()
+        self._around: Site | None = None  # the loop that trains
+        self._turns: dict[str, int] = {}  # by `Step.key`
+        self.steps = self.samples = self.sent_bytes = 0
+
+    @property
+    def taus(self) -> Sequence[int]:
+        return self._server.taus
+
+    # -- any run ---------------------------------------------------------------------------------------------------
+    def run(
+        self,
+        original: Any,
+        session: Any,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """In place of Session.run."""
+        asked = self._plans.asked(session, fetches, feed_dict)
+        if asked is None:
+            return original(session, fetches, feed_dict, options, run_metadata)
+        plan, feeds, build = asked
+        call = Call(original, session, options, run_metadata)
+        if plan.taken and (plan.moves or self._steps.of(plan, session.graph).hidden):
+            return build(self._trained(call, plan, feeding.arrays(feeds)))
+        if plan.moves:
+            self._check_moving(session, plan)
+        outside = _in_main() and not self._in_loop()
+        if outside:
+            self._meet()
+        try:
+            result = original(session, fetches, feed_dict, options, run_metadata)
+        finally:
+            if plan.moves:
+                self._moved(session, outside=outside)
+        return agreed_numbers(result, self._rank_0s) if outside and read_by_script() else result
+
+    def trains(self, session: Any, fetches: Any) -> bool:
+        return bool(self._plans.of(session.graph, flat_fetches(session.graph, fetches)[0], ()).taken)
+
+    def rank_0s(self, what: str, value: Any) -> Any:
+        """Each worker's own: they are at different steps."""
+        return value
+
+    def _rank_0s(self, what: str, value: Any) -> Any:
+        return self._meeting.same(what, value, where)
+
+    def _in_loop(self) -> bool:
+        return self._around is not None and self._around.running()
+
+    def _check_moving(self, session: Any, plan: Plan) -> None:
+        """A run that changes variables without gradients is every worker's; it must not be training."""
+        if plan.copies:
+            raise CaptureError(COPY.format(where()))
+        applied = self.optimizers.within(plan, session.graph)
+        if applied:
+            self._whole(APART.format(f"{applied[0].name}'s update", where()))
+
+    def _moved(self, session: Any, *, outside: bool) -> None:
+        """Its variables have been written by each worker for itself."""
+        self._server.forget(session)
+        if outside:
+            self._kept.differ(session)
+
+    # -- a training run --------------------------------------------------------------------------------------------
+    def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
+        if not _in_main():
+            raise CaptureError(THREAD.format(threading.current_thread().name))
+        step = self._steps.of(plan, call.session.graph)
+        reason = step.undivided(feeds, self.gradients)
+        if reason:
+            self._whole(reason)
+            self._server.forget(call.session)
+            return list(call.run(list(plan.fetches), feeds))
+        self._begin(call, step)
+        turn = self._turns.get(step.key, 0)
+        self._turns[step.key] = turn + 1
+        if turn % self._meeting.size == self._meeting.rank:
+            return self._own(call, step, feeds)
+        self._serve_arrived()
+        return self._others(call, step, feeds)
+
+    def _whole(self, reason: str) -> None:
+        """Every worker does all of it."""
+        if self._replicated is None:
+            raise CaptureError(reason)
+        self._replicated()
+
+    def _begin(self, call: Call, step: Step) -> None:
+        if not self._in_loop():
+            self._around = loop_at_work()
+        self._server.check(call.session, step)
+        if self._kept.train(call, step.pulled):
+            self._meet()
+            self._kept.train(call, step.pulled)
+
+    def _own(self, call: Call, step: Step, feeds: dict[Any, Any]) -> list[Any]:
+        """This worker's run: its gradients to the server, the variables from there."""
+        guest = isinstance(self._meeting, Guest)
+        # What waits for the update: a guest updates its own variables, then has the server's in their place.
+        wanted = [*step.computed, *(step.late if guest else step.before)]
+        run = call.run([*wanted, *step.gradients, *step.counted], feeds)
+        known = dict(zip((f.name for f in wanted), run, strict=False))
+        gradients = run[len(wanted) : len(wanted) + len(step.gradients)]
+        rows = len(run[-1]) if step.counted else rows_of(feeds)
+        push = Given(self._meeting.rank, _dense(step, gradients), rows)
+        if guest:
+            self._push(call, step, push, feeds)
+        else:
+            before = {tensor: known[tensor.name] for tensor in step.before}
+            _, late = self._server.apply(call, step, push, {**feeds, **before}, step.late)
+            known |= _named(step.late, late)
+            self._serve_arrived()
+        self.steps += 1
+        self.samples += rows
+        fetched = {f.name: known[f.name] for f in step.plan.fetches if isinstance(f, tf.Tensor)}
+        self._last.setdefault(call.session, {})[step.key] = rows, fetched
+        return [fetched.get(f.name) for f in step.plan.fetches]
+
+    def _push(self, call: Call, step: Step, push: Given, feeds: dict[Any, Any]) -> None:
+        """Give rank 0 a gradient, and take the variables that it answers with."""
+        assert isinstance(self._meeting, Guest)
+        header = {
+            "session": self._kept.number(call.session),
+            "fetches": [f.name for f in step.plan.fetches],
+            "fed": [tensor.name for key in feeds for tensor in tf.nest.flatten(key, expand_composites=True)],
+            "numbers": numbers_of(feeds),
+            "samples": push.samples,
+        }
+        vector = packed(push.gradients)
+        self.sent_bytes += vector.nbytes
+        answer, weights = self._meeting.push(header, vector)
+        floats, others = _sorted(step.pulled)
+        pulled = [*unpacked(weights, [v.shape.as_list() for v in floats]), *answer["others"]]
+        arrays = [_typed(v, a) for v, a in zip([*floats, *others], pulled, strict=True)]
+        values.write(call.plainly, [*floats, *others], arrays)
+
+    def _others(self, call: Call, step: Step, feeds: dict[Any, Any]) -> list[Any]:
+        """A run that is another worker's: its batch is passed over."""
+        before, known = self._last.get(call.session, {}).get(step.key, (0, {}))
+        standing = {f.name for f in step.standing}
+        tensors = [f for f in step.plan.fetches if isinstance(f, tf.Tensor)]
+        missing = [f for f in tensors if f.name not in known and f.name not in standing]
+        elements = step.plan.elements
+        rows = rows_of(feeds)
+        if missing:
+            feeds |= dict(zip(elements, call.plainly(list(elements), feeds), strict=True)) if elements else {}
+            known = {**known, **self._looked(call, missing, feeds)}
+        elif elements:
+            passed = call.plainly([*step.counted, *dict.fromkeys(e.op for e in elements)], feeds)
+            rows = len(passed[0]) if step.counted else 0
+        if step.standing:
+            known = {**known, **_named(step.standing, call.plainly(step.standing))}
+        return [_as_of(rows, before, known.get(f.name)) for f in step.plan.fetches]
+
+    def _looked(self, call: Call, missing: Sequence[Any], feeds: dict[Any, Any]) -> dict[str, Any]:
+        """What they are of this batch; variables stay as they are."""
+        plan = self._plans.of(call.session.graph, missing, feeds)
+        variables = plan.variables(call.session.graph) if plan.moves else []
+        before = values.read(call.plainly, variables)
+        given = call.plainly(list(missing), feeds)
+        if variables:
+            values.write_changed(call.plainly, variables, before, values.read(call.plainly, variables))
+        return _named(missing, given)
+
+    # -- rank 0 serves; all meet -----------------------------------------------------------------------------------
+    def _serve_arrived(self) -> None:
+        if isinstance(self._meeting, Host):
+            for push in self._poll():
+                self.serve(push)
+
+    def serve(self, push: Pushed) -> None:
+        """Rank 0: apply one push, and answer it."""
+        assert isinstance(self._meeting, Host)
+        session = self._kept.session(push.header["session"])
+        if session is None or session._closed:
+            raise CaptureError(CLOSED)
+        graph, header = session.graph, push.header
+        fetches = [graph.as_graph_element(name) for name in header["fetches"]]
+        fed = [graph.as_graph_element(name) for name in header["fed"]]
+        step = self._steps.of(self._plans.of(graph, fetches, fed), graph)
+        numbers = {graph.as_graph_element(name): value for name, value in header["numbers"].items()}
+        given = Given(push.rank, unpacked(push.vector, step.shapes), header["samples"])
+        sent, _ = self._server.apply(Call(self._kept.original, session), step, given, numbers)
+        pairs = list(zip(step.pulled, sent, strict=True))
+        floats, others = _sorted(pairs, lambda pair: pair[0])
+        numbers_now = [np.asarray(array).tolist() for _, array in others]
+        self._meeting.answer(push.rank, {"others": numbers_now}, packed([array for _, array in floats]))
+
+    def meet(self) -> None:
+        """The script has ended, or a session is about to."""
+        self._meet()
+
+    def closing(self, original: Any, session: Any) -> None:
+        """In place of Session.close: the server's session is needed until all have pushed."""
+        ends = sys.exc_info()[1]
+        natural = ends is None or isinstance(ends, (tf.errors.OutOfRangeError, SystemExit, StopIteration))
+        if natural and _in_main() and self._kept.has(session):
+            self._meet()
+        original(session)
+
+    def _meet(self) -> None:
+        if self._kept.met:
+            return
+        self._serve_arrived()
+        self._kept.meet()
+        self._turns = self._rank_0s("turns", self._turns)
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _named(fetches: Sequence[Any], given: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip((f.name for f in fetches), given, strict=True))
+
+
+def _dense(step: Step, gradients: Sequence[Any]) -> list[Any]:
+    made: list[Any] = []
+    rest, shapes = iter(gradients), iter(step.shapes)
+    for taken in step.taken:
+        arrays = [next(rest) for _ in taken.inputs]
+        made += dense(arrays, taken.sparse, [next(shapes) for _ in taken.variables])
+    return made
+
+
+def _sorted(listed: Sequence[Any], variable: Callable[[Any], Any] = lambda each: each) -> tuple[list[Any], list[Any]]:
+    """Of variables, or what goes with them: those of floats, which travel as a vector, and the others."""
+    floats = [each for each in listed if variable(each).dtype.base_dtype.is_floating]
+    return floats, [each for each in listed if not variable(each).dtype.base_dtype.is_floating]
+
+
+def _typed(variable: Any, array: Any) -> Any:
+    return np.asarray(array).astype(variable.dtype.base_dtype.as_numpy_dtype)
+
+
+def _as_of(rows: int, before: int, value: Any) -> Any:
+    """What a run gave for a batch of `before` rows, as long as one of `rows` rows would make it."""
+    fits = isinstance(value, np.ndarray) and value.ndim and len(value) == before and rows not in (0, before)
+    return value[np.arange(rows) % before] if fits else value

@@ -11,8 +11,16 @@ OTHER_NUMBERS = {
     "fit_augment": "random augmentation draws differently on each rank",
     "tape_until": "it sets no seed",
 }
-# What prints in every step: an NFDT worker takes only its own.
-STEPS_PRINTED = ("tape_argparse", "tape_eager_sum", "tape_masked", "tape_processes", "tf1_eager", "tf1_monitored")
+# What prints in every step: an NFDT worker takes only its own; and what stops by its loss, an epoch earlier or later.
+STEPS_PRINTED = (
+    "tape_argparse",
+    "tape_eager_sum",
+    "tape_masked",
+    "tape_processes",
+    "tf1_eager",
+    "tf1_feed",
+    "tf1_monitored",
+)
 # What an engine refuses, and the words it does so with.
 REFUSED = {
     ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",

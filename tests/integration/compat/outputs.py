@@ -23,13 +23,13 @@ def difference(alone: str, other: str, *, exactly: bool) -> str:
 
 
 def file_names(paths: Iterable[str], *, exactly: bool) -> set[str]:
-    """Comparable. A checkpoint's number is a step's, and among asynchronous workers another may be the last.
+    """Comparable. A checkpoint's number is a step's, or an epoch's: among asynchronous workers another may be the last.
 
     >>> sorted(file_names(["run/model.ckpt-7.index", "run/model.ckpt-12.index"], exactly=False))
     ['run/model.ckpt-N.index']
     """
     names = (re.sub(r"tfevents.*", "tfevents", path) for path in paths)
-    return set(names) if exactly else {re.sub(r"ckpt-\d+", "ckpt-N", name) for name in names}
+    return set(names) if exactly else {re.sub(r"-\d+(?=\.(?:index|meta|data-))", "-N", name) for name in names}
 
 
 def lines(text: str) -> list[str]:

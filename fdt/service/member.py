@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 
@@ -27,6 +28,7 @@ ENGINE_VARIABLE = "FDT_ENGINE"
 SIZE_VARIABLE = "FDT_SIZE"
 RANK_VARIABLES = ("FDT_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 ANYWHERE = "0.0.0.0"
+REACH_S = 10.0  # the engine listens before it starts its members
 STORE_LEFT_S = 1.0  # a killed process's locks outlive its sockets by a moment
 ENGINE_GONE = 70  # exit code: EX_SOFTWARE; nobody is left to read it
 
@@ -43,7 +45,7 @@ class Member:
         self.role, self.rank, self.size, self.token = role, rank, size, token
         metadata = credentials(token)
         stub = training_pb2_grpc.MemberServiceStub(channel)
-        hello = stub.Hello(HelloRequest(version=__version__), metadata=metadata, wait_for_ready=True, timeout=30)
+        hello = stub.Hello(HelloRequest(version=__version__), metadata=metadata, timeout=30)
         self.engine: str = hello.engine
         self.run_dir = Path(hello.run_dir)
         self.blobs: Blobs = reachable_blobs(hello, channel, metadata)
@@ -63,14 +65,20 @@ class Member:
 
     @classmethod
     def attach(cls, role: str) -> "Member":
-        """Attach to the engine that the environment names. The process ends by itself when the engine is gone."""
+        """Attach to the engine that the environment names. The process ends by itself when the engine is or has gone."""
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
         token = os.environ.pop(TOKEN_VARIABLE)  # children of this process need it no more
         if tls.VARIABLE in os.environ:
             tls.adopt(tls.Identity.loads(os.environ.pop(tls.VARIABLE)))
         address = at_hand(os.environ[ENGINE_VARIABLE])
         size, far = int(os.environ[SIZE_VARIABLE]), not address.startswith("unix:")
-        member = cls(role, rank, size, open_channel(address), token, far=far)
+        channel = open_channel(address)
+        try:
+            grpc.channel_ready_future(channel).result(timeout=REACH_S)
+        except grpc.FutureTimeoutError:
+            print(f"{role} {rank}: no engine answers at {address} within {REACH_S:g} s", file=sys.stderr)
+            _end(None if far else LocalBlobs.open(str(Path(address.removeprefix("unix:")).parent)))
+        member = cls(role, rank, size, channel, token, far=far)
         if rank == 0 and role == "worker":
             sys.stdout = _Forwarded(member)
         return member
@@ -110,12 +118,16 @@ class Member:
             pass
         except Exception:  # a feed that cannot be read: the engine hears of a lost member, and finds this in its log
             traceback.print_exc()
-        # The engine is gone, perhaps killed, and its store with it. The main thread may stand in a collective that
-        # never ends, even after Exit, so nothing is asked of it.
-        if isinstance(self.blobs, LocalBlobs):
-            self.blobs.close_if_left(STORE_LEFT_S)
-        forget()
-        os._exit(ENGINE_GONE)
+        # The main thread may stand in a collective that never ends, even after Exit, so nothing is asked of it.
+        _end(self.blobs if isinstance(self.blobs, LocalBlobs) else None)
+
+
+def _end(store: LocalBlobs | None) -> NoReturn:
+    """End this process, for its engine is gone, perhaps killed; what it kept on this host goes too."""
+    if store is not None:
+        store.close_if_left(STORE_LEFT_S)
+    forget()
+    os._exit(ENGINE_GONE)
 
 
 def reach(addresses: str) -> str:

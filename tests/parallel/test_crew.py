@@ -3,7 +3,10 @@
 import math
 import os
 import signal
+import socket
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,13 +19,15 @@ from fdt.launch.local import LocalLauncher
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup
+from fdt.service.auth import TOKEN_VARIABLE
 from fdt.service.client import TrainingClient
 from fdt.service.hub import Arrival
+from fdt.service.member import ENGINE_GONE, ENGINE_VARIABLE
 from fdt.service.outcome import Outcome
 from fdt.service.server import serve
 from hfdt.coordinator import RanksCoordinator
 from hfdt.recovery import Recovery
-from tests.parallel.echo_engine import EchoEngine
+from tests.parallel.echo_engine import ECHO, EchoEngine
 
 DEADLY_EPOCH, ONCE_DEADLY_EPOCH = 7, 8
 
@@ -288,3 +293,18 @@ def test_a_rank_that_fails_for_want_of_another_is_not_the_one_that_is_named(run_
     (event,) = engine.train(iter([Command(job="1", setup=Setup())]))
     assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in event.failed.message
     engine.stop()
+
+
+def test_a_member_that_finds_no_engine_any_more_ends_and_takes_its_store_along(tmp_path):
+    """One that was killed between starting its members and their first word: nobody else is left to do it."""
+    store = LocalBlobs.create()
+    address = store.directory / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))  # and closed again without being removed, as by a kill
+    os.close(store._lock)
+    given = {ENGINE_VARIABLE: f"unix:{address}", TOKEN_VARIABLE: "right", "FDT_RANK": "0", "FDT_SIZE": "1"}
+    env = {**os.environ, **given, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, str(ECHO)], env=env, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == ENGINE_GONE
+    assert ended.stderr.startswith("worker 0: no engine answers at unix:")
+    assert not store.directory.exists()

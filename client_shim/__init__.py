@@ -1,17 +1,16 @@
 """Runs an unmodified script and has its training done elsewhere."""
 
-import functools
-import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from client_shim.fit import Run, fit_remotely
 from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
-from client_shim.seeding import seed_all
 from client_shim.settings import Settings
+from client_shim.state import Run
 from fdt.report import Reporter, Reporters
-from fdt.rundir import RunDir
+
+if TYPE_CHECKING:
+    from fdt.rundir import RunDir
 
 __all__ = ["Settings", "run"]
 
@@ -22,7 +21,7 @@ def run(
     client: Any,
     settings: Settings | None = None,
     reporters: Reporter | Sequence[Reporter] = (),
-    directory: RunDir | None = None,
+    directory: "RunDir | None" = None,
 ) -> int:
     """Run `script` as `__main__` in this process, every `fit` of it on the engine that `client` is connected to.
 
@@ -32,12 +31,19 @@ def run(
     together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
     state = Run(client, settings or Settings(), together, directory=directory)
     if directory is not None:
+        from client_shim.seeding import seed_all
+
         seed_all(directory.arguments.seed)  # a run that goes on must draw what it drew
-    fit = functools.partial(fit_remotely, state)
+
+    def fit(original: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from client_shim.fit import fit_remotely  # with the first `fit`, which may never come
+
+        return fit_remotely(state, original, model, args, kwargs)
+
     with intercepted(fit), own_loops_refused(lambda: state.busy or state.settings.own_loops):
         code = run_script(script, argv)
     if code == 0 and not state.fits:
-        print(f"{client.hello.engine}: the script called no fit(), so nothing was trained on workers", file=sys.stderr)
+        together.note("the script called no fit(), so nothing was trained on workers")
     return code
 
 

@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from client_shim.call import Call, Original, Run
+from client_shim.call import Call, Original
 from client_shim.capture.data import Captured
 from client_shim.job import capture_call, make_job, seed_of
 from client_shim.remote import Remote, Talk
 from client_shim.resume.keeper import Keeper
+from client_shim.state import Run
 from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
@@ -23,8 +24,6 @@ from fdt.job import BatchHooks, JobSpec
 from fdt.keras import flavor_of
 from fdt.keras.flavor import attribute
 from fdt.trainable import Trainable
-
-__all__ = ["Call", "Run", "fit_remotely"]
 
 
 def fit_remotely(run: Run, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from client_shim.call import Call
 from client_shim.capture.data import Captured
-from client_shim.fit import Call, Run, fit_remotely
+from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.replica.look import Look, look, refuse_own_updates
 from client_shim.script import run_script
 from client_shim.settings import Settings
+from client_shim.state import Run
 from client_shim.summary import summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec

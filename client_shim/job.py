@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from client_shim.batch_hooks import watches_tests
-from client_shim.call import Call, Run
+from client_shim.call import Call
 from client_shim.capture.data import Captured, capture_data
 from client_shim.capture.program import capture_program
+from client_shim.state import Run
 from fdt.job import FeedData, FitArguments, JobSpec, State
 from fdt.trainable import Trainable
 

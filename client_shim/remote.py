@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import WorkerError
 from fdt.job import JobSpec, State
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from client_shim.resume.keeper import Keeper
 
 Array = np.ndarray
-
-
-class ScriptError(Exception):
-    """The script's own code raised in a worker; `str` is its traceback."""
 
 
 class Talk(Protocol):

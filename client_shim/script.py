@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-from client_shim.remote import ScriptError
 from fdt.errors import EXIT_INTERRUPTED, UserError
 
 _OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("client_shim", "fdt"))
 
-
 Rewrite = Callable[[ast.Module], ast.Module]
+
+
+class ScriptError(Exception):
+    """The script's own code raised in a worker; `str` is its traceback."""
 
 
 def run_script(script: str, argv: Sequence[str], name: str | None = None, rewrite: Rewrite | None = None) -> int:

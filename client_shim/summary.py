@@ -8,7 +8,8 @@ from fdt.report import JobSummary
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
-    from client_shim.call import Call, Run
+    from client_shim.call import Call
+    from client_shim.state import Run
 
 
 def summarize(

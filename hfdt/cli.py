@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.attach import attach_command
-from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
@@ -35,7 +33,6 @@ from fdt.cli.signals import ended_by_signals
 from fdt.cli.words import flag
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
-from hfdt.doctor import doctor_command
 from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
@@ -79,6 +76,11 @@ Examples:
 main = program(
     NAME,
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
+    {
+        "attach": "fdt.cli.attach:attach_command",
+        "certs": "fdt.cli.certs:certs_command",
+        "doctor": "hfdt.doctor:doctor_command",
+    },
 )
 
 
@@ -246,11 +248,6 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers that train for one `hfdt run --server` after another, until Ctrl-C."""
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
-
-
-main.add_command(attach_command)
-main.add_command(certs_command)
-main.add_command(doctor_command)
 
 
 def _check(given: dict[str, Any]) -> None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fdt.cli import detach
-from fdt.cli.attach import attach_command
-from fdt.cli.certs import certs_command
 from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
@@ -34,14 +32,11 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
-from fdt.doctor import doctor_command
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
 from nfdt.choices import ALGORITHM, algorithm_options, checked_rule
-from nfdt.control.command import control_command
-from nfdt.joining.command import announce, invitation, join_at_option, join_command
+from nfdt.joining.command import announce, invitation, join_at_option
 from nfdt.options import CHECKPOINT_S
-from nfdt.simulation.command import simulate_command
 
 if TYPE_CHECKING:
     from nfdt.engine import NfdtEngine
@@ -78,6 +73,14 @@ main = program(
     NAME,
     "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
     + EXAMPLES,
+    {
+        "attach": "fdt.cli.attach:attach_command",
+        "certs": "fdt.cli.certs:certs_command",
+        "control": "nfdt.control.command:control_command",
+        "doctor": "fdt.doctor:doctor_command",
+        "join": "nfdt.joining.command:join_command",
+        "simulate": "nfdt.simulation.command:simulate_command",
+    },
 )
 
 
@@ -191,7 +194,6 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim.replica import command as replicas
     from client_shim.settings import Settings
     from nfdt.replica.make import make_rank
-    from nfdt.replica.rules import checked
 
     given["rule"] = checked_rule(given)
     if given["checkpoint_every"] and given["restarts"] is None:
@@ -207,6 +209,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit):
         if given["rule"]:
+            from nfdt.replica.rules import checked
+
             checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         hosts = chosen_hosts(given)
@@ -221,7 +225,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
         os.environ.update(environment)  # FDT_TOKEN was taken from it: the same command started again wants it, too
-    return fits.run(request, words, settings, engine)
+    early = bool(given["join_at"] or given["emulate"])  # others wait for it
+    return fits.run(request, words, settings, engine, early=early)
 
 
 @main.command("inspect", cls=ScriptCommand)
@@ -246,14 +251,6 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers and parameter servers that train for one `nfdt run --server` after another, until Ctrl-C."""
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
-
-
-main.add_command(join_command)
-main.add_command(simulate_command)
-main.add_command(control_command)
-main.add_command(attach_command)
-main.add_command(certs_command)
-main.add_command(doctor_command)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from client_shim.replica import far
-from client_shim.replica import run as running
 from client_shim.replica.look import look, refuse_own_updates
 from fdt.cli import detach
 from fdt.cli.hosts import size_of
@@ -14,9 +12,12 @@ from fdt.cli.options import DEFAULT_WORKERS
 from fdt.cli.run import Request, run_replicas
 from fdt.cli.words import flag
 from fdt.errors import UsageError
-from fdt.launch.hosts import Host, is_here
-from fdt.report import Reporters
-from fdt.service.meeting import Host as Meeting
+
+if TYPE_CHECKING:  # scripts that train by fit need none of it
+    from client_shim.replica.run import MakeRank
+    from fdt.launch.hosts import Host
+    from fdt.report import Reporters
+    from fdt.service.meeting import Host as Meeting
 
 
 def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool:
@@ -45,13 +46,17 @@ def run(
     seed: int | None,
     options: Mapping[str, str],
     follower: str,
-    make: running.MakeRank,
-    hosts: Sequence[Host] = (),
+    make: "MakeRank",
+    hosts: "Sequence[Host]" = (),
 ) -> int:
     """Run the script on all ranks; its exit code. `follower`: the module that the other ranks run.
 
     `hosts`: of the ranks, where they are not all on this one.
     """
+    from client_shim.replica import far
+    from client_shim.replica import run as running
+    from fdt.launch.hosts import is_here
+
     if request.server:
         raise UsageError(
             "a script with training loops of its own starts its own ranks. Received: --server; leave it out"
@@ -62,12 +67,12 @@ def run(
     size = size_of(hosts, request.workers, DEFAULT_WORKERS)
     others = far.seats(hosts, size) if hosts else []
 
-    def ranks(run_dir: Path) -> AbstractContextManager[tuple[Meeting, int]]:
+    def ranks(run_dir: Path) -> "AbstractContextManager[tuple[Meeting, int]]":
         if all(is_here(each.name) for each in others):
             return running.host(follower, script, words, size, run_dir, seed, options)
         return far.host(follower, script, words, others, run_dir, seed, options)
 
-    def as_rank_0(run_dir: Path, reporters: Reporters) -> int:
+    def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
         with ranks(run_dir) as (meeting, chosen):
             return running.run(script, words, meeting, chosen, make, options, reporters)
 

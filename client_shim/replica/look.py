@@ -69,6 +69,12 @@ def look(script: str) -> Look:
     return Look(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
 
 
+def may_fit(script: str) -> bool:
+    """Does `fit` stand anywhere in the script, or in the modules beside it? What calls it elsewhere is not seen."""
+    nodes = (node for _, tree in _sources(Path(script)) for node in ast.walk(tree))
+    return any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in nodes)
+
+
 def refuse_own_updates(script: Look) -> None:
     """Raises UserError where the script moves its weights by hand: no rank would hear of the others' gradients."""
     taken, moved, applied = False, "", False

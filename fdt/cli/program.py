@@ -1,8 +1,9 @@
 """The command line's frame: commands that take a script, options in groups, one line for every error."""
 
+import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -97,20 +98,37 @@ class OptionsAnywhere(Command):
 
 
 class Program(click.Group):
-    """`hfdt` or `nfdt`. Whatever goes wrong for the user is one line on stderr and an exit code."""
+    """`hfdt` or `nfdt`. Whatever goes wrong for the user is one line on stderr and an exit code.
+
+    `later`: commands as "module:name", imported when they are asked for: `run` need not wait for them.
+    """
 
     command_class = Command
+
+    def __init__(self, *args: Any, later: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._later = later
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._later})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._later:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self._later[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name in self.commands or name.startswith("-"):
+        name, known = args[0], self.list_commands(ctx)
+        if name in known or name.startswith("-"):
             return super().resolve_command(ctx, args)
         if name.endswith(".py"):
             raise UsageError(f"to train a script: {self.name} run {' '.join(args)}. Received: no command")
-        close = get_close_matches(name, self.commands, 1)
-        hint = f"did you mean {close[0]}?" if close else f"they are {', '.join(self.commands)}"
+        close = get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"they are {', '.join(known)}"
         raise UsageError(f"no such command; {hint} Received: {name!r}")
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -139,10 +157,10 @@ class Program(click.Group):
         return code
 
 
-def program(name: str, text: str) -> Program:
-    """The command `name`, with --help and --version."""
+def program(name: str, text: str, later: Mapping[str, str]) -> Program:
+    """The command `name`, with --help and --version, and the commands `later`."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    group = Program(name, help=text, context_settings=settings, no_args_is_help=True)
+    group = Program(name, later=later, help=text, context_settings=settings, no_args_is_help=True)
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
 

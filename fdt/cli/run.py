@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fdt.cli.late import Late, late
 from fdt.cli.logs import Logs, log_directory
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
@@ -22,8 +23,10 @@ if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
     from fdt.service.client import TrainingClient
     from fdt.service.engine import Engine
 
+    Client = TrainingClient | Late
+
 MakeEngine = Callable[[Path], "Engine"]
-RunScript = Callable[["TrainingClient", "Reporters"], int]  # the script's exit code
+RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # given the directory of the ranks' logs
 
 
@@ -47,6 +50,7 @@ class Request:
     script: str = ""
     run_dir: Path | None = None  # of --run-dir or --resume
     detach: bool = False
+    early: bool = True  # start the engine before the script, not when it first trains
     typed: Sequence[str] = ()  # our own words of the command line, for a run that is kept
 
 
@@ -88,21 +92,26 @@ def run_replicas(request: Request, workers: int, run_script: RunReplicas) -> int
         return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters), noted)
 
 
-def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
+def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["Client"]:
+    if request.server is None:
+        start = partial(_embedded, make_engine, logs)
+        return start() if request.early else late(start)
     from fdt.cli import connect
 
-    if request.server is None:
-        return connect.embedded(make_engine(logs))
     identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
     token = connect.take_token(request.token_file)
     return connect.remote(request.server, token, request.engine, request.workers, identity)
 
 
-def _run_script(
-    request: Request, client: "TrainingClient", run_script: RunScript, logs: Logs, noted: "Run | None"
-) -> int:
+def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:
+    from fdt.cli import connect
+
+    return connect.embedded(make_engine(logs))
+
+
+def _run_script(request: Request, client: "Client", run_script: RunScript, logs: Logs, noted: "Run | None") -> int:
     where = _where_logs_are(request, client, logs)
-    return _reported(request, client.hello.workers, where, logs, lambda reporters: run_script(client, reporters), noted)
+    return _reported(request, 0, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
 def _reported(
@@ -113,6 +122,7 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "Run | None",
 ) -> int:
+    """`workers`: how many, where no job is going to say so."""
     from fdt.report import Reporters
     from fdt.report.summary import Summary
 
@@ -121,7 +131,7 @@ def _reported(
     try:
         if request.verbose and request.server is None:
             logs.keep = True
-            reporters.note(f"{workers} workers; their logs are in {logs.directory}")
+            reporters.note(f"the workers' logs are in {logs.directory}")
         code = body(reporters)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
@@ -135,22 +145,25 @@ def _reported(
 
 
 def _reporters(request: Request, workers: int, logs: Logs, noted: "Run | None") -> list["Reporter"]:
-    from fdt.report.away import Away
-    from fdt.report.jsonl import Jsonl
     from fdt.report.screen import Screen
-    from fdt.report.tensorboard import TensorBoard
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
     if request.log_dir is not None:
+        from fdt.report.jsonl import Jsonl
+
         chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
     if request.tensorboard is not None:
+        from fdt.report.tensorboard import TensorBoard
+
         chosen.append(TensorBoard(request.tensorboard))
     if noted is not None:
+        from fdt.report.away import Away
+
         chosen.append(Away(request.engine == "nfdt", partial(noted.write, "progress")))
     return chosen
 
 
-def _where_logs_are(request: Request, client: "TrainingClient", logs: Logs) -> str:
+def _where_logs_are(request: Request, client: "Client", logs: Logs) -> str:
     if request.server is not None:
         return f"{client.hello.run_dir} (the server's)"
     kept = request.log_dir is not None or request.verbose

@@ -11,8 +11,10 @@ that stands last in the list calls it, with the logs that callbacks see. `job_en
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from fdt.rpc.session_pb2 import Event
+if TYPE_CHECKING:
+    from fdt.rpc.session_pb2 import Event
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Reporter:
     def epoch_begin(self, epoch: int) -> None:
         """Epoch `epoch` (from 0, as Keras counts) is sent to the workers."""
 
-    def event(self, event: Event) -> None:
+    def event(self, event: "Event") -> None:
         """One Event of the conversation; `event.rank` is the worker it came from."""
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
@@ -80,7 +82,7 @@ class Reporters(Reporter):
     def epoch_begin(self, epoch: int) -> None:
         self._each("epoch_begin", epoch)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: "Event") -> None:
         self._each("event", event)
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:

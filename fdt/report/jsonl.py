@@ -28,7 +28,6 @@ class Jsonl(Reporter):
 
     def __init__(self, directory: Path, workers: int, *, append: bool = False) -> None:
         self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `close`
-        self._workers = workers
         self._sum = Summary("", workers, "", quiet=True)
         self._job = ""
 
@@ -54,7 +53,7 @@ class Jsonl(Reporter):
 
     def close(self) -> None:
         if not self._file.closed:
-            self._write("summary", as_record(self._sum.totals, self._workers))
+            self._write("summary", as_record(self._sum.totals, self._sum.workers))
             self._file.close()
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> None:

@@ -3,11 +3,12 @@
 import os
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fdt.report import JobSummary, Reporter
-from fdt.report.plain import Plain
-from fdt.report.progress import Bar
-from fdt.rpc.session_pb2 import Event
+
+if TYPE_CHECKING:
+    from fdt.rpc.session_pb2 import Event
 
 
 class Screen(Reporter):
@@ -27,7 +28,7 @@ class Screen(Reporter):
     def epoch_begin(self, epoch: int) -> None:
         self._display.epoch_begin(epoch)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: "Event") -> None:
         self._display.event(event)
         if event.WhichOneof("kind") == "failed" and not event.failed.users_code:
             self._show_end_of_log(event.failed.detail)
@@ -59,6 +60,9 @@ class Screen(Reporter):
     def _chosen(self, verbose: int) -> Reporter:
         if verbose == 0:
             return _Silent()
+        from fdt.report.plain import Plain
+        from fdt.report.progress import Bar
+
         terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         return Bar(self._adds_steps) if verbose == 1 and terminal else Plain()
 

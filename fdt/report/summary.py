@@ -4,10 +4,13 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fdt.report import JobSummary, Reporter, text
-from fdt.report.plain import Clock
-from fdt.rpc.session_pb2 import EpochEnd, Event
+
+if TYPE_CHECKING:
+    from fdt.report.plain import Clock
+    from fdt.rpc.session_pb2 import EpochEnd, Event
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Totals:
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
     memberships: list[str] = field(default_factory=list)  # "worker 2 joined", "worker 2 left"
 
-    def add(self, end: EpochEnd, seconds: float) -> None:
+    def add(self, end: "EpochEnd", seconds: float) -> None:
         """One epoch more."""
         self.epochs += 1
         self.steps += end.steps
@@ -60,19 +63,20 @@ class Totals:
 class Summary(Reporter):
     """Adds up the epochs of every `fit`; `failed` is set when one failed. Writes the block at `close`."""
 
-    def __init__(self, name: str, workers: int, logs: str, *, quiet: bool = False, clock: Clock = time.perf_counter):
-        self._name, self._workers, self._logs, self._quiet, self._clock = name, workers, logs, quiet, clock
+    def __init__(self, name: str, workers: int, logs: str, *, quiet: bool = False, clock: "Clock" = time.perf_counter):
+        self._name, self.workers, self._logs, self._quiet, self._clock = name, workers, logs, quiet, clock
         self._started = clock()
         self.totals = Totals()
         self.failed = False
 
     def job(self, job: JobSummary) -> None:
+        self.workers = job.workers
         self.totals.fits += 1
 
     def epoch_begin(self, epoch: int) -> None:
         self._started = self._clock()
 
-    def event(self, event: Event) -> None:
+    def event(self, event: "Event") -> None:
         kind = event.WhichOneof("kind")
         if kind == "epoch_end":
             self.totals.add(event.epoch_end, self._clock() - self._started)
@@ -90,7 +94,7 @@ class Summary(Reporter):
     def close(self) -> None:
         if self._quiet:
             return
-        lines = list(facts(self.totals, self._workers, self._logs).items()) if self.totals.epochs else []
+        lines = list(facts(self.totals, self.workers, self._logs).items()) if self.totals.epochs else []
         for name, value in lines:
             print(f"{self._name}: {name + ':':<12} {value}", file=sys.stderr)
         sys.stderr.flush()

@@ -1,14 +1,16 @@
 """A rank, made when the script has imported TensorFlow: before that nothing of it may be."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdt.errors import UserError
-from fdt.service.meeting import Meeting
 from hfdt.rule import StepRule
 
+if TYPE_CHECKING:
+    from fdt.service.meeting import Meeting
 
-def make_rank(meeting: Meeting, options: Mapping[str, str]) -> Any:
+
+def make_rank(meeting: "Meeting", options: Mapping[str, str]) -> Any:
     from hfdt.replica.rank import Rank
 
     return Rank(meeting, options)

@@ -18,9 +18,9 @@ from fdt.errors import UsageError, UserError
 from nfdt.choices import algorithm_options, checked_rule
 
 if TYPE_CHECKING:
+    from fdt.cli.run import Client
     from fdt.network.cluster import Cluster
     from fdt.report import Reporters
-    from fdt.service.client import TrainingClient
     from nfdt.simulation.outcome import Outcome
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -125,7 +125,7 @@ def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
 
         return SimulationEngine(given["workers"], logs, given["cluster"])
 
-    def run_script(client: "TrainingClient", reporters: "Reporters") -> int:
+    def run_script(client: "Client", reporters: "Reporters") -> int:
         import client_shim
         from client_shim.seeding import seed_all
         from client_shim.settings import Settings

@@ -90,7 +90,7 @@ def test_version():
 
 def probe(name="hfdt", fails=None):
     """A program whose `run` prints what it is given."""
-    main = program(name, "")
+    main = program(name, "", {})
 
     @main.command("run", cls=ScriptCommand)
     @option("Some", "-np", "workers", type=int)

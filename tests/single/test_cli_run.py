@@ -68,6 +68,22 @@ def test_the_engine_runs_while_the_script_does_and_its_directories_go(go, engine
     assert not engines[0].blobs.directory.exists()
 
 
+def test_without_early_there_is_an_engine_once_it_is_asked_for(go, engines):
+    def script(client, reporters):
+        assert not engines
+        assert (client.hello.workers, client.hello.engine) == (3, "hfdt")
+        assert [engine.calls for engine in engines] == [["start"]]
+        return 0
+
+    assert go(script, early=False) == 0
+    assert engines[0].calls == ["start", "stop"]
+
+
+def test_without_early_a_script_that_asks_for_no_engine_has_none(go, engines):
+    assert go(lambda client, reporters: 7, early=False) == 7
+    assert engines == []
+
+
 @pytest.mark.parametrize(
     ("code", "error"), [(130, KeyboardInterrupt), (UserError("no"), UserError), (SystemExit(143), SystemExit)]
 )
@@ -233,12 +249,12 @@ def test_a_script_that_never_trains_runs_as_it_is(engine, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import sys\n"
-        "print(sys.argv[1:], __name__, 'tensorflow' in sys.modules or 'keras' in sys.modules)\n"
+        "print(sys.argv[1:], __name__, [name for name in ('tensorflow', 'keras', 'grpc') if name in sys.modules])\n"
         "sys.exit(5 if '--five' in sys.argv else 0)\n"
     )
     command = [sys.executable, "-m", f"{engine}.cli", "run", "-np", "1", str(script), "a b"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "['a b'] __main__ False\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "['a b'] __main__ []\n"), ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"{engine}: the script called no fit")
     ended = subprocess.run([*command, "--five"], capture_output=True, text=True, timeout=100, check=False)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_shim.call import Run
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
-from client_shim.remote import ScriptError
+from client_shim.script import ScriptError
 from client_shim.settings import Settings
+from client_shim.state import Run
 from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError, WorkerError
 from fdt.job import BatchHooks

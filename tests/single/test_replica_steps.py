@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from client_shim.replica import steps
 from client_shim.replica.command import wanted
-from client_shim.replica.look import look, refuse_own_updates
+from client_shim.replica.look import look, may_fit, refuse_own_updates
 from fdt.errors import UserError
 
 TAPE = """
@@ -58,6 +58,21 @@ def script(tmp_path):
 )
 def test_the_source_says_which_capture(script, text, capture):
     assert look(script(text)).capture == capture
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (FIT, True),
+        ("train = model.fit", True),
+        ("import helper\nhelper.train(1)", True),
+        ("fit = 1\nmodel.predict(x)", False),
+        ("import elsewhere\nelsewhere.train(1)", False),
+    ],
+)
+def test_a_fit_is_seen_in_the_script_and_beside_it(script, text, found):
+    script("def train(model):\n    model.fit(1)", "helper.py")
+    assert may_fit(script(text)) == found
 
 
 def test_what_is_asked_for_wins(script):

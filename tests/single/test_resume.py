@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_shim.call import Run
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
 from client_shim.resume import plain
 from client_shim.resume.signature import differs
 from client_shim.settings import Settings
+from client_shim.state import Run
 from fdt import checkpoints
 from fdt.blobs import LocalBlobs
 from fdt.cli.resume import resumed

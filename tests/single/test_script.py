@@ -11,6 +11,7 @@ import pytest
 import client_shim
 from client_shim.script import run_script
 from fdt.errors import CaptureError, UserError
+from fdt.report.screen import Screen
 
 ENGINE = SimpleNamespace(hello=SimpleNamespace(engine="hfdt", workers=1))
 
@@ -111,7 +112,8 @@ if __name__ == "__main__":
 
 
 def test_a_script_that_never_trains_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert client_shim.run(script(tmp_path, "print('done')"), [], ENGINE) == 0
+    screen = Screen("hfdt", adds_steps=False)
+    assert client_shim.run(script(tmp_path, "print('done')"), [], ENGINE, reporters=screen) == 0
     out, err = capfd.readouterr()
     assert out == "done\n"
     assert err == "hfdt: the script called no fit(), so nothing was trained on workers\n"

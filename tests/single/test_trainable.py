@@ -95,7 +95,7 @@ def loss(y, p):
 CAPTURE = """
 import sys
 from types import SimpleNamespace
-from client_shim.call import Run
+from client_shim.state import Run
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.script import run_script

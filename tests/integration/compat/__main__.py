@@ -26,12 +26,15 @@ ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONED
 SHARE = re.compile(r"worker (\d+):\s+([\d,]+) samples")
 DONE = ROOT / ".cache" / "compat"
 SOURCES = ("fdt", "client_shim", "hfdt", "nfdt")
+SUITE = "tests/integration/compat"
 NEWEST = "2.21"
 TIMEOUT_S = 300
+TIMED_OUT = f"FAILED: timed out after {TIMEOUT_S} s"
+Ran = tuple[subprocess.CompletedProcess[str], set[str]]  # and the files it left
 
 
-def run(command: list[str], script: Script) -> tuple[subprocess.CompletedProcess[str], set[str]]:
-    """The script's run in a folder of its own, and the files it left there."""
+def run(command: list[str], script: Script) -> Ran:
+    """The script's run in a folder of its own. Raises TimeoutExpired."""
     with tempfile.TemporaryDirectory() as folder:
         env = {
             **os.environ,
@@ -56,9 +59,12 @@ def engine(name: str) -> list[str]:
     return [sys.executable, "-m", f"{name}.cli", "run", "-np", "2"]
 
 
-def verdict(name: str, script: Script, alone: tuple[subprocess.CompletedProcess[str], set[str]]) -> str:
+def verdict(name: str, script: Script, alone: Ran) -> str:
     """ "same numbers", "trained", "refused", or what went wrong."""
-    ended, files = run(engine(name), script)
+    try:
+        ended, files = run(engine(name), script)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
     refusal = REFUSED.get((script.name, name))
     if refusal:
         return "refused" if refusal in ended.stderr and ended.returncode == 1 else f"FAILED: not refused ({refusal})"
@@ -106,11 +112,14 @@ def main() -> int:
 
 
 def row_of(script: Script) -> list[str]:
-    alone = run([sys.executable], script)
+    about = [script.name, script.style, look(str(script.path)).capture]
+    try:
+        alone = run([sys.executable], script)
+    except subprocess.TimeoutExpired:
+        return [*about, TIMED_OUT, "not run", "not run"]
     code = alone[0].returncode
     results = [verdict(name, script, alone) for name in ("hfdt", "nfdt")]
-    capture = look(str(script.path)).capture
-    return [script.name, script.style, capture, f"exit {code}" if code else "runs", *results]
+    return [*about, f"exit {code}" if code else "runs", *results]
 
 
 def failed(row: list[str]) -> bool:
@@ -127,8 +136,7 @@ class Done:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        sources = sorted(p for name in SOURCES for p in (ROOT / name).rglob("*.py"))
-        self._code = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+        self._code = fingerprint(ROOT)
 
     def row(self, script: Script) -> list[str] | None:
         path = self._path(script)
@@ -141,6 +149,14 @@ class Done:
     def _path(self, script: Script) -> Path:
         known = hashlib.sha256(script.path.read_bytes()).hexdigest()[:8]
         return self._folder / f"{script.name}-{known}-{self._code}"
+
+
+def fingerprint(root: Path) -> str:
+    """What decides a row besides its script: our code, how a run is judged, the modules beside the scripts."""
+    ours = [p for name in SOURCES for p in (root / name).rglob("*.py")]
+    suite = [*(root / SUITE).glob("*.py"), *(root / SUITE / "scripts").glob("beside_*.py")]
+    files = b"".join(p.read_bytes() for p in sorted([*ours, *suite]))
+    return hashlib.sha256(files).hexdigest()[:16]
 
 
 def table(rows: dict[str, list[str]]) -> str:

@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LOAD = os.getloadavg()[0]  # of others: nothing of ours runs yet
 CORES = len(os.sched_getaffinity(0))
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "PYTHONPATH": str(ROOT),
+    "PYTHONDONTWRITEBYTECODE": "",  # unset: our modules are compiled once, as everybody else's are
+}
 sys.path.insert(0, str(ROOT))  # so that it runs from a checkout that is not installed
 console = Console(width=118, highlight=False, markup=False)
 

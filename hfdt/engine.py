@@ -66,5 +66,6 @@ class HfdtEngine:
             recovery.drop()
 
     def stop(self) -> None:
-        self._crew.close()
+        # First: killed while ranks and mpirun end, this process would leave the store to nobody.
         self.blobs.close()
+        self._crew.close()

@@ -65,7 +65,7 @@ class Member:
 
     @classmethod
     def attach(cls, role: str) -> "Member":
-        """Attach to the engine that the environment names. The process ends by itself when the engine is or has gone."""
+        """Attach to the engine that the environment names. The process ends by itself where the engine is gone."""
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
         token = os.environ.pop(TOKEN_VARIABLE)  # children of this process need it no more
         if tls.VARIABLE in os.environ:

@@ -67,8 +67,8 @@ def train(run: Run) -> dict[str, float]:
 def staleness(records: Path) -> float:
     """Mean over the epochs that --log-dir tells of; 0 where there is no such file."""
     lines = records.read_text().splitlines() if records.exists() else []
-    logs = [said["logs"] for said in map(json.loads, lines) if said["kind"] == "epoch"]
-    return statistics.fmean(log.get("staleness_mean", 0.0) for log in logs) if logs else 0.0
+    ends = [said["extra"] for said in map(json.loads, lines) if said["kind"] == "epoch_end"]
+    return statistics.fmean(end.get("staleness_mean", 0.0) for end in ends) if ends else 0.0
 
 
 def runs(given: argparse.Namespace) -> list[Run]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from client_shim.replica import far
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rewriting import rewrite
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.script import run_script
@@ -26,7 +25,7 @@ def follow(make: MakeRank) -> None:
     if sys.path and sys.path[0] in ("", "/", os.getcwd()):
         del sys.path[0]  # `-m` put it there
     task, meeting = _come()
-    part = Part()
+    part = Part(task.options)
     try:
         with (
             quiet_import(),
@@ -34,7 +33,7 @@ def follow(make: MakeRank) -> None:
             agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
             with part.installed(make, meeting, task.options):
-                code = run_script(task.script, task.words, task.name, rewrite)
+                code = run_script(task.script, task.words, task.name, part.hands.rewrite)
                 if part.rank is not None and came_to_end(code):
                     part.rank.end()
         how = f"exit code {code}"

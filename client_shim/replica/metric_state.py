@@ -16,11 +16,18 @@ Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each added
 class Metrics:
     """Replaces methods of `Metric` objects. A metric's state is taken to begin at zero, as Keras's all do.
 
-    `divided`: is a part of the data at hand? `alone`: must ranks not wait for each other now?
+    `divided`: is a part of the data at hand? `alone`: must ranks not wait for each other now? `others`: is it data that
+    another rank counts?
     """
 
-    def __init__(self, add: Sum, divided: Callable[[], bool], alone: Callable[[], bool] = lambda: False) -> None:
-        self._add, self._at_part, self._alone = add, divided, alone
+    def __init__(
+        self,
+        add: Sum,
+        divided: Callable[[], bool],
+        alone: Callable[[], bool] = lambda: False,
+        others: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._add, self._at_part, self._alone, self._of_others = add, divided, alone, others
         self._adding = False
 
     def made(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
@@ -33,6 +40,8 @@ class Metrics:
             metric.__dict__[name] = _bound(method, getattr(kind, name), metric)
 
     def _update(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._of_others():
+            return _undone(original, metric, *args, **kwargs)
         if self._at_part():
             metric.__dict__["_fdt_divided"].assign(True)
         return original(metric, *args, **kwargs)
@@ -68,6 +77,14 @@ def _bound(method: Any, original: Any, metric: Any) -> Any:
         return method(original, metric, *args, **kwargs)
 
     return tf.autograph.experimental.do_not_convert(call)
+
+
+def _undone(update: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
+    """It is made, as a metric may be built by its first update, but nothing stays of it."""
+    before = [(v, tf.identity(v)) for v in map(tensor_variable, metric.variables)]
+    update(metric, *args, **kwargs)
+    for variable, value in before:
+        variable.assign(value)
 
 
 def _load(variables: list[Any], values: list[Any]) -> None:

@@ -24,9 +24,9 @@ from client_shim.replica.replacing import replace
 from client_shim.replica.steps import last_name, of_script
 
 HANDS = "__fdt_hands__"
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LOOPS = (ast.For, ast.While)
-_BODIES = ("body", "orelse", "finalbody")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.While)
+BODIES = ("body", "orelse", "finalbody")
 
 
 class Hands:
@@ -55,6 +55,10 @@ class Hands:
         if self.rank is not None:
             self.rank.done()
 
+    def rewrite(self, module: ast.Module) -> ast.Module:
+        """What code is made into that calls these."""
+        return rewrite(module)
+
 
 @contextlib.contextmanager
 def rewritten(hands: Hands) -> Iterator[None]:
@@ -63,11 +67,11 @@ def rewritten(hands: Hands) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         setattr(builtins, HANDS, hands)
         stack.callback(delattr, builtins, HANDS)
-        replace(stack, loader, "get_code", _get_code(loader.get_code))
+        replace(stack, loader, "get_code", _get_code(loader.get_code, hands))
         yield
 
 
-def _get_code(original: Any) -> Any:
+def _get_code(original: Any, hands: Hands) -> Any:
     @functools.wraps(original)
     def get_code(loader: Any, name: str) -> Any:
         path = loader.get_filename(name)
@@ -76,7 +80,7 @@ def _get_code(original: Any) -> Any:
         source = loader.get_data(path)
         if b"GradientTape" not in source:
             return original(loader, name)
-        return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
+        return compile(hands.rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
 
     return get_code
 
@@ -103,11 +107,11 @@ class _Found:
         for statement in body:
             if found:
                 self.after.add(statement)
-            if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
-                of_function = isinstance(statement, _FUNCTIONS)
+            if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+                of_function = isinstance(statement, FUNCTIONS)
                 if self.look(statement.body, divided=of_function) and of_function:
                     self.functions.add(statement)
-            elif _is_tape(statement):
+            elif is_tape(statement):
                 self.tapes.update([statement] if divided else [])
                 found |= divided
             else:
@@ -115,8 +119,8 @@ class _Found:
         return found
 
     def _within(self, statement: Any, divided: bool) -> bool:
-        loop = isinstance(statement, _LOOPS)
-        bodies = [getattr(statement, name, []) for name in _BODIES]
+        loop = isinstance(statement, LOOPS)
+        bodies = [getattr(statement, name, []) for name in BODIES]
         bodies += [handler.body for handler in getattr(statement, "handlers", [])]
         inner = sum(self.look(body, divided=divided or loop) for body in bodies) > 0  # into all of them
         if inner and loop:
@@ -124,7 +128,7 @@ class _Found:
         return inner and not loop
 
 
-def _is_tape(statement: ast.AST) -> bool:
+def is_tape(statement: ast.AST) -> bool:
     if not isinstance(statement, ast.With):
         return False
     calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
@@ -148,7 +152,7 @@ class _Rewriting(ast.NodeTransformer):
             return self.generic_visit(node)
         with self._now(inside=True):
             node.body = [self.visit(statement) for statement in node.body]
-        node.items.insert(0, ast.withitem(_at(_call("step"), node), None))
+        node.items.insert(0, ast.withitem(at(call("step"), node), None))
         return node
 
     def _visit_function(self, node: Any) -> Any:
@@ -156,7 +160,7 @@ class _Rewriting(ast.NodeTransformer):
         with self._now(inside=False, function=has_one):
             node.body = [self.visit(statement) for statement in node.body]
         if has_one:
-            node.body.append(_at(ast.Expr(_call("done")), node.body[-1]))
+            node.body.append(at(ast.Expr(call("done")), node.body[-1]))
         return node
 
     visit_FunctionDef = visit_AsyncFunctionDef = _visit_function
@@ -168,7 +172,7 @@ class _Rewriting(ast.NodeTransformer):
     def _visit_loop(self, node: Any) -> Any:
         self.generic_visit(node)
         if node in self._found.loops:
-            node.body.insert(0, _at(ast.Expr(_call("done")), node.body[0]))
+            node.body.insert(0, at(ast.Expr(call("done")), node.body[0]))
         return node
 
     visit_For = visit_While = _visit_loop
@@ -176,7 +180,7 @@ class _Rewriting(ast.NodeTransformer):
     def visit_Return(self, node: ast.Return) -> Any:
         self.generic_visit(node)
         if self._inside and self._function:
-            node.value = _at(_call("whole", node.value or ast.Constant(None)), node)
+            node.value = at(call("whole", node.value or ast.Constant(None)), node)
         return node
 
     def visit_Name(self, node: ast.Name) -> Any:
@@ -211,7 +215,7 @@ class _Rewriting(ast.NodeTransformer):
     def _read(self, node: Any) -> Any:
         if not self._inside or not isinstance(node.ctx, ast.Load):
             return node
-        return _at(_call("part", node), node)
+        return at(call("part", node), node)
 
     @contextlib.contextmanager
     def _now(self, *, inside: bool, function: bool | None = None) -> Iterator[None]:
@@ -223,7 +227,7 @@ class _Rewriting(ast.NodeTransformer):
             self._inside, self._function = before
 
 
-def _call(name: str, *arguments: Any) -> ast.Call:
+def call(name: str, *arguments: Any) -> ast.Call:
     return ast.Call(ast.Attribute(ast.Name(HANDS, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
@@ -231,5 +235,5 @@ def _is_call(node: Any, name: str) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == f"{HANDS}.{name}"
 
 
-def _at(node: Any, place: Any) -> Any:
+def at(node: Any, place: Any) -> Any:
     return ast.copy_location(node, place)

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import wrapt
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rewriting import Hands, rewrite, rewritten
+from client_shim.replica.regions import Turns
+from client_shim.replica.rewriting import Hands, rewritten
 from client_shim.script import run_script
 from fdt.blobs import LocalBlobs
 from fdt.environment import thread_variables
@@ -38,7 +39,7 @@ _FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are th
 class Rank(Protocol):
     """What an engine replaces while the script runs; made once TensorFlow is there.
 
-    `by_hand`: does what rewriting.Hands asks; None: eager steps on arrays of the script's own are not divided.
+    `by_hand`: does what rewritten code asks (rewriting.py, regions.py); None: its eager steps are not divided.
     """
 
     @property
@@ -87,9 +88,9 @@ class Task:
 class Part:
     """The rank that this process is, once the script has imported TensorFlow."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         self.rank: Rank | None = None
-        self._hands = Hands()
+        self.hands = Turns() if ASYNCHRONOUS in options else Hands()
 
     @contextlib.contextmanager
     def installed(self, make: MakeRank, meeting: Meeting, options: Mapping[str, str]) -> Iterator[None]:
@@ -97,12 +98,12 @@ class Part:
         with contextlib.ExitStack() as stack:
             active = [True]
             stack.callback(active.clear)
-            stack.enter_context(rewritten(self._hands))
+            stack.enter_context(rewritten(self.hands))
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
                     self.rank = make(meeting, options)
-                    self._hands.rank = self.rank.by_hand
+                    self.hands.rank = self.rank.by_hand
                     stack.enter_context(self.rank.in_tensorflow())
 
             def keras(flavor: str) -> Callable[[Any], None]:
@@ -217,13 +218,13 @@ def run(
     tell: Reporters,
 ) -> int:
     """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
-    part, started = Part(), time.monotonic()
+    part, started = Part(options), time.monotonic()
     with (
         _telling(part, tell),
         agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
         part.installed(make, meeting, options),
     ):
-        code = run_script(script, words, rewrite=rewrite)
+        code = run_script(script, words, rewrite=part.hands.rewrite)
         if not came_to_end(code):
             return code
         if part.rank is not None:

@@ -27,9 +27,11 @@ from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt import rulebook, staleness
+from nfdt.replica.by_hand import ByHand
 from nfdt.replica.exchange import Exchange
 from nfdt.replica.old import looked_at
 from nfdt.replica.sessions import Sessions
+from nfdt.replica.turns import Turns, rows_of
 
 UNDIVIDED = (
     "a training step must be a tf.function's or train_on_batch, or in a loop over a tf.data dataset, for workers to "
@@ -44,8 +46,6 @@ FIT = (
 class Rank:
     """`options`: the command line's (rule, allow_replicated)."""
 
-    by_hand = None  # an eager step on arrays of the script's own is refused
-
     def __init__(self, meeting: Host | Guest, options: Mapping[str, str]) -> None:
         self._meeting, self._options = meeting, options
         self._rank, self._size = meeting.rank, meeting.size
@@ -54,15 +54,14 @@ class Rank:
         self._applies: dict[int, Any] = {}  # its own apply, by the exchange's number
         self._arrived: list[Pushed] = []
         self._site: Site | None = None
-        self._around: Site | None = None  # the loop in which steps are called in turn
-        self._turn = ""  # "mine", "others": of a step that is called in turn
-        self._calls: dict[int, int] = {}
-        self._outputs: dict[int, Any] = {}
+        self._turns = Turns(self._rank, self._size, self._begin, self._count)
+        by_hand = ByHand(self._turns, self._given, self._count, self._meet)
+        self.by_hand = None if self._allow_replicated else by_hand
         self._applying = self._fitting = self._met = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
         replicated = self._replicate if self._allow_replicated else None
         self._sessions = Sessions(meeting, options.get("rule"), lambda: self._poll(None), replicated)
-        self.metrics = Metrics(self._add, self._in_turn, self._training)
+        self.metrics = Metrics(self._add, self._in_turn, self._training, self._others)
         if isinstance(meeting, Host):
             meeting.serve = self._serve
 
@@ -99,13 +98,13 @@ class Rank:
 
     def _for_dataset(self, original: Any, *args: Any) -> Any:
         """A loop over a dataset in a graph: a step that is called in turn would take all of its batches by itself."""
-        if self._turn and not self._allow_replicated:
+        if self._turns.calling and not self._allow_replicated:
             raise CaptureError(UNDIVIDED.format(where=where()))
         return original(*args)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         """This worker's next batch; those between are the others'."""
-        site = loop_at_work() if tf.executing_eagerly() and not self._turn else None
+        site = loop_at_work() if tf.executing_eagerly() and not self._turns.calling else None
         if site is None or not site.leads:
             return original(iterator)
         begun = "_fdt_begun" in vars(iterator)
@@ -123,7 +122,7 @@ class Rank:
             self._meet()
             raise
         self._site = site
-        self._count(element)
+        self._count(rows_of(element))
         return element
 
     def _leave(self, site: Site | None = None) -> None:
@@ -135,49 +134,47 @@ class Rank:
 
     def _call(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """A tf.function: a training step outside a loop over batches is called in turn."""
-        if not tf.executing_eagerly() or not function_trains(function):
-            return original(function, *args, **kwargs)
+        run = functools.partial(original, function, *args, **kwargs)
+        if not tf.executing_eagerly():
+            return run()
+        if not function_trains(function):
+            return self._turns.watched(id(function), run)
         if function._jit_compile:
             function._jit_compile = False  # XLA holds no exchange
-        if self._turn or self._in_turn():
-            return original(function, *args, **kwargs)
+        if self._turns.now() or self._in_turn():
+            return self._turns.watched(id(function), run)
         if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
             raise CaptureError(UNDIVIDED.format(where=where()))
-        return self._by_turns(id(function), (args, kwargs), lambda: original(function, *args, **kwargs))
+        return self._turns.call(id(function), (args, kwargs), run)
 
-    def _by_turns(self, key: int, given: Any, run: Any) -> Any:
-        """Call `run` when it is this worker's turn; else what it gave last, which the script may read."""
-        number = self._calls[key] = self._calls.get(key, -1) + 1
-        mine, rows = number % self._size == self._rank, _rows(given)
+    def _begin(self) -> None:
+        """A step that is taken in turn."""
         self._leave()
-        self._met, self._around = False, loop_at_work()
-        if not mine and key in self._outputs:
-            return _as_of(rows, *self._outputs[key])
-        self._turn = "mine" if mine else "others"
-        if mine:
-            self._count(given)
-        try:
-            self._outputs[key] = rows, run()
-        finally:
-            self._turn = ""
-        return self._outputs[key][1]
+        self._met = False
 
     def _context(self, original: Any, scope_type: Any = None) -> Any:
         """Part of a trace's key: some traces push, others do not."""
         made = original(scope_type)
-        kind = self._turn or ("mine" if self._in_turn() else "")
+        kind = self._turns.now() or ("mine" if self._in_turn() else "")
         return function_context.function_cache.FunctionContext(made.context, (made.scope_type, kind))
 
     def _in_turn(self) -> bool:
         """Is a batch that is this worker's at hand?"""
-        return self._turn == "mine" or (self._site is not None and self._training())
+        return self._turns.now() == "mine" or self._given()
+
+    def _others(self) -> bool:
+        """Is it another's, whose samples that one counts?"""
+        return self._turns.now() == "others" and self._turns.in_step()
+
+    def _given(self) -> bool:
+        """Has a dataset's loop given this worker a batch?"""
+        return self._site is not None and self._site.running()
 
     def _training(self) -> bool:
         """Is a training loop on the stack?"""
-        return bool(self._turn) or (self._site is not None and self._site.running())
+        return bool(self._turns.now()) or self._given()
 
-    def _count(self, given: Any) -> None:
-        samples = _rows(given)
+    def _count(self, samples: int) -> None:
         self._counts["steps"] += 1
         self._counts["samples"] += samples
         for exchange in self._exchanges.values():
@@ -193,14 +190,14 @@ class Rank:
         return self._applying or self._fitting
 
     def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
-        if self._turn == "others":
-            return None
-        if not self._in_turn():
+        whose = self._turns.now()
+        if not whose and not self._in_turn():
             return self._undivided(apply, gradients, variables)
-        exchange = self._exchanges.get(id(optimizer))
-        if exchange is None:
-            exchange = self._made(optimizer, variables)
+        exchange = self._exchanges.get(id(optimizer)) or self._made(optimizer, variables)
         self._applies[exchange.number] = exchange, apply
+        self._turns.applied += 1
+        if whose == "others":
+            return None
         self._applying = True
         try:
             return exchange.step(apply, gradients, variables)
@@ -225,9 +222,9 @@ class Rank:
         self._counts["replicated"] += 1
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._turn or self._in_turn():
+        if self._turns.now() or self._in_turn():
             return original(model, *args, **kwargs)
-        return self._by_turns(id(model), (args, kwargs), lambda: original(model, *args, **kwargs))
+        return self._turns.call(id(model), (args, kwargs), lambda: original(model, *args, **kwargs))
 
     def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._allow_replicated:
@@ -286,7 +283,7 @@ class Rank:
 
     def _agreed(self, tensor: Any) -> Any:
         """A decision outside training loops is rank 0's; numbers stay a worker's own: it may have more of them."""
-        if self._training() or (self._around is not None and self._around.running()):
+        if self._training() or self._turns.running():
             return tensor
         self._meet()
         return tf.constant(self._meeting.same("a decision", tensor.numpy().item(), where), tensor.dtype)
@@ -303,22 +300,6 @@ class Rank:
         return added
 
 
-def _rows(given: Any) -> int:
-    """Samples of a batch: the rows of its first array."""
-    shapes: list[Any] = [getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(given)]
-    return next((int(s[0]) for s in shapes if len(s) and s[0] is not None), 0)
-
-
 def _has_batches(argument: Any) -> bool:
     """Does a step function take batches of it by itself?"""
     return isinstance(argument, (tf.data.Dataset, tf.data.Iterator))
-
-
-def _as_of(rows: int, before: int, output: Any) -> Any:
-    """What a step gave for a batch of `before` rows, as long as one of `rows` rows would make it."""
-
-    def one(leaf: Any) -> Any:
-        fits = tf.is_tensor(leaf) and bool(leaf.shape.rank) and leaf.shape[0] == before and rows != before
-        return tf.gather(leaf, tf.range(rows) % before) if fits else leaf
-
-    return tf.nest.map_structure(one, output)

@@ -17,6 +17,7 @@ STEPS_PRINTED = (
     "tape_eager_sum",
     "tape_masked",
     "tape_processes",
+    "tape_sliced",
     "tf1_eager",
     "tf1_feed",
     "tf1_monitored",
@@ -25,8 +26,6 @@ STEPS_PRINTED = (
 REFUSED = {
     ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",
     ("tape_by_hand", "nfdt"): "weights must be moved by an optimizer",
-    ("tape_eager_arrays", "nfdt"): "--allow-replicated",
-    ("tape_sliced", "nfdt"): "--allow-replicated",
     ("tape_graph_loop", "nfdt"): "for workers to take turns",
     ("tape_mixed", "nfdt"): "LossScaleOptimizer",
     ("tape_after_fit", "nfdt"): "fit beside training loops",

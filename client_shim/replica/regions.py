@@ -1,0 +1,205 @@
+"""Eager training steps that are taken in turns: what of the script's code is one is found, and may be left out.
+
+    for i in range(0, len(x), 32):                  for i in range(0, len(x), 32):
+        with tf.GradientTape() as tape:                 if HANDS.mine(1, locals(), ("batch", "model")):
+            loss = mean(model(batch) ** 2)                  with HANDS.step(), tf.GradientTape() as tape:
+        gradients = tape.gradient(loss, weights)                loss = ...
+        optimizer.apply_gradients(...)                      gradients = tape.gradient(...)
+        print(loss)                                         HANDS.keep(1, locals(), ("gradients", "loss"))
+                                                        else:
+                                                            tape = None
+                                                            if HANDS.kept(1, "gradients"): ...
+                                                        optimizer.apply_gradients(...)
+                                                        print(loss)
+                                                    HANDS.left(1)
+
+A *region* begins with a tape and ends with the last statement beside it that takes gradients from it. Where it is left
+out the names that it binds have the values of the last time. Everything else of the script runs every time.
+"""
+
+import ast
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, Hands, at, call, is_tape
+from client_shim.replica.rewriting import rewrite as divide
+
+TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
+_keys = itertools.count(1)
+
+
+class Turns(Hands):
+    """What code calls that is rewritten for turns."""
+
+    def mine(self, region: int, names: dict[str, Any], reads: tuple[str, ...]) -> bool:
+        """Is the region to run? `names`: its variables; `reads`: those that may hold its batch."""
+        return self.rank is None or bool(self.rank.mine(region, names, reads))
+
+    def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
+        """It has run."""
+        if self.rank is not None:
+            self.rank.keep(region, {name: names[name] for name in bound if name in names})
+
+    def give(self, region: int, value: Any) -> Any:
+        """It has run, and its function returns `value`."""
+        if self.rank is not None:
+            self.rank.keep(region, {"": value})
+        return value
+
+    def kept(self, region: int, name: str) -> bool:
+        """Is there a value of the last time?"""
+        return name in self.rank.last(region)
+
+    def last(self, region: int, name: str = "") -> Any:
+        """That value."""
+        return self.rank.last(region)[name]
+
+    def left(self, first: int) -> None:
+        """The loop that begins at line `first` is over."""
+        if self.rank is not None:
+            self.rank.left(first)
+
+    def rewrite(self, module: ast.Module) -> ast.Module:
+        """`module`, rewritten in place."""
+        regions = [region for body in _bodies(module, divided=False) for region in _regions(body)]
+        bound = [_names(region, ast.Store) for region in regions]
+        reads = [_names(region, ast.Load, stores) for region, stores in zip(regions, bound, strict=True)]
+        divide(module)
+        pairs = zip(regions, reads, bound, strict=True)
+        wrapped = {region[0]: _wrapped(region, loads, stores) for region, loads, stores in pairs}
+        inside = {statement for region in regions for statement in region[1:]}
+        _Wrapping(wrapped, inside).visit(module)
+        return ast.fix_missing_locations(module)
+
+
+Region = list[Any]  # statements
+
+
+def _bodies(node: Any, *, divided: bool) -> Iterator[list[Any]]:
+    """The lists of statements in loops and functions."""
+    for name in (*BODIES, "handlers"):
+        body = getattr(node, name, ())
+        within = divided or isinstance(node, LOOPS)
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            within = isinstance(node, FUNCTIONS)
+        if not isinstance(body, list):
+            continue  # an expression's
+        if within:
+            yield body
+        for statement in body:
+            yield from _bodies(statement, divided=within)
+
+
+def _regions(body: list[Any]) -> Iterator[Region]:
+    """Those that begin among these statements. A tape whose gradients are taken elsewhere begins none."""
+    start = 0
+    while start < len(body):
+        end = _end(body, start) if is_tape(body[start]) else None
+        if end is not None:
+            if not any(isinstance(node, ast.Return) for node in _before_its_end(body[start : end + 1])):
+                yield body[start : end + 1]
+            start = end
+        start += 1
+
+
+def _before_its_end(region: Region) -> Iterator[Any]:
+    """What is in it; not a `return` that ends it."""
+    whole = region[:-1] if isinstance(region[-1], ast.Return) else region
+    return (node for statement in whole for node in (statement, *_own(statement)))
+
+
+def _end(body: list[Any], start: int) -> int | None:
+    """The last statement that takes from the tapes which begin from `start` on."""
+    tapes, end = _tapes(body[start]), None
+    for i in range(start, len(body)):
+        if i > start and is_tape(body[i]):
+            if _tapes(body[i]) & tapes or end is None or not _takes(body[i + 1 :], tapes):
+                break
+            tapes |= _tapes(body[i])
+        if _takes([body[i]], tapes):
+            end = i
+    return end
+
+
+def _tapes(statement: Any) -> set[str]:
+    """The names of the tapes that it makes."""
+    return {i.optional_vars.id for i in statement.items if isinstance(i.optional_vars, ast.Name)}
+
+
+def _takes(statements: list[Any], tapes: set[str]) -> bool:
+    return any(
+        isinstance(n, ast.Attribute) and n.attr in TAKEN and isinstance(n.value, ast.Name) and n.value.id in tapes
+        for statement in statements
+        for n in ast.walk(statement)
+    )
+
+
+def _names(region: Region, context: type, but: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The variables that it binds (or reads), without those of functions within, or `but`."""
+    nodes = [n for statement in region for n in (statement, *_own(statement))]
+    found = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
+    return tuple(sorted(found - set(but)))
+
+
+def _own(node: Any) -> Iterator[Any]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef, ast.ListComp, ast.GeneratorExp)):
+            yield from _own(child)
+
+
+def _wrapped(region: Region, reads: tuple[str, ...], bound: tuple[str, ...]) -> ast.If:
+    key, first, last = ast.Constant(next(_keys)), region[0], region[-1]
+    names = ast.Call(ast.Name("locals", ast.Load()), [], [])
+    kept = sorted(set(bound) - _tapes(first))
+    otherwise: list[Any] = [_assign(name, ast.Constant(None)) for name in sorted(set(bound) - set(kept))]
+    if isinstance(last, ast.Return):
+        last.value = call("give", key, last.value or ast.Constant(None))
+        otherwise, body = [ast.Return(call("last", key))], region
+    else:
+        body = [*region, ast.Expr(call("keep", key, names, _tuple(kept)))]
+        otherwise += [_restored(key, name) for name in kept]
+    for statement in (*body[len(region) :], *otherwise):
+        at(statement, first)
+        for node in ast.walk(statement):
+            at(node, first)
+    choice = ast.If(call("mine", key, names, _tuple(reads)), body, otherwise or [ast.Pass()])
+    ast.copy_location(choice, first)
+    return choice
+
+
+def _restored(key: ast.Constant, name: str) -> ast.If:
+    known = ast.Constant(name)
+    return ast.If(call("kept", key, known), [_assign(name, call("last", key, known))], [])
+
+
+def _assign(name: str, value: Any) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _tuple(names: Any) -> ast.Tuple:
+    return ast.Tuple([ast.Constant(name) for name in names], ast.Load())
+
+
+class _Wrapping(ast.NodeTransformer):
+    """Puts `wrapped` in the place of each region's first statement, takes out the others, and ends loops."""
+
+    def __init__(self, wrapped: dict[Any, ast.If], inside: set[Any]) -> None:
+        self._wrapped, self._inside = wrapped, inside
+
+    def visit(self, node: ast.AST) -> Any:
+        if node in self._inside:
+            return None
+        if node not in self._wrapped:
+            return self._visited(node)
+        wrapped = self._wrapped.pop(node)
+        visited = [self._visited(statement) for statement in wrapped.body]
+        wrapped.body = [s for each in visited for s in (each if isinstance(each, list) else [each])]
+        return wrapped
+
+    def _visited(self, node: Any) -> Any:
+        visited = super().visit(node)
+        if not isinstance(node, LOOPS):
+            return visited
+        return [visited, at(ast.Expr(call("left", ast.Constant(node.lineno))), node)]

@@ -1,0 +1,118 @@
+"""Eager steps on data that the script slices, draws or holds whole: what client_shim/replica/regions.py asks.
+
+A worker runs the whole loop and takes every n-th step of it, from the tape to its gradients. Which step that is counts
+on when gradients were applied, so micro-batches whose gradients are added up are one worker's.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from client_shim.replica.steps import loop_at_work, script_frames
+from nfdt.replica.turns import Turns
+
+
+@dataclass
+class _Region:
+    number: int = -1  # of the step
+    since: int = 0  # updates when it began
+    applies: bool = False  # does it apply gradients itself?
+    left_out: bool = False
+    shapes: Any = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class ByHand:
+    """`given`: is the batch at hand a dataset's? `count`: told of the samples of this worker's steps. `meet`: called
+    when a loop of such steps is over."""
+
+    def __init__(
+        self, turns: Turns, given: Callable[[], bool], count: Callable[[int], None], meet: Callable[[], None]
+    ) -> None:
+        self._turns, self._given, self._count, self._meet = turns, given, count, meet
+        self._regions: dict[int, _Region] = {}
+        self._running: int | None = None  # the region
+        self._rows = 0
+        self._depth = 0
+
+    def mine(self, key: int, names: Mapping[str, Any], reads: tuple[str, ...]) -> bool:
+        """Is it to run? Also in another's turn when there is nothing yet to take its place, or batches get shorter."""
+        if self._depth:
+            return True
+        self._running = None
+        site = None if not tf.executing_eagerly() or self._turns.calling else loop_at_work()
+        if site is None or not site.trains or self._given():
+            return True
+        region = self._regions.setdefault(key, _Region())
+        passed = self._turns.applied > region.since or (region.left_out and region.applies)
+        region.number += region.number < 0 or passed
+        mine = self._turns.is_mine(region.number)
+        shapes = {name: _shape(names[name]) for name in reads if name in names}
+        region.left_out = not mine and shapes == region.shapes
+        region.since, region.shapes = self._turns.applied, shapes
+        self._turns.begin(site, mine=mine)
+        self._running, self._rows = None if region.left_out else key, 0
+        return not region.left_out
+
+    def keep(self, key: int, values: dict[str, Any]) -> None:
+        """It has run."""
+        if self._running != key:
+            return
+        region = self._regions[key]
+        region.values, region.applies = values, self._turns.applied > region.since
+        if not self._rows:
+            self._found(0)
+        self._running = None
+
+    def last(self, key: int) -> Mapping[str, Any]:
+        return self._regions[key].values
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """A tape; those within another belong to its step."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def part(self, value: Any) -> Any:
+        """The first array that the tape reads says how many samples there are."""
+        if self._running is not None and not self._rows and self._depth:
+            first = next(iter(tf.nest.flatten(value)), None) if isinstance(value, (list, tuple, dict)) else value
+            if isinstance(first, (np.ndarray, tf.Tensor)) and not isinstance(first, tf.Variable) and len(first.shape):
+                self._found(int(first.shape[0]))
+        return value
+
+    def _found(self, rows: int) -> None:
+        self._rows = rows
+        if self._turns.now() == "mine":
+            self._count(rows)
+
+    array = part
+
+    def whole(self, value: Any) -> Any:
+        return value
+
+    def done(self) -> None:
+        """The next step says itself that it begins."""
+
+    def left(self, first: int) -> None:
+        """A loop of the script is over: if it was that of the last steps, all workers meet."""
+        around = self._turns.around
+        if around is None or not tf.executing_eagerly():
+            return
+        frame = next(script_frames(), None)
+        over = frame is not None and around.code is frame.f_code and around.first == first
+        if over or not around.running():
+            self._turns.leave()
+            self._meet()
+
+
+def _shape(value: Any) -> Any:
+    """Of arrays; what is no array always fits."""
+    return tuple(value.shape) if isinstance(value, (np.ndarray, tf.Tensor)) else None

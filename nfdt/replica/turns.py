@@ -1,0 +1,93 @@
+"""Steps that no dataset's loop gives a batch: of those that are called, or written out in a loop, a worker takes every
+n-th. What the script reads of the others' is what this worker's last one gave."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from client_shim.replica.steps import Site, loop_at_work
+
+
+class Turns:
+    """`begin` is called before every step, `count` is told of the batch of those that are this worker's."""
+
+    def __init__(self, rank: int, size: int, begin: Callable[[], None], count: Callable[[Any], None]) -> None:
+        self._rank, self._size = rank, size
+        self._begin, self._count = begin, count
+        self.calling = ""  # "mine", "others": of a step function that is being called
+        self.around: Site | None = None  # the loop in which steps are taken in turn
+        self._by_hand = ""  # as `calling`, of the step that is written out in that loop
+        self.applied = 0  # updates by optimizers, also those of others' steps, which have no effect
+        self._calls: dict[int, int] = {}
+        self._outputs: dict[int, Any] = {}
+        self._applying: set[int] = set()
+
+    def now(self) -> str:
+        """Whose step is under way: "mine", "others'", or "" for none that is taken in turn."""
+        if self.calling or not self._by_hand or not self.running():
+            return self.calling
+        return self._by_hand
+
+    def running(self) -> bool:
+        """Is the loop on the stack?"""
+        return self.around is not None and self.around.running()
+
+    def in_step(self) -> bool:
+        """Of a loop within the loop, an evaluation's, the step is none."""
+        return bool(self.calling) or loop_at_work() == self.around
+
+    def is_mine(self, number: int) -> bool:
+        return number % self._size == self._rank
+
+    def call(self, key: int, given: Any, run: Callable[[], Any]) -> Any:
+        """Call `run` when it is this worker's turn; else what it gave last, which the script may read."""
+        number = self._calls[key] = self._calls.get(key, -1) + 1
+        mine, rows = self.is_mine(number), rows_of(given)
+        self._begin()
+        self.around, self._by_hand = loop_at_work(), ""
+        if not mine and key in self._outputs:
+            return _as_of(rows, *self._outputs[key])
+        self.calling = "mine" if mine else "others"
+        if mine:
+            self._count(rows)
+        try:
+            self._outputs[key] = rows, run()
+        finally:
+            self.calling = ""
+        return self._outputs[key][1]
+
+    def begin(self, loop: Site, *, mine: bool) -> None:
+        """A step that is written out in `loop`."""
+        self._begin()
+        self.around, self._by_hand = loop, "mine" if mine else "others"
+
+    def leave(self) -> None:
+        """The loop is over."""
+        self.around, self._by_hand = None, ""
+
+    def watched(self, function: int, run: Callable[[], Any]) -> Any:
+        """Call a tf.function that may apply what an eager step took: that is seen while it is traced."""
+        before = self.applied
+        output = run()
+        if self.applied > before:
+            self._applying.add(function)
+        elif function in self._applying:
+            self.applied += 1
+        return output
+
+
+def rows_of(given: Any) -> int:
+    """Samples of a batch: the rows of its first array."""
+    shapes: list[Any] = [getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(given)]
+    return next((int(s[0]) for s in shapes if len(s) and s[0] is not None), 0)
+
+
+def _as_of(rows: int, before: int, output: Any) -> Any:
+    """What a step gave for a batch of `before` rows, as long as one of `rows` rows would make it."""
+
+    def one(leaf: Any) -> Any:
+        fits = tf.is_tensor(leaf) and bool(leaf.shape.rank) and leaf.shape[0] == before and rows != before
+        return tf.gather(leaf, tf.range(rows) % before) if fits else leaf
+
+    return tf.nest.map_structure(one, output)

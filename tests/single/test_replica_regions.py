@@ -1,0 +1,127 @@
+"""Eager steps that NFDT's workers take in turns: which code is left out, and what the script then sees."""
+
+import ast
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from client_shim.replica.regions import Turns as Hands
+from client_shim.replica.rewriting import rewritten
+from nfdt.replica.by_hand import ByHand
+from nfdt.replica.turns import Turns
+
+RETURNED = """
+def gradients(x):
+    with tf.GradientTape(persistent=True) as tape:
+        y = f(x)
+    a = tape.gradient(y, x)
+    return a, tape.jacobian(y, x)
+"""
+ELSEWHERE = """
+def forward(x):
+    with tf.GradientTape() as tape:
+        y = f(x)
+    return y, tape
+"""
+
+
+def text(code):
+    """Rewritten; regions have the number 0."""
+    made = ast.unparse(Hands().rewrite(ast.parse(code))).replace("__fdt_hands__.", "")
+    return re.sub(r"(mine|keep|kept|last|give)\(\d+", r"\1(0", made)
+
+
+def test_a_region_ends_with_the_last_gradient_and_its_function_returns_what_it_did():
+    assert text(RETURNED).splitlines() == [
+        "def gradients(x):",
+        "    if mine(0, locals(), ('f', 'tf', 'x')):",
+        "        with step(), tf.GradientTape(persistent=True) as tape:",
+        "            y = f(part(x))",
+        "        a = array(tape).gradient(part(y), part(x))",
+        "        return give(0, whole((part(a), array(tape).jacobian(part(y), part(x)))))",
+        "    else:",
+        "        return last(0)",
+        "    done()",
+    ]
+
+
+@pytest.mark.parametrize("code", [ELSEWHERE, RETURNED.replace("    a =", "    if not y:\n        return\n    a =")])
+def test_a_tape_that_cannot_be_left_out_is_not(code):
+    assert "mine(" not in text(code)
+
+
+class Optimizer:
+    """As the patched optimizers of a rank: they count."""
+
+    def __init__(self, turns, given):
+        self._turns, self._given = turns, given
+
+    def apply_gradients(self, pairs):
+        self._turns.applied += 1
+        if self._turns.now() == "mine":
+            self._given.append([round(float(gradient), 1) for gradient, _ in pairs])
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script as worker 1 of 2: what was applied, the samples that were counted, what it has put into `seen`."""
+
+    def running(code):
+        path = tmp_path / "script.py"
+        path.write_text(code)
+        applied, counted, seen, meetings = [], [], [], []
+        turns = Turns(1, 2, lambda: None, counted.append)
+        hands = Hands()
+        hands.rank = ByHand(turns, lambda: False, counted.append, lambda: meetings.append(len(seen)))
+        names = {"tf": tf, "np": np, "seen": seen, "weight": tf.Variable(1.0), "optimizer": Optimizer(turns, applied)}
+        with rewritten(hands):
+            exec(compile(hands.rewrite(ast.parse(code)), str(path), "exec"), names)
+        return applied, counted, seen, meetings
+
+    return running
+
+
+INLINE = """
+x = np.arange(7, dtype="float32")
+for i in range(0, 7, 2):
+    batch = x[i:i + 2]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(batch * weight)
+    gradients = tape.gradient(loss, [weight])
+    optimizer.apply_gradients(zip(gradients, [weight]))
+    seen.append(float(loss))
+"""
+ACCUMULATED = """
+def step(batch):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(batch * weight)
+    return loss, tape.gradient(loss, weight)
+
+total = 0
+for i in range(8):
+    loss, gradient = step(tf.constant([float(i)]))
+    total = total + gradient
+    if i % 2:
+        optimizer.apply_gradients([(total, weight)])
+        total = 0
+"""
+
+
+def test_a_worker_takes_every_other_step_and_sees_its_own_last_one_between(run):
+    applied, counted, seen, meetings = run(INLINE)
+    assert applied == [[5.0], [6.0]] and counted == [2, 1]
+    assert seen == [1.0, 5.0, 5.0, 6.0], "the first is computed, though not applied: the script may read it"
+    assert meetings == [4], "after the loop"
+
+
+def test_micro_batches_before_one_update_are_one_workers(run):
+    applied, counted, _, _ = run(ACCUMULATED)
+    assert applied == [[5.0], [13.0]], "2 + 3, 6 + 7"
+    assert counted == [1, 1, 1, 1]
+
+
+def test_a_loop_that_does_not_train_runs_whole(run):
+    applied, counted, seen, meetings = run(INLINE.replace("optimizer.apply_gradients", "str"))
+    assert seen == [1.0, 5.0, 9.0, 6.0] and (applied, counted, meetings) == ([], [], [])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdt.cli.words import Split
-from fdt.errors import UsageError
+from fdt.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from fdt.cli.run import Request
@@ -71,10 +71,15 @@ def kept(request: "Request", words: Sequence[str], body: Callable[["RunDir | Non
 
 
 def _tell_of_changes(engine: str, directory: "RunDir") -> None:
+    """Raises UserError for a script that cannot be read."""
     from fdt.rundir import digest_of
 
     script = Path(directory.arguments.script)
-    if script.is_file() and digest_of(script) != directory.arguments.digest:
+    try:
+        changed = digest_of(script) != directory.arguments.digest
+    except OSError as error:
+        raise UserError(f"{RESUME} needs the script that the run was started with. Received: {error}") from None
+    if changed:
         said = "has changed since the run began; what it trained before is not trained again"
         print(f"{engine}: {script} {said}", file=sys.stderr)
 

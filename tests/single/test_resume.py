@@ -1,6 +1,7 @@
 """A run that is interrupted and gone on with: what the script sees is what it would have seen undisturbed."""
 
 import contextlib
+import errno
 import importlib
 import os
 import random
@@ -18,9 +19,10 @@ from client_shim.resume import plain
 from client_shim.resume.signature import differs
 from client_shim.settings import Settings
 from client_shim.state import Run
-from fdt import checkpoints
+from fdt import checkpoints, rundir
 from fdt.blobs import LocalBlobs
-from fdt.cli.resume import resumed
+from fdt.cli.resume import kept, resumed
+from fdt.cli.run import Request
 from fdt.cli.words import Split
 from fdt.errors import CaptureError, UsageError, UserError
 from fdt.job import FeedData
@@ -312,6 +314,21 @@ def test_the_last_epochs_are_kept_however_many_there_are(tmp_path):
         directory.save(1, epoch, {"epoch": epoch}, [])
     assert directory.load(1)[0][0] == {"epoch": 100_001}
     assert len(list(directory.directory.glob("*.ckpt"))) == 2
+
+
+def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
+    script, directory = tmp_path / "train.py", tmp_path / "run"
+    script.write_text("")
+    begun = RunDir.create(directory, "hfdt", [], str(script), [])
+    begun.save(1, 1, {}, [])
+    begun.close(ended_well=False)
+
+    def broken(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(rundir, "digest_of", broken)
+    with pytest.raises(UserError, match="--resume needs the script .* Received: .*Input/output error: .*train.py"):
+        kept(Request("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
 
 
 def test_a_run_goes_on_in_its_own_directory_only():

@@ -220,7 +220,7 @@ class Remote:
         refs = [commit.state.model, commit.state.optimizer, commit.metrics]
         if self._keeper is not None:
             groups = [self._blobs.get_arrays(ref) for ref in refs]
-            self._keeper.committed(commit.epoch, commit.step, commit.samples, groups)
+            self._keeper.committed(commit, groups)
         for ref in refs:
             self._blobs.drop(ref)
 

@@ -53,6 +53,7 @@ JOB_OPTIONS = (
     "allow_inexact",
     "restarts",
     "min_np",
+    "on_nan",
     "commit_every",
     "stall_timeout",
 )
@@ -159,15 +160,20 @@ class Commits(click.ParamType[int]):
 
 
 def rank_fault_options(function: Decorated) -> Decorated:
-    """--commit-every, --stall-timeout."""
+    """--commit-every, --stall-timeout, --on-nan."""
     commits = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
     stalls = (
         "A rank that keeps the others waiting so long counts as lost; half of it before, a line says where it is.  "
         "[default: a line after 60s, and no end]"
     )
+    nan = (
+        "A gradient with NaN or infinity ends the run with its worker and step, or the step is left out.  "
+        "[default: neither, as Keras alone]"
+    )
     add = [
         option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=commits),
         option(FAULTS, "--stall-timeout", type=Duration(), metavar="120s", help=stalls),
+        option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=nan),
     ]
     return apply(add, function)
 
@@ -267,6 +273,8 @@ def _check(given: dict[str, Any]) -> None:
         )
     if given["fp16_allreduce"] and rule != "allreduce":
         raise UsageError(f"--fp16-allreduce goes with rule allreduce. Received: rule {rule}")
+    if given["on_nan"] and rule != "allreduce":
+        raise UsageError(f"--on-nan goes with rule allreduce. Received: --on-nan {given['on_nan']} with rule {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):
         raise UsageError(
             "--commit-every goes with --restarts, --min-np or --run-dir, which go back to commits. "

@@ -11,11 +11,12 @@ from hfdt.rule import StepRule
 
 @dataclass(frozen=True)
 class Begin:
-    """Of an epoch that is taken up in its midst: steps and samples that are done, and what its metrics hold."""
+    """Of an epoch that is taken up in its midst: what is done, what its metrics hold, how many steps were left out."""
 
     step: int
     samples: int
     metrics: Sequence[Array]
+    skipped: int = 0
 
 
 def plan(spec: JobSpec, rule: Any) -> tuple[int, list[str]]:

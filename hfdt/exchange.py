@@ -30,6 +30,7 @@ class StepGroup:
     def __init__(self, step: Step) -> None:
         self._step = step
         self.rank, self.size = step.comm.rank, step.comm.size
+        self.whose: Tensor = None  # under a guard, behind a mean: whose gradient is not finite
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
         """The ranks' tensors, each weighed (hfdt/step.py), added; what the forward pass changed travels along."""
@@ -42,7 +43,11 @@ class StepGroup:
         touched = forward.take_touched(step)
         wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
         indices = gather.indices() if gather else []
-        added = step.timed_sum([*wire, *indices, *forward.weigh_touched(step, touched)], "gradient")
+        guard, moved = step.terms.guard, forward.weigh_touched(step, touched)
+        said = [guard.mine(self.rank, wire)] if guard else []
+        added = step.timed_sum([*said, *wire, *indices, *moved], "gradient")
+        if guard:
+            self.whose = guard.whose(added.pop(0), added[: len(wire)] if step.terms.fp16 else ())
         forward.write(touched, added[len(wire) + len(indices) :])
         wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
         return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])
@@ -51,14 +56,20 @@ class StepGroup:
 class StepLocal:
     """A rank's gradient and the script's optimizer, as a rule sees them. See hfdt/rule.py, Local."""
 
-    def __init__(self, deferred: Deferred) -> None:
+    def __init__(self, deferred: Deferred, group: StepGroup, guard: Any) -> None:
         self.gradient = deferred.gradient
-        self._deferred = deferred
+        self._deferred, self._group, self._guard = deferred, group, guard
         self.updated: Tree = []
 
     def update(self, gradient: Tree) -> Tree:
-        with steps.entered(None):
+        def apply() -> None:
             self._deferred.apply(gradient, self._deferred.variables)
+
+        with steps.entered(None):
+            if self._guard is None:
+                apply()
+            else:
+                self._guard.unless(self._group.whose, apply)
         self.updated = [tensor_variable(v) for v in self._deferred.variables]
         return self.updated
 
@@ -84,7 +95,8 @@ class Exchange:
 
     def run(self, step: Step, deferred: Deferred) -> None:
         """One step of the rule."""
-        group, local = StepGroup(step), StepLocal(deferred)
+        group = StepGroup(step)
+        local = StepLocal(deferred, group, step.terms.guard)
         params: Tree = [tensor_variable(v) for v in deferred.variables]
         state = self._started(params, group)
         after, new_state = self._rule.step([tf.convert_to_tensor(v) for v in state], params, local, group)

@@ -10,7 +10,7 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.logs import numbers
 from fdt.tensors import Array
-from hfdt import batchnorm, checks, forward, losses, metrics, per_worker, rounds, rulebook
+from hfdt import batchnorm, checks, forward, guard, losses, metrics, per_worker, rounds, rulebook
 from hfdt import split as splitting
 from hfdt.blocks import Blocks
 from hfdt.comm import Comm, multicasting
@@ -101,12 +101,13 @@ class Session:
         if self.per_worker:
             notes += self._scale_rate(source)
         exchange, more = self._exchange(terms)
-        self.sharded = Sharded(self.trainable, terms, exchange, split=split, may_idle=may_idle)
+        on_nan, said = guard.asked(self.trainable, self.options)
+        self.sharded = Sharded(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)
         self._stack.enter_context(self.sharded.attached())
         if self.blocks is not None:
             with contextlib.suppress(IndexError):  # no data: Keras has its own words for it
                 more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
-        return notes + more
+        return notes + said + more
 
     def _exchange(self, terms: Terms) -> tuple[Exchange | Rounds | Blocks, list[str]]:
         """What runs the rule, and what the rule means for the script."""
@@ -208,6 +209,8 @@ class Session:
         """One epoch, or what `begin` leaves of it; its logs over all ranks."""
         self.sharded.counted.assign([begin.samples if begin and self.comm.rank == 0 else 0, 0, 1])
         self.sharded.waited.assign(0.0)
+        if self.sharded.guard is not None:
+            self.sharded.guard.begin(*((begin.step, begin.skipped) if begin else (0, 0)))
         self.epoch_steps = self.steps(source, epoch) or None
         steps = self._pass_steps(source, epoch) or None
         if self.blocks is not None:
@@ -263,6 +266,15 @@ class Session:
     def samples(self) -> int:
         """Samples this rank has trained on in this epoch."""
         return int(self.sharded.counted[0])
+
+    def skipped(self) -> int:
+        """Steps of this epoch that were left out, as their gradients were not finite."""
+        return self.sharded.guard.skipped if self.sharded.guard is not None else 0
+
+    def check_finite(self, epoch: int) -> None:
+        """After steps of `epoch`. Raises UserError for a gradient that was not finite, where that is to end the run."""
+        if self.sharded.guard is not None:
+            self.sharded.guard.check(epoch)
 
     def waited(self) -> float:
         """Seconds of this epoch that gradients spent in their exchange; those of BatchNorm and masks do not count."""

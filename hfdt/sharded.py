@@ -16,6 +16,7 @@ from hfdt import autograph, forward
 from hfdt import step as steps
 from hfdt.blocks import Blocks
 from hfdt.exchange import Exchange
+from hfdt.guard import Guard
 from hfdt.metrics import Held, Totals
 from hfdt.rounds import Rounds
 from hfdt.split import run_split
@@ -27,11 +28,19 @@ RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_ge
 class Sharded:
     """`trainable` (fdt/trainable.py) on one rank. `split`: XLA for the two halves of a step (split.py).
 
-    `may_idle`: some global batch may be smaller than there are ranks.
+    `may_idle`: some global batch may be smaller than there are ranks. `on_nan`: "stop" or "skip" steps whose gradients
+    are not finite; "": take them as Keras does.
     """
 
     def __init__(
-        self, trainable: Any, terms: Terms, exchange: Exchange | Rounds | Blocks, *, split: bool, may_idle: bool
+        self,
+        trainable: Any,
+        terms: Terms,
+        exchange: Exchange | Rounds | Blocks,
+        *,
+        split: bool,
+        may_idle: bool,
+        on_nan: str = "",
     ) -> None:
         self.trainable, self.terms, self.exchange = trainable, terms, exchange
         self.model, self.flavor = trainable.model, trainable.flavor
@@ -40,6 +49,9 @@ class Sharded:
         self.waited = terms.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._split, terms.may_idle = split, may_idle
         self.own_step = self.model.train_step
+        self.guard: Guard | None = None
+        if on_nan:
+            self.guard = terms.guard = Guard(trainable, self.counted, terms.comm.size, skips=on_nan == "skip")
         self._blocks = exchange if isinstance(exchange, Blocks) else None
         self._rounds = exchange if isinstance(exchange, Rounds) else None
         if self._rounds is not None:
@@ -64,6 +76,8 @@ class Sharded:
                     stack.enter_context(self.flavor.replace_apply(inner_optimizer(each), self.exchange.apply))
                 elif self.terms.comm.size > 1:
                     stack.enter_context(self.flavor.replace_apply(each, self.exchange.apply))
+                elif self.guard is not None:
+                    stack.enter_context(self.flavor.replace_apply(each, self.guard.apply))
             if self.terms.comm.size > 1 and self._rounds is None:
                 _set_jit(model, False)
             model.train_function = model.test_function = None
@@ -94,7 +108,10 @@ class Sharded:
             return self._whole(dict(logs)), values
 
     def _train_step(self, original: Any, element: Any) -> Any:
-        batch, share = element
+        with self.guard.step() if self.guard is not None else contextlib.nullcontext():
+            return self._trained(original, *element)
+
+    def _trained(self, original: Any, batch: Any, share: Tensor) -> Any:
         if self._blocks is not None:
             logs, samples = self._blocks.train(original, batch)
             self.counted.assign(tf.stack([self.counted[0] + samples, samples, share[1]]))

@@ -52,6 +52,7 @@ class Terms:
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
     waited: Variable | None = None
+    guard: Any = None  # a hfdt.guard.Guard, where steps whose gradients are not finite are left out
 
 
 class Step:

@@ -26,6 +26,7 @@ class Watch:
         """After steps [.., step]; False stops the epoch. Keras counts a last execution's steps as if all were there."""
         total = self._worker.job.session.epoch_steps
         last, self.steps = self.steps, min(self._before + step + 1, total or self._before + step + 1)
+        self._worker.job.session.check_finite(self._epoch)
         if self._lock_step:
             return bool(self._worker.lock_step(self.steps, logs))
         if self._every and self.steps // self._every > last // self._every and self.steps != total:

@@ -179,7 +179,7 @@ class Worker:
         if command.HasField("begin"):
             self._load(command.begin.state)
             metrics = self._member.blobs.get_arrays(command.begin.metrics)
-            begin = commits.Begin(command.begin.step, command.begin.samples, metrics)
+            begin = commits.Begin(command.begin.step, command.begin.samples, metrics, command.begin.skipped)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
         logs = job.session.train(job.source, epoch, watch.on_batch, begin)
@@ -188,7 +188,8 @@ class Worker:
         self._bytes += sent
         end = EpochEnd(
             epoch=epoch,
-            steps=watch.steps,
+            steps=watch.steps - job.session.skipped(),
+            skipped=job.session.skipped(),
             samples=job.session.samples(),
             seconds=seconds,
             busy_seconds=max(0.0, seconds - job.session.waited()),
@@ -214,7 +215,9 @@ class Worker:
         """Tell of the state after this step. A collective; rank 0 speaks for all."""
         metrics, samples = commits.take(self._job.session, logs or {})
         if self._comm.rank == 0:
-            commit = Commit(epoch=epoch, step=step, samples=samples, state=self._state(), metrics=self._put(metrics))
+            commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
+            commit.state.CopyFrom(self._state())
+            commit.metrics.CopyFrom(self._put(metrics))
             self._send(self._job.id, commit=commit)
 
     def lock_step(self, step: int, logs: Any) -> bool:

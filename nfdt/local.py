@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt.finite import all_finite
 from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
 from nfdt.server.shards import Ownership, carried_others
-from nfdt.step import Computed, Pulled, all_finite
+from nfdt.step import Computed, Pulled
 from nfdt.traced import Assign, ByShape, assignments
 from nfdt.variables import count_of, schedule_at
 

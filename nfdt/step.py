@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fdt.errors import CaptureError
-from fdt.keras.variables import tensor_variable
+from fdt.finite import all_finite
+from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.trainable import Trainable
 from nfdt.rule import Rule
 from nfdt.server.shards import Ownership, carried_others, own
 from nfdt.traced import Assign, ByShape, assign, assignments
 from nfdt.transport.client import Outgoing
-from nfdt.variables import is_loss_scaled, loss_scale
+from nfdt.variables import loss_scale
 
 Tensor = Any
 Pulled = Sequence[tuple[list[int], list[Tensor]]]  # by shard: places in the pull layout, and what came there
@@ -142,11 +143,6 @@ class Step:
 
 def samples_of(batch: Any) -> int:
     return int(tf.nest.flatten(batch)[0].shape[0])
-
-
-def all_finite(gradients: Sequence[Tensor]) -> Tensor:
-    """One pass over each: a sum that holds NaN or infinity is neither a number nor finite itself."""
-    return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients] or [tf.constant(0.0)]))
 
 
 def ownerships(trainable: Trainable, shards: int) -> list[Ownership]:

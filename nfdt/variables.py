@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.errors import UserError
-from fdt.keras.variables import inner_optimizer, tensor_variable
+from fdt.keras.variables import inner_optimizer, is_loss_scaled, tensor_variable
 from nfdt.momentum import off
 
 Variable = Any  # Keras's or TensorFlow's
@@ -45,10 +45,6 @@ def loss_scale(optimizer: Any) -> Any | None:
         dynamic = getattr(optimizer, "dynamic_scale", None)
         return tf.convert_to_tensor(optimizer.loss_scale if dynamic is None else dynamic)
     return getattr(optimizer, "loss_scale_factor", None)
-
-
-def is_loss_scaled(optimizer: Any) -> bool:
-    return any(kind.__name__.startswith(("LossScaleOptimizer", "BaseLossScale")) for kind in type(optimizer).__mro__)
 
 
 @contextmanager

@@ -158,7 +158,12 @@ class Keeper:
         state = State(model=blobs.put_arrays(model), optimizer=blobs.put_arrays(optimizer))
         header = midst.header
         return Commit(
-            epoch=epoch, step=header["step"], samples=header["samples"], state=state, metrics=blobs.put_arrays(metrics)
+            epoch=epoch,
+            step=header["step"],
+            samples=header["samples"],
+            state=state,
+            metrics=blobs.put_arrays(metrics),
+            skipped=header.get("skipped", 0),
         )
 
     # -- what comes now ------------------------------------------------------------------------------------------------
@@ -166,9 +171,10 @@ class Keeper:
         """Save, while the next epoch trains."""
         self._save(epoch + 1, done=False)
 
-    def committed(self, epoch: int, step: int, samples: int, groups: Sequence[Sequence[Array]]) -> None:
+    def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
         """Save the midst of an epoch, as the ranks have it; what callbacks know is that of its start."""
-        header = {"epoch": epoch, "step": step, "samples": samples, "counts": [len(group) for group in groups]}
+        said = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
+        header = {**said, "counts": [len(group) for group in groups]}
         arrays = [array for group in groups for array in group]
         self._write(lambda: self._directory.save_step(self.number, header, arrays))
 

@@ -26,3 +26,8 @@ def shifted_seed(seed: Any, number: int) -> Any:
 def inner_optimizer(optimizer: Any) -> Any:
     """The optimizer inside a LossScaleOptimizer; any other itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def is_loss_scaled(optimizer: Any) -> bool:
+    """Does it scale the loss, and so meet overflow by itself?"""
+    return any(kind.__name__.startswith(("LossScaleOptimizer", "BaseLossScale")) for kind in type(optimizer).__mro__)

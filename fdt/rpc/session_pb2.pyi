@@ -22,18 +22,20 @@ class Setup(_message.Message):
     def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., snapshot: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("epoch", "step", "samples", "state", "metrics")
+    __slots__ = ("epoch", "step", "samples", "state", "metrics", "skipped")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     samples: int
     state: _job_pb2.State
     metrics: _tensor_pb2.BlobRef
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    skipped: int
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., skipped: _Optional[int] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("epoch", "changed", "stop", "begin")

@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.errors import CaptureError
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt.momentum import clipped, is_sgd, momentum_of, off
 from nfdt.replica.rules import HELD, Arithmetic, form_of
 from nfdt.rule import Rule
 from nfdt.server.core import Core, Gradient
-from nfdt.variables import current_rate, is_loss_scaled, scaled_rate
+from nfdt.variables import current_rate, scaled_rate
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any

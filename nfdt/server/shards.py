@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fdt.errors import UserError
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.tensors import Array
-from nfdt.variables import Part, carried, is_loss_scaled, is_scalar
+from nfdt.variables import Part, carried, is_scalar
 
 
 def owners(sizes: Sequence[int], shards: int) -> list[int]:

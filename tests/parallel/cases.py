@@ -9,7 +9,7 @@ ROWS, BATCH, EPOCHS = 1003, 64, 3
 _SCRIPT = Path(__file__).parents[1] / "integration" / "scripts" / "same_numbers.py"
 
 
-OPTIONS = {"coded": {"rule": "coded"}}  # of the job, by case
+OPTIONS = {"coded": {"rule": "coded"}, "not_finite": {"on_nan": "skip"}}  # of the job, by case
 
 
 def _script():
@@ -183,8 +183,14 @@ def keras_cases():
     def coded():
         return named["dense"]()
 
+    def not_finite():
+        model, features, *rest = few_left()
+        features = features.copy()
+        features[3 * BATCH - 1] = np.nan
+        return model, features, *rest
+
     extra = [coded, few_left, scalar_sum, no_reduction, two_outputs, metrics, embedding_clipped, compiled_step]
-    extra.append(two_optimizers)
+    extra += [two_optimizers, not_finite]
     named = {case.__name__: case for case in [*script.CASES[:-1], *extra]}
     return {**named, "custom_mean": custom(Mean), "custom_sum": custom(Sum)}
 
@@ -251,8 +257,15 @@ def names():
     """Those that tests/integration/test_same_numbers.py does not train end to end."""
     return (
         "dense coded few_left scalar_sum no_reduction two_outputs metrics embedding_clipped compiled_step custom_mean "
-        "custom_sum two_optimizers old_dense old_batch_norm old_summed old_masked"
+        "custom_sum two_optimizers not_finite old_dense old_batch_norm old_summed old_masked"
     ).split()
+
+
+def finite_batches(x, y):
+    """Without the batches that hold NaN, which a run with `--on-nan skip` passes over."""
+    bad = [start for start in range(0, len(x), BATCH) if np.isnan(x[start : start + BATCH]).any()]
+    rows = [slice(start, start + BATCH) for start in bad]
+    return (np.delete(x, np.r_[tuple(rows)], 0), np.delete(y, np.r_[tuple(rows)], 0)) if rows else (x, y)
 
 
 def result(model, logs):

@@ -50,6 +50,7 @@ USAGE = [
         "--batch per-worker goes with rule allreduce, local_sgd, dane",
     ),
     (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce goes with rule allreduce."),
+    (hfdt, "run --rule dane --on-nan skip SCRIPT", "--on-nan goes with rule allreduce. Received: --on-nan skip with"),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address beyond this machine's loopback needs TLS: --tls-cert,"),
     (hfdt, "run --multicast ip SCRIPT", "--multicast goes with --rule coded."),
     (hfdt, "run --rule coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),

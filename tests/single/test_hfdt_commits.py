@@ -38,7 +38,8 @@ def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
 @pytest.mark.parametrize(("executions", "before", "at"), [(1, 0, [4, 8]), (3, 0, [6, 9]), (1, 4, [8]), (1, 5, [8])])
 def test_commits_fall_on_the_same_steps_however_the_epoch_is_walked(executions, before, at):
     taken = []
-    job = SimpleNamespace(spec=spec(), commits_every=4, session=SimpleNamespace(epoch_steps=12))
+    session = SimpleNamespace(epoch_steps=12, check_finite=lambda epoch: None)
+    job = SimpleNamespace(spec=spec(), commits_every=4, session=session)
     worker = SimpleNamespace(
         job=job, commit=lambda epoch, step, logs: taken.append(step), progress=lambda *_: None, lock_step=None
     )

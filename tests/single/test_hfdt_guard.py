@@ -1,0 +1,108 @@
+"""`--on-nan` of HFDT: a step with NaN in a rank's gradient leaves no trace, and is told whose it was."""
+
+import contextlib
+from types import SimpleNamespace
+
+import numpy as np
+import numpy.testing as npt
+import pytest
+import tensorflow as tf
+
+from client_shim.capture.data import capture_data
+from fdt.blobs import LocalBlobs
+from fdt.data import open_source
+from fdt.errors import UserError
+from fdt.job import FitArguments
+from fdt.keras import flavor_of
+from fdt.trainable import Trainable
+from hfdt.comm.inprocess import on_ranks
+from hfdt.comm.solo import SoloComm
+from hfdt.exchange import StepGroup
+from hfdt.guard import Guard
+from hfdt.session import Session, patches
+from hfdt.step import Step, Terms
+
+pytestmark = pytest.mark.filterwarnings("default")
+BATCH = 16
+X = np.random.default_rng(0).normal(size=(5 * BATCH, 4)).astype("float32")
+BAD = X.copy()
+BAD[2 * BATCH + 12] = np.nan  # in step 3, of rank 1
+FIT = FitArguments(batch_size=BATCH, epochs=2, shuffle=False)
+
+
+def made(keras, **compiled):
+    keras.utils.set_random_seed(1)
+    inner = [keras.layers.Dense(6, "relu"), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *inner])
+    model.compile(keras.optimizers.SGD(0.05, 0.9), "mse", metrics=["mae"], **compiled)
+    return model
+
+
+def trained(model, x, comm, on_nan, on_step=lambda session: None, **options):
+    """(logs by epoch, what was left out) of one rank."""
+    flavor = flavor_of(model)
+    with contextlib.closing(LocalBlobs.create()) as blobs:
+        data = capture_data(flavor.name, blobs, x, np.ones(len(x), "float32"), batch_size=BATCH)
+        if not flavor.built(model):
+            flavor.build(model, data.spec)
+        source = open_source(data.train, FIT, blobs, 0, training=True, flavor=flavor.name)
+        options = {"on_nan": on_nan, "batch_norm": "local", **options}
+        with contextlib.closing(Session(Trainable(flavor, model), comm, options)) as session:
+            session.prepare(source, None)
+            epochs = [session.train(source, epoch, lambda *_: not on_step(session)) for epoch in range(2)]
+            return epochs, (session.skipped(), session.samples())
+
+
+@pytest.mark.parametrize(
+    ("flavor", "compiled"), [("keras", {"jit_compile": True}), ("tf_keras", {}), ("keras", {"steps_per_execution": 2})]
+)
+def test_a_step_left_out_leaves_no_trace(flavor, compiled):
+    keras = pytest.importorskip(flavor)
+    with patches(flavor):
+        expected, found = made(keras, **compiled), made(keras, **compiled)
+        clean, _ = trained(expected, np.delete(X, slice(2 * BATCH, 3 * BATCH), 0), SoloComm(), "")
+        logs, counted = trained(found, BAD, SoloComm(), "skip")
+    assert counted == (1, 4 * BATCH)
+    assert logs == [pytest.approx(epoch, rel=1e-5) for epoch in clean]
+    state, clean = ([*m.get_weights(), *m.optimizer.variables] for m in (found, expected))
+    for ours, theirs in zip(state, clean, strict=True):
+        npt.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)  # XLA rounds otherwise where it compiles other steps
+
+
+def test_the_rank_and_its_step_are_named_on_all_ranks():
+    import keras
+
+    def rank(comm):
+        model, weights = models[comm.rank], []
+
+        def check(session):
+            weights.append(model.get_weights())
+            session.check_finite(1)
+
+        with pytest.raises(UserError, match="Received: NaN or infinity from worker 1 in step 3 of epoch 2; --on-nan"):
+            trained(model, BAD, comm, "stop", check)
+        for before, after in zip(weights[1], weights[2], strict=True):
+            npt.assert_array_equal(after, before, err_msg="the bad gradient was not applied")
+        return len(weights)
+
+    with patches("keras"):
+        models = [made(keras, run_eagerly=True) for _ in range(2)]
+        assert on_ranks(2, rank) == [3, 3]
+
+
+def test_a_sum_that_16_bits_cannot_hold_is_nobodys():
+    def rank(comm):
+        guard = Guard(
+            SimpleNamespace(seeds=[], non_trainable=[], metrics=[]),
+            tf.Variable([0, 0, 1], dtype=tf.int64),
+            comm.size,
+            skips=False,
+        )
+        group = StepGroup(Step(Terms(comm, fp16=True, guard=guard), tf.constant([1, 2], tf.int64)))
+        group.mean([tf.constant([120_000.0])])
+        with guard.step():
+            guard.unless(group.whose, lambda: pytest.fail("applied"))
+        with pytest.raises(UserError, match=r"the sum of all .*\(--fp16-allreduce\) in step 1 of epoch 1"):
+            guard.check(0)
+
+    on_ranks(2, rank)

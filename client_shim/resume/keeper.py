@@ -14,7 +14,7 @@ from client_shim.resume.saved import Saved
 from client_shim.resume.signature import differs, short, signature
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
-from fdt.job import Data
+from fdt.job import Data, FeedData
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Commit
 from fdt.rundir import RunDir
@@ -116,7 +116,7 @@ class Keeper:
             if self._commits:
                 self._save(self.first, done=False)  # what an epoch's midst is gone on from
             return
-        self._restore(self._call.model.history)
+        self._restore(self._call.model.history, draws=isinstance(self._data, FeedData))
         self.saved.load(self._trainable)
         if getattr(self._call.model, "_initial_epoch", None) is not None:  # Keras's BackupAndRestore
             self._call.model._initial_epoch = self.first
@@ -124,14 +124,16 @@ class Keeper:
         epoch = self.first + 1 if self._midst else self.first
         self._note(f"fit {self.number}: goes on from {where} {epoch} of {self._call.arguments['epochs']}")
 
-    def _restore(self, history: Any) -> None:
+    def _restore(self, history: Any, *, draws: bool = False) -> None:
+        """`draws`: from its start, this process draws the batches again, and its generators go on from there."""
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
         for callback, said in self._saved_of_callbacks():
             if type(callback).__name__ != csv.LOGGER:
                 plain.put_back(callback, said, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
-        randomness.restore(self.saved.plain("random"))
+        if not draws:
+            randomness.restore(self.saved.plain("random"))
         for line in self.saved.header["left_out"]:
             self._note(line)
 

@@ -16,6 +16,8 @@ from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
 from client_shim.resume import plain
+from client_shim.resume.keeper import Keeper
+from client_shim.resume.saved import Saved
 from client_shim.resume.signature import differs
 from client_shim.settings import Settings
 from client_shim.state import Run
@@ -329,6 +331,22 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(rundir, "digest_of", broken)
     with pytest.raises(UserError, match="--resume needs the script .* Received: .*Input/output error: .*train.py"):
         kept(Request("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
+
+
+@pytest.mark.parametrize("drawn_here", [True, False])
+def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_here):
+    model = SimpleNamespace(history=SimpleNamespace(history={}, epoch=[]), stop_training=False, _initial_epoch=None)
+    call = SimpleNamespace(callbacks=[], arguments={"epochs": 4}, model=model)
+    none = types.SimpleNamespace(
+        **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
+        **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
+    )
+    keeper = Keeper(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
+    np.random.seed(5)
+    keeper.saved = Saved(*keeper._taken(2, False))
+    order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning
+    keeper.begun()
+    assert (np.random.permutation(9) == order).all() != drawn_here, "no epoch has the order of another"
 
 
 def test_a_run_goes_on_in_its_own_directory_only():

@@ -23,5 +23,13 @@ class CaptureError(UserError):
     """The script's training cannot be carried to workers; said before training starts."""
 
 
+class TooFew(UserError):
+    """Not all members can be started; `room`: how many could."""
+
+    def __init__(self, message: str, room: int) -> None:
+        super().__init__(message)
+        self.room = room
+
+
 class WorkerError(UserError):
     """A member of the engine failed or was lost; names its rank and the cause."""

@@ -28,6 +28,7 @@ class RanksCoordinator:
         self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
         self._changed: list[BlobRef] = []
         self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
+        self._short_early: tuple[int, Failed] | None = None  # likewise
         self._pending: Command | None = None  # what the ranks have not answered
         self._stalls: Stalls | None = None
         self._stall_s = 0.0
@@ -52,12 +53,15 @@ class RanksCoordinator:
         early, self._lost_early = self._lost_early, []
         for role, rank, failure in early[:1]:  # all start again: that makes up for the others, too
             outcome = self.lost(role, rank, failure)
+        if self._short_early is not None:
+            short, self._short_early = self._short_early, None
+            outcome = self.short(*short)
         return outcome
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
         """What a rank's event means for the client; events of earlier jobs are passed over."""
         if self.done or event.job not in ("", self._job):
-            return Outcome()
+            return Outcome(drop=list(blobs_in(event)))
         kind = event.WhichOneof("kind")
         if kind == "failed":
             return self.fail(event.failed)
@@ -78,18 +82,29 @@ class RanksCoordinator:
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
-        recovery = self._recovery
-        how = recovery.lose()
+        how = self._recovery.lose()
+        member = f"a {role}" if rank is None else f"{role} {rank}"
+        return self._again(failure, how, member, "restarted") if how else self.fail(failure)
+
+    def short(self, room: int, failure: Failed) -> Outcome:
+        """The ranks that there is room for take up the last commit, where so few are allowed; else it is a loss."""
+        if not self._job:
+            self._short_early = room, failure
+            return Outcome()
+        missing = self._recovery.size - room
+        how = self._recovery.shrink(room)
         if not how:
-            return self.fail(failure)
+            return self.lost("worker", None, failure)
+        return self._again(failure, how, f"{missing} worker{'s' if missing > 1 else ''}", "left out")
+
+    def _again(self, failure: Failed, how: str, member: str, action: str) -> Outcome:
+        recovery = self._recovery
         self._waiting.clear()
         self._stalls = None
         self._standing.clear()  # perhaps of ranks that there will not be
         outcome = Outcome(relaunch=recovery.size)
         outcome.commands += [("worker", None, command) for command in recovery.replay(self._pending)]
-        member = f"a {role}" if rank is None else f"{role} {rank}"
-        action = f"restarted from {recovery.since}"
-        fault = Fault(message=f"{failure.message}; {how}", member=member, action=action)
+        fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {recovery.since}")
         outcome.events.append(Event(job=self._job, fault=fault))
         return outcome
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fdt.blobs import LocalBlobs
+from fdt.errors import TooFew
 from fdt.launch import Task
 from fdt.launch.placement import Placement
-from fdt.rpc.session_pb2 import Command, Event
+from fdt.rpc.session_pb2 import Command, Event, Failed
 from fdt.service.crew import Crew
 from hfdt.coordinator import RanksCoordinator
 from hfdt.launchers import choose_launcher
@@ -55,13 +56,19 @@ class HfdtEngine:
         self._crew.start()
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
-        self.start()
+        try:
+            self.start()
+        except TooFew as error:  # the job says whether these will do
+            return self._train(commands, error)
         return self._train(commands)
 
-    def _train(self, commands: Iterator[Command]) -> Iterator[Event]:
+    def _train(self, commands: Iterator[Command], missing: TooFew | None = None) -> Iterator[Event]:
         recovery = Recovery(self.blobs, self.workers)
+        coordinator = RanksCoordinator(recovery)
+        if missing is not None:
+            coordinator.short(missing.room, Failed(message=str(missing)))
         try:
-            yield from self._crew.run(RanksCoordinator(recovery), commands)
+            yield from self._crew.run(coordinator, commands)
         finally:
             recovery.drop()
 

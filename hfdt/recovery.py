@@ -73,6 +73,13 @@ class Recovery:
             return f"{self.size} go on without it from {self.since}"
         return ""
 
+    def shrink(self, room: int) -> str:
+        """There is room for `room` ranks only: how these go on, `size` of them. "": they are too few."""
+        if not self.least <= room < self.size:
+            return ""
+        self.size = room
+        return f"{room} go on from {self.since}"
+
     def replay(self, pending: Command | None) -> Iterator[Command]:
         """What the new ranks are told; `pending`: the client's command that the lost ranks had not answered."""
         setup = Command()

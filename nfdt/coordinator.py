@@ -121,7 +121,7 @@ class ServersCoordinator:
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
         kind = event.WhichOneof("kind")
         if self.done or event.job != self._job:
-            return Outcome()
+            return Outcome(drop=list(blobs_in(event)))
         if role == SERVER and rank in self._recovery.restoring and kind not in ("ready", "failed"):
             return Outcome(drop=list(blobs_in(event)))  # of before
         if kind == "checkpoint":

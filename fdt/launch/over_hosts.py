@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fdt.errors import UserError
+from fdt.errors import TooFew, UserError
 from fdt.launch import Exit, Task, remote
 from fdt.launch.hosted import ROOTS
 from fdt.launch.hosts import Host, allot, ranks
@@ -34,7 +34,7 @@ class HostsLauncher:
         self._started = False
 
     def start(self, task: Task) -> "HostsProcesses":
-        """Raises UserError where a host does not take its part, or those left have too few slots for the task."""
+        """Raises UserError where a host does not take its part, TooFew where those left have too few slots."""
         hosts = self._left(task) if self._started else self._hosts
         brought = self.bring(task, [host.name for host in hosts])
         try:
@@ -65,9 +65,10 @@ class HostsLauncher:
         left = [host for host in self._hosts if host.name not in gone]
         slots = sum(host.slots for host in left)
         if slots < task.count:
-            raise UserError(
-                f"the hosts that answer must have slots for all. Received: {slots} of {task.count}; --min-np lets "
-                "fewer go on with a fit that has begun"
+            raise TooFew(
+                f"the hosts that answer must have slots for all. Received: {slots} of {task.count}, without "
+                f"{', '.join(gone)}; --min-np lets fewer train",
+                slots,
             )
         return allot(left, task.count)
 

@@ -4,6 +4,7 @@ What an engine decides is a Coordinator's, a pure object (events in, an Outcome 
 has the processes, the streams and the clock. Both engines stand on it.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -24,7 +25,8 @@ from fdt.service.guests import Came, Left, Welcoming
 from fdt.service.hub import Arrival, Hub, Lost
 from fdt.service.losses import explain_loss
 from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
-from fdt.service.outcome import Coordinator, Outcome, blobs_in
+from fdt.service.outcome import Coordinator, Outcome, blobs_in, too_few
+from fdt.service.passed import Passed
 from fdt.service.tls import Identity
 
 POLL_S = 0.25
@@ -60,6 +62,7 @@ class Crew:
         self._watched = 0.0  # time.monotonic() of the last look at the processes
         self._job = ""  # the one that is trained now
         self._held: list[BlobRef] = []  # the blobs of the client's job, which it drops unless it is gone
+        self._passed = Passed(blobs)
 
     def start(self) -> None:
         """Start the members unless they run. Where one was lost since the last job, all are started anew."""
@@ -82,6 +85,7 @@ class Crew:
     def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Iterator[Event]:
         """One job: what `coordinator` makes of the client's commands and the members' events, until it is done."""
         conversation = object()
+        self._passed.drop()  # of a job that failed
         threading.Thread(target=self._listen, args=(conversation, commands), daemon=True).start()
         try:
             while not coordinator.done:
@@ -93,12 +97,29 @@ class Crew:
                     yield from self._carried_out(coordinator, coordinator.tick(time.monotonic()))
         finally:
             self._job = ""
-            if not coordinator.done:  # the client is gone, perhaps killed
-                self._drop(self._held)
             if coordinator.failed or not coordinator.done:
                 self.end()
             else:
                 self._warm = True
+            if not coordinator.done:  # the client is gone, perhaps killed
+                self._drop(self._held)
+                self._forget_unheard()
+            if not coordinator.failed:  # a client that is told of a failure may still be reading
+                self._passed.drop()
+
+    def _forget_unheard(self) -> None:
+        """Drop the blobs of what the client and members that have ended had still said. Guests and their words stay."""
+        unheard: list[object] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                unheard.append(self.hub.inbox.get_nowait())
+        for each in unheard:
+            if isinstance(each, Arrival) and not self.hub.is_guest(each.role, each.rank):
+                self._drop(_blobs_of(each.what))
+            elif isinstance(each, _FromClient):
+                self._drop(_blobs_of(each))
+            else:
+                self.hub.inbox.put(each)
 
     def end(self) -> None:
         """End the members, within seconds. `start` starts others."""
@@ -129,7 +150,7 @@ class Crew:
             return self._from_member(coordinator, happened)
         if isinstance(happened, _FromClient) and happened.conversation is conversation:
             return None if happened.command is None else self._from_client(coordinator, happened.command)
-        return Outcome()  # an earlier conversation's last word
+        return Outcome(drop=_blobs_of(happened))  # an earlier conversation's last word
 
     def _next(self) -> object:
         """What a member or the client says; the end of a process, soon; None when nothing happens."""
@@ -145,11 +166,11 @@ class Crew:
         role, rank, what = arrival.role, arrival.rank, arrival.what
         guest = self.hub.is_guest(role, rank)
         if arrival.crew != self.hub.crew and not guest:
-            return Outcome()  # the last word of members that are gone
+            return Outcome(drop=_blobs_of(what))  # the last word of members that are gone
         if isinstance(what, Came | Left):
             return self._guest(coordinator, rank, what)
         if not self.hub.has_place(role, rank):  # of a guest that was dismissed
-            return Outcome(drop=list(blobs_in(what)) if isinstance(what, Event) else [])
+            return Outcome(drop=_blobs_of(what))
         if isinstance(what, Lost) and not self.hub.holds(role, rank, what.outbox):
             return Outcome()
         if isinstance(what, Lost):
@@ -187,7 +208,9 @@ class Crew:
 
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
         outcome = coordinator.from_client(command)
-        if command.HasField("setup"):
+        if not command.HasField("setup"):
+            self._passed.add(command)
+        else:
             self._job = command.job
             self._held = list(blobs_in(command.setup))
             for _, rank in filter(lambda member: self.hub.is_guest(*member), sorted(self.hub.attached)):
@@ -201,8 +224,8 @@ class Crew:
                 yield from self._carry_out(outcome)
                 return
             except UserError as error:
-                yield from outcome.events
-                outcome = coordinator.lost("worker", None, Failed(message=str(error)))
+                yield from self._told(outcome.events)
+                outcome = too_few(coordinator, error)
 
     def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
         for member in outcome.kill:
@@ -219,8 +242,13 @@ class Crew:
                 self.hub.broadcast(role, sizes[role], command)
             else:
                 self.hub.send(role, rank, command)
-        yield from outcome.events
+        yield from self._told(outcome.events)
         self._drop(outcome.drop)
+
+    def _told(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            self._passed.add(event)
+            yield event
 
     def _drop(self, refs: Iterable[BlobRef]) -> None:
         for ref in refs:
@@ -267,3 +295,9 @@ class Crew:
             **task.env,
         }
         return Task(task.role, task.argv, self._count(task), env)
+
+
+def _blobs_of(what: object) -> list[BlobRef]:
+    """Of a member's or client's word, whoever put it into the inbox."""
+    said = what.command if isinstance(what, _FromClient) else what
+    return list(blobs_in(said)) if isinstance(said, (Event, Command)) else []

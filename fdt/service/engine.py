@@ -26,7 +26,8 @@ class Engine(Protocol):
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
         """One job: Setup first, Finish last. If `commands` ends early the client is gone: the job is abandoned.
 
-        Failures of the job come as a last Failed event; the engine can then train the next job.
+        Failures of the job come as a last Failed event; the engine can then train the next job. Raises UserError, at
+        once, when members cannot be started.
         """
         ...
 

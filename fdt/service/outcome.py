@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 
+from fdt.errors import TooFew, UserError
 from fdt.rpc.session_pb2 import Command, EpochEnd, Event, Failed, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 
@@ -57,6 +58,23 @@ class Coordinator(Protocol):
         ...
 
     def fail(self, failure: Failed) -> Outcome: ...
+
+
+@runtime_checkable
+class Shrinking(Protocol):
+    """A coordinator whose job may go on with fewer workers."""
+
+    def short(self, room: int, failure: Failed) -> Outcome:
+        """Not all workers can be started, but `room` can. Before the job's Setup, too."""
+        ...
+
+
+def too_few(coordinator: Coordinator, error: UserError) -> Outcome:
+    """What follows when workers could not be started."""
+    failure = Failed(message=str(error))
+    if isinstance(error, TooFew) and isinstance(coordinator, Shrinking):
+        return coordinator.short(error.room, failure)
+    return coordinator.lost("worker", None, failure)
 
 
 def share_of(rank: int, end: EpochEnd) -> WorkerShare:

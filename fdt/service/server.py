@@ -87,11 +87,11 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
     def _trained(self, job: str, commands: Iterator[Command]) -> Iterator[Event]:
         """Members that cannot be started fail the job: the client hears it in the engine's words, not in gRPC's."""
         try:
-            self._engine.start()
+            events = self._engine.train(commands)
         except UserError as error:
             yield Event(job=job, failed=Failed(message=str(error)))
             return
-        yield from self._engine.train(commands)
+        yield from events
 
 
 def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:

@@ -132,6 +132,23 @@ def test_with_no_restart_left_fewer_ranks_go_on(blobs):
     assert coordinator.failed
 
 
+def test_as_many_as_there_is_room_for_take_part_from_the_start(blobs):
+    coordinator, short = RanksCoordinator(Recovery(blobs, 4)), Failed(message="slots for 3 of 4")
+    assert coordinator.short(3, short).events == []
+    outcome = coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec(options={"min_np": "2"}))))
+    assert (outcome.relaunch, outcome.events[0].fault.message) == (3, "slots for 3 of 4; 3 go on from the beginning")
+    assert [command.WhichOneof("kind") for _, _, command in outcome.commands] == ["setup"]
+    assert coordinator.short(2, short).relaunch == 2
+    assert coordinator.short(1, short).events[0].HasField("failed"), "--min-np 2"
+
+
+def test_without_min_np_all_ranks_are_wanted_from_the_start(blobs):
+    coordinator = RanksCoordinator(Recovery(blobs, 4))
+    coordinator.short(3, Failed(message="slots for 3 of 4"))
+    (event,) = coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec()))).events
+    assert event.failed.message == "slots for 3 of 4"
+
+
 def test_what_cannot_be_trained_again_is_said_at_the_start(blobs):
     coordinator = started(1, blobs, restarts="1", hooks=BatchHooks.LOGS)
     (event,) = say(coordinator, 0, ready=Ready()).events

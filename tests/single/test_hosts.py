@@ -9,7 +9,7 @@ import sys
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from fdt.errors import UsageError, UserError
+from fdt.errors import TooFew, UsageError, UserError
 from fdt.launch import Task, hosted, over_hosts, preflight, remote, sealed
 from fdt.launch.hosted import directory_of
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
@@ -272,8 +272,9 @@ def test_a_second_start_leaves_out_hosts_that_do_not_answer(tmp_path, monkeypatc
 
     launcher.start(task(4))
     gone.add("b")
-    with pytest.raises(UserError, match="Received: 2 of 4; --min-np"):
+    with pytest.raises(TooFew, match="Received: 2 of 4, without b; --min-np") as few:
         launcher.start(task(4))
+    assert few.value.room == 2
     launcher.start(task(2))
     assert started == [([Host("a", 2), Host("b", 2)], 4), ([Host("a", 2)], 2)]
     gone.clear()

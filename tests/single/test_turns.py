@@ -42,7 +42,7 @@ class _Hostless:
     def __init__(self, run_dir):
         self.run_dir, self.blobs = run_dir, LocalBlobs.create()
 
-    def start(self):
+    def train(self, commands):
         raise UserError("the hosts that answer must have slots for all. Received: 2 of 4")
 
 

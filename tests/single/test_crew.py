@@ -1,0 +1,123 @@
+"""What a crew leaves of a job, without any process: members and client are said to have spoken."""
+
+import contextlib
+import queue
+import time
+
+import pytest
+
+from fdt.blobs import LocalBlobs
+from fdt.launch import Task
+from fdt.rpc.job_pb2 import JobSpec, State
+from fdt.rpc.session_pb2 import (
+    Command,
+    Commit,
+    Epoch,
+    EpochEnd,
+    Event,
+    Failed,
+    FeedBatch,
+    Finish,
+    Finished,
+    Progress,
+    Ready,
+    Setup,
+)
+from fdt.service.crew import Crew
+from fdt.service.hub import Arrival
+from hfdt.coordinator import RanksCoordinator
+from hfdt.recovery import Recovery
+
+
+class Nobody:
+    """A launcher that starts nothing."""
+
+    def start(self, task):
+        return self
+
+    def exits(self):
+        return []
+
+    def stop(self, grace_s=0):
+        pass
+
+
+@pytest.fixture
+def crew(tmp_path):
+    with contextlib.closing(LocalBlobs.create()) as blobs:
+        crew = Crew("hfdt", tmp_path, blobs, [(Nobody(), Task("worker", ("nobody",), 1))])
+        crew.start()
+        yield crew
+        crew.close()
+
+
+class Job:
+    """One job of one rank, step by step."""
+
+    def __init__(self, crew, blobs):
+        self._crew, self._commands = crew, queue.SimpleQueue()
+        crew.start()
+        self.events = crew.run(RanksCoordinator(Recovery(blobs, 1)), iter(self._commands.get, None))
+        crew.hub.inbox.put(Arrival("worker", 0, Event(progress=Progress()), crew.hub.crew))
+        assert next(self.events).HasField("progress"), "from here on the crew listens"
+        self.say(setup=Setup(job=JobSpec()))
+        self.hear(ready=Ready())
+        assert next(self.events).HasField("ready")
+        self.say(epoch=Epoch())
+
+    def say(self, **kind):
+        """Returns when the crew has it."""
+        self._put(Command(job="j", **kind))
+
+    def _put(self, command):
+        inbox = self._crew.hub.inbox
+        before, deadline = inbox.qsize(), time.monotonic() + 30
+        self._commands.put(command)
+        while inbox.qsize() == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def hear(self, crew=None, **kind):
+        self._crew.hub.inbox.put(Arrival("worker", 0, Event(job="j", **kind), crew or self._crew.hub.crew))
+
+    def commit(self, crew=None):
+        model, metrics = (self._crew._blobs.put(word) for word in (b"model", b"metrics"))
+        self.hear(crew, commit=Commit(state=State(model=model), metrics=metrics))
+
+    def leave(self):
+        self._put(None)
+        self.events.close()
+
+
+def test_nothing_is_left_of_a_client_that_went_in_the_midst_of_a_commit(crew):
+    blobs = crew._blobs
+    there = sorted(blobs.directory.iterdir())
+    job = Job(crew, blobs)
+    job.say(feed=FeedBatch(name="x", arrays=blobs.put(b"drawn")))
+    job.commit()
+    assert next(job.events).HasField("commit"), "on its way to a client that never takes it"
+    job.commit()
+    job.leave()
+    assert sorted(blobs.directory.iterdir()) == there
+    old = crew.hub.crew
+    job = Job(crew, blobs)
+    job.commit(crew=old)
+    job.hear(failed=Failed())
+    assert [event.WhichOneof("kind") for event in job.events] == ["failed"]
+    assert sorted(blobs.directory.iterdir()) == there, "nor of the members it had"
+    job.leave()
+
+
+def test_a_client_that_cannot_drop_leaves_nothing_behind_when_its_job_ends(crew):
+    blobs = crew._blobs
+    there = sorted(blobs.directory.iterdir())
+    job = Job(crew, blobs)
+    for epoch in range(100):
+        job.hear(epoch_end=EpochEnd(epoch=epoch, state=State(model=blobs.put(b"model"))))
+        assert next(job.events).HasField("epoch_end")
+        job.say(epoch=Epoch(epoch=epoch + 1))
+    job.say(finish=Finish())
+    job.hear(finished=Finished())
+    assert [event.WhichOneof("kind") for event in job.events] == ["finished"]
+    assert sorted(blobs.directory.iterdir()) == there
+    job.leave()

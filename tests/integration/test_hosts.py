@@ -65,6 +65,26 @@ SCRIPT = """
     print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
 """
 
+TWO_FITS = """
+    import sys, threading
+    import keras
+    import numpy as np
+
+    told = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+    x = np.ones((64, 8), "float32")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    class Says(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, flush=True)
+            self.model.stop_training = told.is_set()
+
+    model.fit(x, x[:, :1], batch_size=16, epochs=1_000_000, verbose=0, callbacks=[Says()])
+    model.fit(x, x[:, :1], batch_size=16, epochs=1, verbose=0)
+    print("both done", flush=True)
+"""
 REPLICA = """
     import os, sys
     import numpy as np
@@ -314,9 +334,52 @@ def test_a_scripts_own_loop_runs_on_hosts_that_have_nothing_of_it(hosts, replica
     assert hosts.left() == []
 
 
+class Started:
+    """A command on host1 whose words go to files."""
+
+    def __init__(self, hosts, directory, *argv):
+        self._out, self._err = directory / "out", directory / "err"
+        with open(self._out, "wb") as out, open(self._err, "wb") as err:
+            command = hosts.command(*argv)
+            self._running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err)
+
+    def epochs(self):
+        return self._out.read_text().count("epoch")
+
+    def until(self, found, seconds):
+        deadline = time.monotonic() + seconds
+        while not found():
+            assert self._running.poll() is None and time.monotonic() < deadline, self._err.read_text()
+            time.sleep(0.1)
+
+    def until_said(self, wanted, seconds):
+        self.until(lambda: wanted in self._err.read_text(), seconds)
+
+    def end(self):
+        """Tell it to; what it printed."""
+        _, _ = self._running.communicate(b"end\n", timeout=200)
+        assert self._running.returncode == 0, self._err.read_text()
+        return self._out.read_text(), self._err.read_text()
+
+    def close(self):
+        self._running.kill()
+        self._running.communicate()
+
+
+@pytest.fixture
+def two_fits(hosts, tmp_path):
+    """An HFDT run of two fits on host1 and host3, which takes its time."""
+    path = tmp_path / "two_fits.py"
+    path.write_text(textwrap.dedent(TWO_FITS))
+    where = ("-H", "host1:1,host3:1", "--min-np", 1)
+    started = Started(hosts, tmp_path, *HFDT, "run", *where, path)
+    yield started
+    started.close()
+
+
 @pytest.mark.timeout(400)
-def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_the_run(hosts, script):
-    """The last test of these hosts: host3 does not come back."""
+def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_the_run(hosts, script, two_fits):
+    """The last test of these hosts: host3 does not come back. HFDT, beside it, goes on without."""
     faults = ("--restarts", "2", "--checkpoint-every", "1s")
     argv = hosts.command(*NFDT, "run", "-np", 2, "-H", "host1:1,host2:1,host3:1", *faults, script, "stay")
     running = subprocess.Popen(
@@ -354,11 +417,19 @@ def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_
             said.get()
         until(printed, "epoch")
         until(printed, "epoch")  # of the restored server
+        two_fits.until(two_fits.epochs, 120)
         hosts.cut("host3")
         start = time.monotonic()
         assert running.wait(timeout=120) == 1
         assert "server 0 was lost" in running.stderr.read()
         assert time.monotonic() - start < 120
+        two_fits.until_said("; 1 go on without it from the end of epoch", 120)
+        before = two_fits.epochs()
+        two_fits.until(lambda: two_fits.epochs() > before, 120)
+        printed_by_both, said = two_fits.end()
+        assert printed_by_both.endswith("both done\n")
+        assert "1 of 2, without host3; --min-np lets fewer train; 1 go on from the beginning" in said
+        assert "1 worker left out from the beginning" in said.partition("hfdt: lost:")[2]
     finally:
         running.kill()
         running.wait()

@@ -24,7 +24,7 @@ LOAD = os.getloadavg()[0]  # of others: nothing of ours runs yet
 CORES = len(os.sched_getaffinity(0))
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     "PYTHONDONTWRITEBYTECODE": "",  # unset: our modules are compiled once, as everybody else's are
 }
 sys.path.insert(0, str(ROOT))  # so that it runs from a checkout that is not installed

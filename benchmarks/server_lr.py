@@ -26,8 +26,7 @@ def simulate(rate: float, args: argparse.Namespace, directory: Path) -> Outcome:
     options = ["--rule", "server_optimizer", "--server-lr", str(rate), "--local-steps", str(args.local_steps)]
     options += ["--server-optimizer", args.optimizer, "--workers", str(args.workers), "--seed", str(args.seed)]
     argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, "--data", str(directory), "--quiet", str(SCRIPT)]
-    path = os.pathsep.join(filter(None, [harness.QUIET["PYTHONPATH"], os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, **harness.QUIET, "PYTHONPATH": path}
+    env = {**os.environ, **harness.QUIET}
     words = [f"--epochs={args.epochs}"]
     done = subprocess.run([*argv, "--", *words], env=env, capture_output=True, text=True, check=False)
     if done.returncode:

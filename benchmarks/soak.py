@@ -53,7 +53,6 @@ def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[
         log = Path(temporary) / "said"
         argv = [sys.executable, "-m", "nfdt.cli", "run", "-np", "3", "--ps", str(ps), "--restarts", "100000"]
         environment = {**os.environ, **QUIET, "TMPDIR": temporary}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [QUIET["PYTHONPATH"], os.environ.get("PYTHONPATH")]))
         with open(log, "w") as out:
             running = subprocess.Popen(
                 [*argv, str(SCRIPTS / "soak_fit.py"), str(minutes)],

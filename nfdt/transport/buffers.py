@@ -26,10 +26,10 @@ def spec_of(variable: Any) -> Spec:
 
 
 def array_over(tensor: Any) -> Array:
-    """A CPU tensor's values, read in place (read only); a GPU's are fetched."""
+    """A CPU tensor's values, read in place (read only); a GPU's are fetched, an old TensorFlow's copied."""
     try:
         return np.from_dlpack(tensor)
-    except (BufferError, RuntimeError, TypeError, ValueError):  # bfloat16, GPU
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):  # TensorFlow 2.16, bfloat16, GPU
         array: Array = tensor.numpy()
         return array
 

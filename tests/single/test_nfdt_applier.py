@@ -1,5 +1,7 @@
 """The TensorFlow applier does what the NumPy one does, in one function for all workers, with Keras's own optimizer."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import numpy.testing as npt
@@ -17,7 +19,7 @@ from nfdt.server.applier import Arrived, ModelApplier
 from nfdt.server.core import Core, Gradient
 from nfdt.server.plain import PlainApplier
 from nfdt.server.record import Recorded, Tape
-from nfdt.transport.buffers import tensor_over
+from nfdt.transport.buffers import array_over, tensor_over
 from nfdt.tree import zip_map
 from nfdt.variables import Part
 
@@ -295,3 +297,8 @@ def test_the_plain_applier_never_writes_in_place():
     sent = core.pull(0)
     core.push(0, 1, Gradient([np.ones(2)], 1))
     npt.assert_array_equal(sent[0], START)
+
+
+def test_a_tensor_without_dlpack_is_copied():
+    old = SimpleNamespace(numpy=lambda: np.ones(2, "float32"))  # TensorFlow 2.16's have none
+    np.testing.assert_array_equal(array_over(old), [1, 1])

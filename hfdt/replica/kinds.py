@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import gen_array_ops
 
+from fdt.patches import Patch, patched
 from hfdt.replica.algebra import Kind, Mark, is_fixed, result
 from hfdt.replica.batches import Share
 
@@ -36,7 +38,8 @@ _state = _State()
 def followed() -> Iterator[None]:
     """Within, `enter` has effect."""
     try:
-        yield
+        with patched([Patch(gen_array_ops, "reshape", reshaped)]):
+            yield
     finally:
         if _state.following:
             context.context().remove_op_callback(_follow)
@@ -81,6 +84,14 @@ def sized(original: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     if rows is not None and rows.kind is Kind.ROWS and not rows.picked:
         setattr(size, MARK, replace(rows, kind=Kind.SUM, count=int(size), fixed=True, size=True))
     return size
+
+
+def reshaped(original: Any, tensor: Any, shape: Any, name: Any = None) -> Any:
+    """In place of gen_array_ops.reshape, of which TensorFlow does not tell."""
+    output = original(tensor, shape, name)
+    if _state.following and isinstance(output, tf.Tensor) and tf.executing_eagerly() and tf.is_tensor(tensor):
+        _follow("Reshape", [tensor], None, [output])
+    return output
 
 
 def imply(share: Share, rows: int) -> None:

@@ -78,7 +78,7 @@ def test_what_differs_is_averaged_by_share_and_counts_are_added():
 
 
 def test_another_plans_gradients_do_not_settle_one_that_was_zero():
-    known, plan = Known(), Plan([], [Taken(1, ("",), [], [])], [], frozenset(), False, True, [])
+    known, plan = Known(), Plan([], [Taken(1, [], ("",), [], [])], [], frozenset(), False, True, [])
     known.readings[0] = Reading.MEAN
     run = lambda feeds, instead: ([], {1: [np.zeros(2)]})  # noqa: E731
     tried(plan, {}, 4, known, run, list, lambda values: None)

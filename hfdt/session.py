@@ -9,6 +9,7 @@ from fdt.data.source import in_memory
 from fdt.errors import CaptureError
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.logs import numbers
+from fdt.options import is_on
 from fdt.tensors import Array
 from hfdt import batchnorm, checks, forward, guard, losses, metrics, per_worker, rounds, rulebook
 from hfdt import split as splitting
@@ -138,7 +139,7 @@ class Session:
         own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepRule) else []
         averaged = forward.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
-        fp16 = self.options.get("fp16_allreduce", "") in ("1", "true", "True")
+        fp16 = is_on(self.options, "fp16_allreduce")
         terms = Terms(self.comm, own_step=own, averaged=averaged, fp16=fp16)
         return terms, layers, notes if self.comm.size > 1 else []
 
@@ -148,7 +149,7 @@ class Session:
         except IndexError:  # no data: Keras has its own words for it
             return []
         local = self.options.get("batch_norm", "sync") == "local" and bool(batchnorm.find(self.trainable.model))
-        allow = local or self._allows_inexact()
+        allow = local or is_on(self.options, "allow_inexact")
         fp16, terms.fp16 = terms.fp16, False
         findings = Probe(self.trainable, terms, whole).run(allow_inexact=allow)
         terms.reading, terms.fp16 = findings.reading, fp16
@@ -156,7 +157,7 @@ class Session:
 
     def _refuse_what_blocks_cannot(self, terms: Terms) -> None:
         """A block's forward pass cannot ask for the batch's other blocks. Asked after the probe has run a step."""
-        if not isinstance(self.rule, BlockRule) or self._allows_inexact():
+        if not isinstance(self.rule, BlockRule) or is_on(self.options, "allow_inexact"):
             return
         asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
         if asked:
@@ -164,9 +165,6 @@ class Session:
                 "--rule coded works on blocks of a batch one by one. Received: a model that needs the whole batch "
                 f"({', '.join(sorted(asked))}); --allow-inexact takes each block's own"
             )
-
-    def _allows_inexact(self) -> bool:
-        return self.options.get("allow_inexact", "") in ("1", "true", "True")
 
     def _decide_split(self, terms: Terms) -> tuple[bool, list[str]]:
         model = self.trainable.model

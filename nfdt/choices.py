@@ -18,7 +18,7 @@ RULES = Path(__file__).parent / "rules"
 
 
 def algorithm_options(function: Decorated) -> Decorated:
-    """--async, --sync, --rule, the parameters of server_optimizer (nfdt/rulebook.py, OPTIONS), --partition."""
+    """--async, --sync, --rule, the parameters of server_optimizer, --partition."""
     add = [
         option(
             ALGORITHM,
@@ -35,6 +35,20 @@ def algorithm_options(function: Decorated) -> Decorated:
             help=f"What the server does with a gradient that comes late: {rule_names(RULES)}, or a file of your own."
             "  [default: ddc_asgd]",
         ),
+        *server_optimizer_options(),
+        option(
+            ALGORITHM,
+            "--partition",
+            type=click.Choice(["shuffle-split", "random-sampling"]),
+            help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
+        ),
+    ]
+    return apply(add, function)
+
+
+def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
+    """The parameters of server_optimizer (nfdt/rulebook.py, OPTIONS)."""
+    return [
         option(
             ALGORITHM,
             "--worker-optimizer",
@@ -68,14 +82,7 @@ def algorithm_options(function: Decorated) -> Decorated:
             metavar="MU",
             help="server_optimizer: the server's momentum.  [default: 0; 0.9 but for sgd]",
         ),
-        option(
-            ALGORITHM,
-            "--partition",
-            type=click.Choice(["shuffle-split", "random-sampling"]),
-            help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
-        ),
     ]
-    return apply(add, function)
 
 
 def checked_rule(given: dict[str, Any]) -> str | None:

@@ -198,12 +198,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     given["rule"] = checked_rule(given)
     if given["checkpoint_every"] and given["restarts"] is None:
         given["restarts"] = RESTARTS
-    if given["server"] and given["ps"]:
-        raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
-    if given["server"] and (given["hosts"] or given["hostfile"]):
-        raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
-    if given["server"] and given["join_at"]:
-        raise UsageError("--join-at is for `nfdt serve`, whose workers --server uses. Received: --server too")
+    _check(given)
     request = requested(NAME, script, given)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
@@ -217,10 +212,6 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank, hosts)
 
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
-    if given["emulate"] is not None:
-        for name, flag in _FLAGS.items():
-            if given[name]:
-                raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
     environment = dict(os.environ)
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
@@ -251,6 +242,19 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Keep workers and parameter servers that train for one `nfdt run --server` after another, until Ctrl-C."""
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Raises UsageError for options that do not go together."""
+    if given["server"] and given["ps"]:
+        raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
+    if given["server"] and (given["hosts"] or given["hostfile"]):
+        raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
+    if given["server"] and given["join_at"]:
+        raise UsageError("--join-at is for `nfdt serve`, whose workers --server uses. Received: --server too")
+    for name, flag in _FLAGS.items() if given["emulate"] is not None else ():
+        if given[name]:
+            raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fdt.errors import UsageError
+from fdt.options import is_on
 
 CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
@@ -39,7 +40,7 @@ class Options:
             options.get("rule", ""),
             options.get("channel", "auto"),
             options.get("overlap", "auto"),
-            options.get("overlap_epochs", "") in ("1", "true", "True"),
+            is_on(options, "overlap_epochs"),
             int(options.get("restarts", 0)),
             int(options.get("min_np", 0)),
             options.get("on_nan", ""),

@@ -72,7 +72,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> Rule:
         if _members(now, group) - held.arrived:
             return None, now, mine
         if not _regroup(now, ratio, warm_up):
-            return _update(now, [group]), _without(now, [group]), mine
+            return _update(now, [group]), _without(now, group), mine
         return *flush(now, params), mine
 
     def leave(now: Shared, mine: State, worker: int) -> Shared:
@@ -161,5 +161,5 @@ def _update(now: Shared, groups: list[int]) -> Update | None:
     return Update(total.mean, lr_scale=share_of_all / maximum(total.tau, 1.0))
 
 
-def _without(now: Shared, groups: list[int]) -> Shared:
-    return replace(now, held={group: held for group, held in now.held.items() if group not in groups})
+def _without(now: Shared, group: int) -> Shared:
+    return replace(now, held={other: held for other, held in now.held.items() if other != group})

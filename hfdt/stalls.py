@@ -43,13 +43,14 @@ class Stalls:
     def __init__(self, size: int, allowed_s: float, now: float) -> None:
         self._allowed = allowed_s
         self._warn = allowed_s / 2 if allowed_s else WARN_S
+        self._pause = max(LEAST_S, 2 * self._warn / ASKS)  # between two questions
         self._ranks = {rank: _Rank(since=now, heard=now) for rank in range(size)}
         self._asked = now
         self._named: set[int] = set()
 
     def due(self, now: float) -> bool:
         """Are the ranks to be asked again?"""
-        if now - self._asked < max(LEAST_S, self._warn * 2 / ASKS):
+        if now - self._asked < self._pause:
             return False
         self._asked = now
         return True
@@ -62,7 +63,7 @@ class Stalls:
 
     def late(self, now: float) -> list[Late]:
         """Ranks to be named for the first time, or given up."""
-        quiet = max(LEAST_S, self._warn * 2 / ASKS) * 2  # who has not answered for so long does not
+        quiet = 2 * self._pause  # who has not answered for so long does not
         waiting = [known for known in self._ranks.values() if known.waits and now - known.heard < quiet]
         if not waiting:
             self._named.clear()

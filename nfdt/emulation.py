@@ -30,7 +30,6 @@ class EmulationEngine(NfdtEngine):
         self.blobs = LocalBlobs.create()
         self._addresses = [f"{address_of(0)}:{PORT}"]
         self._hosted = self._joinable = False
-        self.reception = None
         launcher = EmulatedLauncher(run_dir, self._network, self._host)
         shared = {EMULATED_VARIABLE: "1", CLUSTER_VARIABLE: str(file.resolve())}
         tasks = [Task(task.role, task.argv, task.count, {**task.env, **shared}) for task in self._tasks(1)]

@@ -23,12 +23,13 @@ class NfdtEngine:
     """`workers` workers, and `ps` parameter servers that share the variables.
 
     `apart`: members may be replaced: a server has a process of its own even where there is one worker, and on other
-    hosts each member an ssh of its own. `placement`: the hosts that they are on,
-    where these are not this one alone. `invitation`: others may join. Raises UsageError when a number is less than 1,
-    and as `bind` does for an address where nobody can join.
+    hosts each member an ssh of its own. `placement`: the hosts that they are on, where these are not this one alone.
+    `invitation`: others may join. Raises UsageError when a number is less than 1, and as `bind` does for an address
+    where nobody can join.
     """
 
     name = "nfdt"
+    reception: Reception | None = None
 
     def __init__(
         self,
@@ -53,9 +54,9 @@ class NfdtEngine:
         launches = [(self._launcher(task.role, placement), task) for task in tasks]
         self._crew = Crew(self.name, run_dir, self.blobs, launches, members)
         try:
-            self.reception = Reception(invitation, self._crew.hub, workers, members) if invitation else None
+            if invitation is not None:
+                self.reception = Reception(invitation, self._crew.hub, workers, members)
         except BaseException:
-            self.reception = None
             self.stop()
             raise
 
@@ -79,8 +80,9 @@ class NfdtEngine:
         if placement is not None:
             return placement.addresses(self.workers, ps)
         here = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]
-        ports = free_ports(ps) if far else []
-        return [",".join([a, *(f"{ANYWHERE}:{port}" for port in ports[n : n + 1])]) for n, a in enumerate(here)]
+        if not far:
+            return here
+        return [f"{address},{ANYWHERE}:{port}" for address, port in zip(here, free_ports(ps), strict=True)]
 
     def _launcher(self, role: str, placement: Placement | None) -> Launcher:
         if placement is None:

@@ -57,10 +57,6 @@ class Roster:
         return bool(self.incarnations)
 
     @property
-    def guests(self) -> list[int]:
-        return [rank for rank in self.incarnations if rank >= self.workers]
-
-    @property
     def gone(self) -> dict[int, int]:
         """By rank, those that are not there any more: no incarnation up to this one may come again."""
         began = dict.fromkeys(range(self.workers), LAST)

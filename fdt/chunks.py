@@ -5,8 +5,8 @@ from collections.abc import Iterator
 CHUNK_BYTES = 2 << 20
 
 
-def chunks(data: memoryview, size: int = CHUNK_BYTES) -> Iterator[memoryview]:
-    """Views of `data`, `size` bytes each, the last one shorter. At least one, so that empty data travel too."""
+def chunks(data: memoryview) -> Iterator[memoryview]:
+    """Views of `data`, CHUNK_BYTES each, the last one shorter. At least one, so that empty data travel too."""
     data = data.cast("B")
-    for start in range(0, max(len(data), 1), size):
-        yield data[start : start + size]
+    for start in range(0, max(len(data), 1), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]

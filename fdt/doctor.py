@@ -18,6 +18,7 @@ from fdt.cli.hosts import chosen_hosts, hosts_options, report_hosts
 from fdt.environment import cores
 
 GIB = 2**30
+OUTPUT_S = 30.0  # for a command to say what it is
 SHARED_MEMORY = "/dev/shm"
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tf-nightly", "tensorflow-aarch64")
 
@@ -80,12 +81,12 @@ def gpu_check() -> Check:
     return Check("GPUs", ", ".join(names), True if names else None, "" if names else "training runs on the CPU")
 
 
-def shared_memory_check(needed_bytes: int = GIB) -> Check:
+def shared_memory_check() -> Check:
     """Data sets and weights travel through /dev/shm; a container often has 64 MB of it."""
     if not os.access(SHARED_MEMORY, os.W_OK):
         return Check(SHARED_MEMORY, "", None, "not writable: a temporary directory is used, which is slower")
     usage = shutil.disk_usage(SHARED_MEMORY)
-    small = usage.total < needed_bytes
+    small = usage.total < GIB
     advice = "small for large data: in a container, --shm-size=2g" if small else ""
     return Check(SHARED_MEMORY, f"{usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free", True, advice)
 
@@ -113,10 +114,10 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))
 
 
-def output(argv: Sequence[str], timeout_s: float = 30.0) -> str | None:
+def output(argv: Sequence[str]) -> str | None:
     """What `argv` prints; None when it is not there, fails or does not end in time."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=OUTPUT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -12,12 +12,12 @@ TOLERANCE = 1e-6  # of the residual, relative: what single precision leaves of i
 MOST = 200  # directions
 
 
-def minimise(shard: Shard, task: Task, tolerance: float = TOLERANCE) -> Tree:
+def minimise(shard: Shard, task: Task) -> Tree:
     """d, where O_i(w) - linear . w + mu/2 |w - w0|^2 is least at w0 + d: (H_i + mu) d = linear - grad O_i(w0)."""
     residual = [c - g for c, g in zip(task.linear, shard.gradient(), strict=True)]
     d = [0.0 * r for r in residual]
     direction, square = residual, dot(residual, residual)
-    stop = tolerance**2 * square
+    stop = TOLERANCE**2 * square
     for _ in range(MOST):
         if square <= stop:
             break

@@ -113,9 +113,9 @@ class Cluster:
         return made
 
 
-def equal_nodes(shape: float = 100.0) -> Cluster:
-    """What is simulated when nothing is described: equal nodes, Gamma(`shape`) step times, links that cost nothing."""
-    return Cluster((Group("worker", None, Speed(1.0, shape)),))
+def equal_nodes() -> Cluster:
+    """What is simulated when nothing is described: equal nodes, Gamma(100) step times, links that cost nothing."""
+    return Cluster((Group("worker", None, Speed(1.0, 100.0)),))
 
 
 def _numbered(groups: tuple[Group, ...]) -> Iterator[Node]:

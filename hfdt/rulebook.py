@@ -6,9 +6,10 @@ Some parameters have an option of their own on the command line, `--dane-mu 0.1`
 from collections.abc import Mapping
 from typing import Any
 
+from fdt.errors import UserError
 from fdt.rulebook import Options, Rulebook
 from hfdt import rules
-from hfdt.rule import Rule
+from hfdt.rule import Rule, StepRule
 
 DEFAULT = "allreduce"
 
@@ -35,3 +36,14 @@ def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
     Raises UsageError for a rule that cannot be made, and for options of another one.
     """
     return _book.spelled(text, DEFAULT, OPTIONS, given)
+
+
+def step_rule(text: str) -> StepRule:
+    """`make`, for a training loop of the script's own. Raises UserError for a rule of another kind.
+
+    Those train on their own between rounds, or on blocks.
+    """
+    made = make(text)
+    if not isinstance(made, StepRule):
+        raise UserError(f"a training loop of the script's own takes rules that exchange gradients. Received: {text}")
+    return made

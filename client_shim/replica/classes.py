@@ -27,7 +27,7 @@ class Exchanging(Protocol):
 def patches(rank: Exchanging, flavor: str) -> list[Patch]:
     """`flavor`: "keras" or "tf_keras"."""
     trainer, metric, optimizers = _keras3() if flavor == "keras" else _tf_keras()
-    name, adapter = ("apply", _apply) if flavor == "keras" else ("apply_gradients", _apply_gradients)
+    name, adapter = ("apply", _apply) if flavor == "keras" else ("apply_gradients", apply_gradients)
     return [
         *(Patch(kind, name, adapter(rank)) for kind in optimizers),
         Patch(metric, "__init__", rank.metrics.made),
@@ -67,10 +67,10 @@ def _apply(rank: Exchanging) -> Any:
     return apply
 
 
-def _apply_gradients(rank: Exchanging) -> Any:
+def apply_gradients(rank: Exchanging) -> Any:
     """In place of tf_keras's and TensorFlow 1's Optimizer.apply_gradients."""
 
-    def apply_gradients(original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         if rank.applying():
             return original(optimizer, pairs, *args, **kwargs)
         pairs = list(pairs)
@@ -80,4 +80,4 @@ def _apply_gradients(rank: Exchanging) -> Any:
 
         return rank.exchanged(optimizer, now, [g for g, _ in pairs], [v for _, v in pairs])
 
-    return apply_gradients
+    return apply

@@ -21,7 +21,7 @@ _REDUCING = {"Sum": "sum", "Mean": "mean", "L2Loss": "sum", "Size": "size"}
 _CHOOSING = frozenset(("Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"))
 _ALONG = _CHOOSING | {"Sum", "Mean"}  # axes that are their second input
 _KEEPING = frozenset(
-    ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "ExpandDims", "Sum", "StridedSlice", "Unpack", "StopGradient")
+    ("Identity", "Cast", "Neg", "Reshape", "Squeeze", "ExpandDims", "Sum", "StridedSlice", "StopGradient")
     + ("CheckNumerics", "EnsureShape", "SelectV2", "Transpose", "Unpack")
 )
 _ADDING = frozenset(("AddV2", "Add", "Sub", "AddN", "Pack", "ConcatV2"))

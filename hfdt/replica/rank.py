@@ -29,7 +29,6 @@ from hfdt.replica.batches import Share
 from hfdt.replica.by_hand import ByHand
 from hfdt.replica.clipping import Clipping
 from hfdt.replica.constants import Rows
-from hfdt.replica.make import step_rule
 from hfdt.replica.places import Places
 from hfdt.replica.probe import Found, Trials
 from hfdt.replica.sessions import Sessions
@@ -60,7 +59,7 @@ class Rank:
         self.places = Places(Terms(self.comm, own_step=False, fp16=options.get("fp16_allreduce") == "1"))
         self._counts = Counts()
         self._allow_replicated = options.get("allow_replicated") == "1"
-        self._exchange = Exchange(step_rule(options.get("rule") or rulebook.DEFAULT))
+        self._exchange = Exchange(rulebook.step_rule(options.get("rule") or rulebook.DEFAULT))
         self.metrics = Metrics(self.comm.sum, lambda: steps.current() is not None)
         self._reads = Reads(self.places, self.comm)
         self._trials = Trials(self.comm)

@@ -12,7 +12,7 @@ from tensorflow.python.training import basic_session_run_hooks as hooks
 from tensorflow.python.training import optimizer as optimizers
 from tensorflow.python.training import sync_replicas_optimizer as sync_replicas
 
-from client_shim.replica.classes import Exchanging, _apply_gradients
+from client_shim.replica import classes
 from client_shim.replica.sessions.gradients import Gradients, of_sessions
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
@@ -40,10 +40,10 @@ class Running(Protocol):
 
 
 @contextlib.contextmanager
-def installed(running: Running, rank: Exchanging) -> Iterator[None]:
+def installed(running: Running, rank: classes.Exchanging) -> Iterator[None]:
     """Within, sessions train as `running` has it, and the optimizers of `tf.compat.v1` exchange outside of sessions,
     too."""
-    of_eager = _apply_gradients(rank)
+    of_eager = classes.apply_gradients(rank)
 
     def apply_gradients(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if of_sessions(tf.compat.v1.get_default_graph()):

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import resource
-import socket
 import statistics
 import subprocess
 import sys
@@ -138,14 +137,6 @@ def end(popen: "subprocess.Popen[Any]") -> None:
     except subprocess.TimeoutExpired:
         os.killpg(popen.pid, 9)
         popen.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def in_turns(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import harness
 
+from fdt.service.transport import free_ports
+
 
 def addresses(count: int) -> list[str]:
-    return [f"127.0.0.1:{port}" for port in harness.free_ports(count)]
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 def run(argv: Sequence[str], cluster: Mapping[str, Sequence[str]], threads: Mapping[str, str]) -> harness.Run:

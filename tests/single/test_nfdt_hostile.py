@@ -1,11 +1,12 @@
 """A hostile caller at a parameter server's door: a stranger, and one with the token who is no worker of its job."""
 
 import grpc
+import keras
 import pytest
 
 from nfdt.rpc import parameter_server_pb2 as pb
 from tests.hostile import CASES, answers
-from tests.single.test_nfdt_shards import cluster, keras, make_model  # noqa: F401  (a fixture)
+from tests.single.nfdt_cluster import make_model
 
 CALLS = ("/nfdt.rpc.ParameterServer/Session", "/nfdt.rpc.ParameterServer/Follow")
 
@@ -27,7 +28,7 @@ def honest(rng):
 
 @pytest.mark.parametrize("method", CALLS)
 @pytest.mark.parametrize("token", ["", "wrong", "right"])
-def test_noise_ends_no_run_and_stops_no_worker(cluster, monkeypatch, method, token):  # noqa: F811
+def test_noise_ends_no_run_and_stops_no_worker(cluster, monkeypatch, method, token):
     """`_failed` of the cluster would raise, and the job would end."""
     monkeypatch.setattr("nfdt.server.service.SETUP_S", 0.0)  # a job's name that is none is waited for
     served = cluster(make_model(keras.optimizers.SGD(0.1)))

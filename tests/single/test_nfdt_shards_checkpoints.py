@@ -1,0 +1,83 @@
+"""A server's checkpoints: restored they go on as the first would have; what is not whole counts for nothing."""
+
+import keras
+import numpy as np
+import pytest
+
+from fdt import tensors
+from fdt.errors import UserError
+from nfdt.recovery import Recovery
+from nfdt.rpc import parameter_server_pb2 as pb
+from tests.single.nfdt_cluster import make_model, parts
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("rule", ["ddc_asgd", "dc_asgd_a", "ssgd"])
+def test_a_checkpoint_restores_all_that_decides(cluster, rule):
+    """Saved in the midst of an epoch, then restored into a new desk: it goes on as the first one does."""
+
+    def push(made, courier, number):
+        batches = courier.ask().weights.batches
+        courier.push(pb.Push(batches=batches, samples=1), parts(made, number))
+
+    made = cluster(make_model(keras.optimizers.Adam(0.1)), workers=2, rule=rule, steps=6, restarts="1")
+    made.start(0)
+    courier = made.courier()
+    push(made, courier, 1)
+    made.desks[0].checkpoint()
+    saved = made.events.pop().checkpoint
+    assert (saved.number, saved.epoch, saved.running) == (1, 0, True)
+    push(made, courier, 2)
+    before, first = made.desks[0].job.trainable.model_arrays(), made.desks[0]
+    first.close()
+    made.desks = [made._desk(0, 1, 2)]
+    made.desks[0].restore(saved.state)
+    push(made, courier, 2)  # by a session that ended with the first desk, and begins anew
+    for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
+        np.testing.assert_allclose(now, was, rtol=1e-6)
+    assert made.desks[0].policy.epoch.ledger.done == 2
+    courier.close()
+
+
+def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
+    """A server that dies while it writes has told nobody: what counts is the one before."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), restarts="1")
+    made.start(0)
+    courier = made.courier()
+    answer = courier.ask()
+    made.desks[0].checkpoint()
+    before = [array.copy() for array in made.desks[0].job.trainable.model_arrays()]
+    courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 1))
+    pack = tensors.pack_into
+
+    def cut_short(arrays, out):
+        pack(arrays[: len(arrays) // 2], out)
+        raise SystemExit("killed")
+
+    monkeypatch.setattr(tensors, "pack_into", cut_short)
+    with pytest.raises(SystemExit):
+        made.desks[0].checkpoint()
+    monkeypatch.undo()
+    recovery = Recovery(1)
+    for event in made.events:
+        recovery.keep(0, event.checkpoint)
+    (setup,), _ = recovery.restore(made.spec.to_proto())
+    made.desks = [made._desk(0, 1, 1)]
+    made.desks[0].restore(setup.snapshot)
+    for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
+        np.testing.assert_array_equal(was, now)
+    assert made.desks[0].policy.epoch.ledger.done == 0
+    courier.close()
+
+
+def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsys):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), restarts="1")
+    made.start(0)
+
+    def full(arrays):
+        raise UserError("/dev/shm must have room for 10 bytes more. Received: no space left on device")
+
+    monkeypatch.setattr(made.blobs, "put_arrays", full)
+    made.desks[0].checkpoint()
+    assert not made.events and "no checkpoint: /dev/shm must have room" in capsys.readouterr().err

@@ -57,7 +57,8 @@ class Session:
         `rebuilt`: sources that each rank built for itself, and that may have come out different. `lock_step`: the
         client is asked after every step.
         """
-        self._set_steps_per_execution(1 if lock_step else self._steps_at_once())
+        at_once = 1 if lock_step else self._steps_at_once()
+        self.trainable.flavor.set_steps_per_execution(self.trainable.model, at_once)
         sources = [s for s in (source, validation) if s is not None]
         idle = self.per_worker or any(checks.may_idle(s, self.comm.size) for s in sources)
         if self.comm.size > 1:
@@ -75,16 +76,6 @@ class Session:
             return 1
         batches = self.rule.batches if isinstance(self.rule, RoundRule) else 0
         return math.gcd(self._at_once, batches) if batches else self._at_once
-
-    def _set_steps_per_execution(self, count: int) -> None:
-        model = self.trainable.model
-        if self.trainable.flavor.steps_per_execution(model) == count:
-            return
-        if hasattr(model, "_configure_steps_per_execution"):  # tf_keras
-            model._configure_steps_per_execution(count)
-        else:
-            model.steps_per_execution = count
-        model.train_function = model.test_function = None  # which hold the count they were made with
 
     def _attach(self, source: Any, may_idle: bool) -> list[str]:
         terms, layers, notes = self._terms()

@@ -60,6 +60,10 @@ class Flavor(Protocol):
 
     def steps_per_execution(self, model: Model) -> int: ...
 
+    def set_steps_per_execution(self, model: Model, count: int) -> None:
+        """Another number makes Keras trace its functions anew."""
+        ...
+
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         """What Keras would report for a loop whose last step gave `logs`: the metrics' results, or those logs."""
         ...

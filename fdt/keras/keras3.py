@@ -68,6 +68,11 @@ class Keras3:
     def steps_per_execution(self, model: Model) -> int:
         return int(model.steps_per_execution)
 
+    def set_steps_per_execution(self, model: Model, count: int) -> None:
+        if count != self.steps_per_execution(model):
+            model.steps_per_execution = count
+            model.train_function = model.test_function = None  # which hold the count they were made with
+
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         result: dict[str, float] = pythonify_logs(model._get_metrics_result_or_logs(logs))
         return result

@@ -74,6 +74,11 @@ class TfKeras:
     def steps_per_execution(self, model: Model) -> int:
         return int(model._steps_per_execution)
 
+    def set_steps_per_execution(self, model: Model, count: int) -> None:
+        if count != self.steps_per_execution(model):
+            model._configure_steps_per_execution(count)
+            model.train_function = model.test_function = None  # which hold the count they were made with
+
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         found = model._validate_and_get_metrics_result(logs)
         result: dict[str, float] = tf_utils.sync_to_numpy_or_python_type(found)

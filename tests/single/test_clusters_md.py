@@ -5,6 +5,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -32,7 +33,8 @@ def test_a_command_in_it_has_the_options_that_it_is_given(words):
     engine, verb, *rest = words
     if verb == "doctor:":
         return  # what it printed
-    known = {name for param in ENGINES[engine].commands[verb].params for name in (*param.opts, *param.secondary_opts)}
+    command = ENGINES[engine].get_command(click.Context(ENGINES[engine]), verb)
+    known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
     assert {word for word in rest if re.fullmatch(r"--?[a-z][a-z-]*|-H", word)} <= known
 
 

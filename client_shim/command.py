@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import client_shim
-from client_shim.replica.look import may_fit
+from client_shim.may_fit import may_fit
 from client_shim.settings import Settings
 from fdt.cli import detach
 from fdt.cli.resume import kept

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, placement_on, size_of
+from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
@@ -230,7 +230,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
     engine = make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
-    return fits.run(request, words, settings, engine)
+    return fits.run(request, words, settings, engine, early=names_hosts(given))  # a host may not answer
 
 
 @main.command("inspect", cls=ScriptCommand)

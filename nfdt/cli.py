@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fdt.cli import detach
-from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, placement_on, size_of
+from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
@@ -216,7 +216,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
         os.environ.update(environment)  # FDT_TOKEN was taken from it: the same command started again wants it, too
-    early = bool(given["join_at"] or given["emulate"])  # others wait for it
+    early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
     return fits.run(request, words, settings, engine, early=early)
 
 

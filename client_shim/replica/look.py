@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from client_shim.replica.sources import sources
 from client_shim.replica.steps import BATCHWISE, applies, last_name
 from fdt.errors import UserError
 
@@ -27,7 +28,6 @@ _OF_KERAS = (
     "Lion",
 )
 _SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession")
-_DEPTH = 5  # of imports beside the script
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,9 @@ class Look:
 
 def look(script: str) -> Look:
     """Read the script; what cannot be read is left to running it."""
-    modules = list(_sources(Path(script)))
+    modules = list(sources(Path(script)))
     classes = _classes(tree for _, tree in modules)
     return Look(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
-
-
-def may_fit(script: str) -> bool:
-    """Does `fit` stand anywhere in the script, or in the modules beside it? What calls it elsewhere is not seen."""
-    nodes = (node for _, tree in _sources(Path(script)) for node in ast.walk(tree))
-    return any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in nodes)
 
 
 def refuse_own_updates(script: Look) -> None:
@@ -173,33 +167,3 @@ def _bases(of: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> tuple
 def _may_be_keras(call: ast.Call) -> bool:
     """Others have a `fit` too (scikit-learn); those with arguments of Keras's loop are Keras's."""
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
-
-
-def _sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """The script and, as deep as that goes, the modules beside it that it imports."""
-    waiting, seen = [(script, 0)], {script.resolve()}
-    while waiting:
-        path, depth = waiting.pop(0)
-        try:
-            tree = ast.parse(path.read_text(errors="replace"))
-        except (SyntaxError, ValueError, OSError):
-            continue  # running it says what is wrong
-        yield path, tree
-        for found in _beside(tree, script.parent):
-            if depth < _DEPTH and found.resolve() not in seen:
-                seen.add(found.resolve())
-                waiting.append((found, depth + 1))
-
-
-def _beside(tree: ast.Module, folder: Path) -> Iterator[Path]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
-        else:
-            continue
-        for name in filter(None, names):
-            place = folder.joinpath(*name.split("."))
-            yield from (p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file())

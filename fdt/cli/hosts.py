@@ -35,6 +35,13 @@ def chosen_hosts(given: Mapping[str, Any]) -> "list[Host]":
     return chosen(given["hosts"], given["hostfile"])
 
 
+def names_hosts(given: Mapping[str, Any]) -> bool:
+    """Do the options or the scheduler name hosts? A --hostfile is not read: a pipe allows that once."""
+    from fdt.launch.hosts import from_environment
+
+    return bool(given["hosts"] or given["hostfile"] or from_environment())
+
+
 def size_of(hosts: "Sequence[Host]", workers: int | None, default: int) -> int:
     """How many workers: as many as asked for, else one a slot, else `default`."""
     return workers or sum(host.slots for host in hosts) or default

@@ -111,7 +111,8 @@ def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["Tr
 
 def _run_script(request: Request, client: "Client", run_script: RunScript, logs: Logs, noted: "Run | None") -> int:
     where = _where_logs_are(request, client, logs)
-    return _reported(request, 0, where, logs, lambda reporters: run_script(client, reporters), noted)
+    workers = 0 if isinstance(client, Late) else client.hello.workers  # asked, the late one would be started
+    return _reported(request, workers, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
 def _reported(
@@ -122,7 +123,7 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "Run | None",
 ) -> int:
-    """`workers`: how many, where no job is going to say so."""
+    """`workers`: how many there are, 0 where none is started yet."""
     from fdt.report import Reporters
     from fdt.report.summary import Summary
 
@@ -131,7 +132,8 @@ def _reported(
     try:
         if request.verbose and request.server is None:
             logs.keep = True
-            reporters.note(f"the workers' logs are in {logs.directory}")
+            whose = f"{workers} workers; their" if workers else "the workers'"
+            reporters.note(f"{whose} logs are in {logs.directory}")
         code = body(reporters)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt

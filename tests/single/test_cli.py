@@ -163,3 +163,14 @@ def test_options_of_fit_are_refused_for_loops_of_the_scripts_own(command, argv, 
     ended = call(command, *argv.split(), str(script))
     assert ended.exit_code == 2
     assert f"{flag} is for scripts that train by fit" in ended.output
+
+
+@pytest.mark.parametrize("command", [hfdt, nfdt])
+def test_named_hosts_are_started_on_before_the_script(command, script, monkeypatch):
+    from client_shim import command as fits
+
+    asked = []
+    monkeypatch.setattr(fits, "run", lambda *_, early=False: asked.append(early) or 0)
+    for words in ([], ["-H", "far1:1,far2:1"]):
+        assert call(command, "run", *words, script).exit_code == 0
+    assert asked == [False, True]

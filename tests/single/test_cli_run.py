@@ -1,5 +1,6 @@
 """`run` and `serve` around a stub of an engine: order of things, directories, tokens, signals."""
 
+import json
 import os
 import signal
 import subprocess
@@ -118,6 +119,15 @@ def test_the_logs_that_a_failure_names_are_kept(go, engines, raised):
     for file in engines[0].run_dir.iterdir():
         file.unlink()
     engines[0].run_dir.rmdir()
+
+
+@pytest.mark.parametrize(("early", "workers"), [(True, 3), (False, 0)])
+def test_a_run_that_trained_nothing_says_how_many_workers_there_were(go, tmp_path, capsys, early, workers):
+    assert go(lambda client, reporters: 0, early=early, log_dir=tmp_path, verbose=True) == 0
+    last = json.loads((tmp_path / "records.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["workers"]) == ("summary", workers)
+    whose = "3 workers; their" if early else "the workers'"
+    assert capsys.readouterr().err == f"hfdt: {whose} logs are in {tmp_path}\n"
 
 
 def test_log_dir_holds_records_and_members_logs_of_this_run_only(go, engines, tmp_path):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from client_shim.replica import steps
 from client_shim.replica.command import wanted
-from client_shim.replica.look import look, may_fit, refuse_own_updates
+from client_shim.replica.look import look, refuse_own_updates
 from fdt.errors import UserError
 
 TAPE = """
@@ -60,21 +60,6 @@ def test_the_source_says_which_capture(script, text, capture):
     assert look(script(text)).capture == capture
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (FIT, True),
-        ("train = model.fit", True),
-        ("import helper\nhelper.train(1)", True),
-        ("fit = 1\nmodel.predict(x)", False),
-        ("import elsewhere\nelsewhere.train(1)", False),
-    ],
-)
-def test_a_fit_is_seen_in_the_script_and_beside_it(script, text, found):
-    script("def train(model):\n    model.fit(1)", "helper.py")
-    assert may_fit(script(text)) == found
-
-
 def test_what_is_asked_for_wins(script):
     assert not wanted(script(TAPE), {"capture": "extract"}, ())
     assert wanted(script(TAPE), {"capture": None}, ())
@@ -86,6 +71,14 @@ def test_modules_beside_the_script_are_looked_into(script):
     (finding,) = found.findings
     assert finding.path.endswith("helper.py")
     assert "apply_gradients in train, outside fit" in finding.why
+
+
+def test_packages_beside_the_script_are_looked_into(script, tmp_path):
+    (tmp_path / "pkg" / "inner").mkdir(parents=True)
+    script("from .inner.loop import train", "pkg/__init__.py")
+    script("from ..steps import train", "pkg/inner/loop.py")
+    script(TAPE, "pkg/steps.py")
+    assert look(script("from pkg import train")).capture == "replica"
 
 
 def test_a_models_base_may_stand_in_another_module(script):

@@ -1,0 +1,43 @@
+"""May a script train? Its engine starts beside it, unless it surely does not."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+from client_shim.replica.sources import imports, sources
+
+# Libraries that call no model's `fit`. Others (Keras Tuner, scikit-learn with a wrapper, a trainer of one's own) may.
+_QUIET = {"absl", "cv2", "h5py", "keras", "matplotlib", "mpl_toolkits", "numpy", "pandas", "PIL", "requests", "scipy"}
+_QUIET |= {"seaborn", "tensorflow", "tensorflow_datasets", "tf_keras", "tqdm", "yaml"}
+_UNSEEN = {"importlib", "pkgutil", "runpy"}  # modules that run modules
+_RUN = {"__import__", "compile", "eval", "exec"}  # what the source does not show
+
+
+def may_fit(script: str) -> bool:
+    """False only where all that runs can be read, or is known not to train, and nothing in it calls a `fit`."""
+    read = dict(sources(Path(script)))
+    known = (sys.stdlib_module_names - _UNSEEN) | _QUIET
+    paths = {path.resolve() for path in read}
+    for path, tree in read.items():
+        if any(map(_fits, ast.walk(tree))):
+            return True
+        for each in imports(tree, path, Path(script).parent):
+            followed = each.found and all(file.resolve() in paths for file in each.files)
+            if not followed and each.top not in known:
+                return True
+    return False
+
+
+def _fits(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("fit", "fit_generator")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+        return node.func.id in _RUN or (node.func.id == "getattr" and not named)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _names_fit(node.value)
+
+
+def _names_fit(text: str) -> bool:
+    """As "fit", or "model.fit"; not in prose."""
+    return re.search(r"(^|\.)fit(_generator)?($|\()", text) is not None

@@ -15,6 +15,7 @@ class Ledger:
     _returned: list[int] = field(default_factory=list)  # heap
     _hands: dict[int, deque[int]] = field(default_factory=dict)
     _last: dict[int, int] = field(default_factory=dict)  # the highest batch that each worker has had
+    _ahead: set[int] = field(default_factory=set)  # who has more than one batch: few, at an epoch's end, of many
 
     def deal(self, worker: int) -> int | None:
         """Give `worker` the lowest batch that nobody has; None when there is none left."""
@@ -31,8 +32,18 @@ class Ledger:
 
         Only one behind all that `worker` has had: what reads a stream cannot go back.
         """
-        rich = [hand for hand in self._hands.values() if len(hand) > at_work and hand[-1] > self._last.get(worker, -1)]
-        return self._give(worker, rich[0].pop()) if rich else None
+        last = self._last.get(worker, -1)
+        rich = [w for w in self._ahead if len(self._hands[w]) > at_work and self._hands[w][-1] > last]
+        if not rich:
+            return None
+        batch = self._hands[min(rich)].pop()
+        self._look(min(rich))
+        return self._give(worker, batch)
+
+    @property
+    def spent(self) -> bool:
+        """Nothing is left to deal or to steal."""
+        return not self._returned and self.steps is not None and self._next >= self.steps and not self._ahead
 
     def hand(self, worker: int) -> tuple[int, ...]:
         """Batches that `worker` has and has not pushed yet."""
@@ -44,12 +55,14 @@ class Ledger:
             self._hands.get(worker, deque()).remove(batch)
         except ValueError:
             raise ValueError(f"worker {worker} pushed a batch it was not dealt. Received: {batch}") from None
+        self._look(worker)
         self.done += 1
 
     def take_back(self, worker: int) -> None:
         """Return the batches of a worker that left, to be dealt again."""
         for batch in self._hands.pop(worker, ()):
             heapq.heappush(self._returned, batch)
+        self._look(worker)
 
     def end_at(self, steps: int) -> None:
         """The source ended: batches `steps` and above do not exist."""
@@ -58,12 +71,14 @@ class Ledger:
         heapq.heapify(self._returned)
         for worker, hand in self._hands.items():
             self._hands[worker] = deque(batch for batch in hand if batch < self.steps)
+            self._look(worker)
 
     def stop(self) -> None:
         """Deal no more and forget what was dealt: the epoch is over by the client's word."""
         self.steps = self.done
         self._returned.clear()
         self._hands.clear()
+        self._ahead.clear()
         self._next = max(self._next, self.steps)
 
     @property
@@ -73,7 +88,14 @@ class Ledger:
     def _give(self, worker: int, batch: int) -> int:
         self._hands.setdefault(worker, deque()).append(batch)
         self._last[worker] = max(batch, self._last.get(worker, -1))
+        self._look(worker)
         return batch
+
+    def _look(self, worker: int) -> None:
+        if len(self._hands.get(worker, ())) > 1:
+            self._ahead.add(worker)
+        else:
+            self._ahead.discard(worker)
 
 
 @dataclass

@@ -212,6 +212,8 @@ class Policy:
         if epoch.stopping or not self._gate_open:
             return
         for worker in self._asking:
+            if epoch.ledger.spent:
+                break
             for _ in range(self._per_push - len(epoch.ledger.hand(worker))):
                 if epoch.ledger.deal(worker) is None:
                     epoch.ledger.steal(worker, self._per_push)

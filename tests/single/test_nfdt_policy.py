@@ -191,9 +191,13 @@ def test_the_last_batch_goes_to_whoever_is_free_but_never_back():
     ledger = Ledger(steps=4)
     assert [ledger.deal(w) for w in (0, 1, 1, 0)] == [0, 1, 2, 3]
     ledger.finish(1, 1), ledger.finish(1, 2)
+    assert not ledger.spent
     assert ledger.steal(1) == 3
     assert (ledger.hand(0), ledger.hand(1)) == ((0,), (3,))
+    assert ledger.spent
     assert ledger.steal(0) is None
+    ledger.take_back(0)
+    assert not ledger.spent and ledger.deal(1) == 0
 
 
 @pytest.mark.parametrize("rule", rulebook.names())

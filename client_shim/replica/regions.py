@@ -14,14 +14,16 @@
                                                     HANDS.left(1)
 
 A *region* begins with a tape and ends with the last statement beside it that takes gradients from it. Where it is left
-out the names that it binds have the values of the last time. Everything else of the script runs every time.
+out the names that it binds have the values of the last time. Everything else of the script runs every time, and so does
+a region that goes on from what the one before has left behind (`total += loss`).
 """
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from client_shim.replica.carried import carries, slices
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, Hands, at, call, is_tape
 from client_shim.replica.rewriting import rewrite as divide
 
@@ -32,9 +34,12 @@ _keys = itertools.count(1)
 class Turns(Hands):
     """What code calls that is rewritten for turns."""
 
-    def mine(self, region: int, names: dict[str, Any], reads: tuple[str, ...]) -> bool:
-        """Is the region to run? `names`: its variables; `reads`: those that may hold its batch."""
-        return self.rank is None or bool(self.rank.mine(region, names, reads))
+    def mine(
+        self, region: int, names: dict[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
+    ) -> bool:
+        """Is the region to run? `names`: its variables; `reads`: those that may hold its batch; `cut`: gives what it
+        slices itself. None: it is to run every time."""
+        return self.rank is None or bool(self.rank.mine(region, names, reads, cut))
 
     def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
         """It has run."""
@@ -65,9 +70,10 @@ class Turns(Hands):
         regions = [region for body in _bodies(module, divided=False) for region in _regions(body)]
         bound = [_names(region, ast.Store) for region in regions]
         reads = [_names(region, ast.Load, stores) for region, stores in zip(regions, bound, strict=True)]
+        cuts = [None if carries(r) else slices(r, stores) for r, stores in zip(regions, bound, strict=True)]
         divide(module)
-        pairs = zip(regions, reads, bound, strict=True)
-        wrapped = {region[0]: _wrapped(region, loads, stores) for region, loads, stores in pairs}
+        parts = zip(regions, reads, bound, cuts, strict=True)
+        wrapped = {region[0]: _wrapped(region, loads, stores, cut) for region, loads, stores, cut in parts}
         inside = {statement for region in regions for statement in region[1:]}
         _Wrapping(wrapped, inside).visit(module)
         return ast.fix_missing_locations(module)
@@ -149,7 +155,7 @@ def _own(node: Any) -> Iterator[Any]:
             yield from _own(child)
 
 
-def _wrapped(region: Region, reads: tuple[str, ...], bound: tuple[str, ...]) -> ast.If:
+def _wrapped(region: Region, reads: tuple[str, ...], bound: tuple[str, ...], cut: list[Any] | None) -> ast.If:
     key, first, last = ast.Constant(next(_keys)), region[0], region[-1]
     names = ast.Call(ast.Name("locals", ast.Load()), [], [])
     kept = sorted(set(bound) - _tapes(first))
@@ -164,9 +170,16 @@ def _wrapped(region: Region, reads: tuple[str, ...], bound: tuple[str, ...]) -> 
         at(statement, first)
         for node in ast.walk(statement):
             at(node, first)
-    choice = ast.If(call("mine", key, names, _tuple(reads)), body, otherwise or [ast.Pass()])
+    asked = [key, names, _tuple(reads), *([] if cut is None else [_lambda(cut)])]
+    choice = ast.If(at(call("mine", *asked), first), body, otherwise or [ast.Pass()])
+    for node in ast.walk(choice.test):
+        at(node, first)
     ast.copy_location(choice, first)
     return choice
+
+
+def _lambda(values: list[Any]) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Tuple(values, ast.Load()))
 
 
 def _restored(key: ast.Constant, name: str) -> ast.If:

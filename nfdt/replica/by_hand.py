@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import loop_at_work, script_frames
+from nfdt.replica.draws import Draws
 from nfdt.replica.turns import Turns
 
 
@@ -22,7 +23,8 @@ class _Region:
     since: int = 0  # updates when it began
     applies: bool = False  # does it apply gradients itself?
     left_out: bool = False
-    shapes: Any = None
+    draws: bool = False  # random numbers, as all workers must: the next permutation is to be theirs all
+    shapes: Any = None  # what it had when it gave its values
     values: dict[str, Any] = field(default_factory=dict)
 
 
@@ -36,26 +38,36 @@ class ByHand:
         self._turns, self._given, self._count, self._meet = turns, given, count, meet
         self._regions: dict[int, _Region] = {}
         self._running: int | None = None  # the region
+        self._shapes: Any = None  # of what it has now
+        self._drawn: Any = None  # what it draws
         self._rows = 0
         self._depth = 0
 
-    def mine(self, key: int, names: Mapping[str, Any], reads: tuple[str, ...]) -> bool:
-        """Is it to run? Also in another's turn when there is nothing yet to take its place, or batches get shorter."""
+    def mine(
+        self, key: int, names: Mapping[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
+    ) -> bool:
+        """Is it to run? Also in another's turn when there is nothing yet to take its place, or batches get shorter.
+
+        `cut`: as in client_shim/replica/regions.py.
+        """
         if self._depth:
             return True
-        self._running = None
+        stopped, self._running = self._running == key, None  # by `continue`, before it was kept
         site = None if not tf.executing_eagerly() or self._turns.calling else loop_at_work()
         if site is None or not site.trains or self._given():
             return True
         region = self._regions.setdefault(key, _Region())
-        passed = self._turns.applied > region.since or (region.left_out and region.applies)
+        passed = stopped or self._turns.applied > region.since or (region.left_out and region.applies)
         region.number += region.number < 0 or passed
         mine = self._turns.is_mine(region.number)
-        shapes = {name: _shape(names[name]) for name in reads if name in names}
-        region.left_out = not mine and shapes == region.shapes
-        region.since, region.shapes = self._turns.applied, shapes
+        held = _held(names, reads)
+        self._shapes = None if cut is None else _shapes(held, cut)
+        fits = self._shapes is not None and self._shapes == region.shapes
+        region.left_out = not mine and fits and not region.draws
+        region.since = self._turns.applied
         self._turns.begin(site, mine=mine)
         self._running, self._rows = None if region.left_out else key, 0
+        self._drawn = None if region.left_out else Draws(held.values())
         return not region.left_out
 
     def keep(self, key: int, values: dict[str, Any]) -> None:
@@ -63,7 +75,9 @@ class ByHand:
         if self._running != key:
             return
         region = self._regions[key]
-        region.values, region.applies = values, self._turns.applied > region.since
+        region.values, region.shapes = values, self._shapes
+        region.applies = self._turns.applied > region.since
+        region.draws = region.draws or self._drawn.drawn()
         if not self._rows:
             self._found(0)
         self._running = None
@@ -113,6 +127,26 @@ class ByHand:
             self._meet()
 
 
+def _held(names: Mapping[str, Any], reads: tuple[str, ...]) -> dict[str, Any]:
+    """What the region reads, also from its module."""
+    frame = next(script_frames(), None)
+    known = {**(frame.f_globals if frame is not None else {}), **names}
+    return {name: known[name] for name in reads if name in known}
+
+
+def _shapes(held: Mapping[str, Any], cut: Callable[[], Any]) -> Any:
+    """Of arrays that it reads, and of what it slices of them; None where that cannot be made before it."""
+    try:
+        return {name: _shape(value) for name, value in held.items()}, [_rows(value) for value in cut()]
+    except Exception:  # a name that a comprehension within binds, or the script's own
+        return None
+
+
 def _shape(value: Any) -> Any:
     """Of arrays; what is no array always fits."""
     return tuple(value.shape) if isinstance(value, (np.ndarray, tf.Tensor)) else None
+
+
+def _rows(value: Any) -> Any:
+    """Of anything that is sliced: an array, a table, a list."""
+    return tuple(value.shape) if hasattr(value, "shape") else len(value)

@@ -36,7 +36,7 @@ def text(code):
 def test_a_region_ends_with_the_last_gradient_and_its_function_returns_what_it_did():
     assert text(RETURNED).splitlines() == [
         "def gradients(x):",
-        "    if mine(0, locals(), ('f', 'tf', 'x')):",
+        "    if mine(0, locals(), ('f', 'tf', 'x'), lambda: ()):",
         "        with step(), tf.GradientTape(persistent=True) as tape:",
         "            y = f(part(x))",
         "        a = array(tape).gradient(part(y), part(x))",
@@ -125,3 +125,45 @@ def test_micro_batches_before_one_update_are_one_workers(run):
 def test_a_loop_that_does_not_train_runs_whole(run):
     applied, counted, seen, meetings = run(INLINE.replace("optimizer.apply_gradients", "str"))
     assert seen == [1.0, 5.0, 9.0, 6.0] and (applied, counted, meetings) == ([], [], [])
+
+
+STEP = """
+x = np.arange(7, dtype="float32")
+total, history, table = 0.0, [], np.zeros(4)
+for i in range(0, 7, 2):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(x[i:min(i + 2, 7)] * weight)
+        rows = x[i:i + 2] * weight
+    {more}
+    gradients = tape.gradient(loss, [weight])
+    optimizer.apply_gradients(zip(gradients, [weight]))
+    seen.append({seen})
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "shown", "expected"),
+    [
+        ("total += float(loss)", "total", [1.0, 6.0, 15.0, 21.0]),
+        ("total = total + float(loss)", "total", [1.0, 6.0, 15.0, 21.0]),
+        ("history.append(float(loss))", "len(history)", [1, 2, 3, 4]),
+        ("table[i // 2] = float(loss)", "int((table > 0).sum())", [1, 2, 3, 4]),
+        ("np.random.random()", "float(loss)", [1.0, 5.0, 9.0, 6.0]),
+    ],
+)
+def test_a_step_that_goes_on_from_the_one_before_runs_every_time_and_is_applied_in_turn(run, more, shown, expected):
+    applied, _, seen, _ = run(STEP.format(more=more, seen=shown))
+    assert (applied, seen) == ([[5.0], [6.0]], expected)
+
+
+def test_what_a_step_slices_itself_is_as_long_as_the_batch(run):
+    of_own = STEP.format(more="twice = 0.0; twice += 2 * loss", seen="(float(twice), len(rows))")
+    assert run(of_own)[2] == [(2.0, 2), (10.0, 2), (10.0, 2), (12.0, 1)]
+    last_is_others = of_own.replace("arange(7", "arange(5").replace("7", "5")
+    assert run(last_is_others)[2] == [(2.0, 2), (10.0, 2), (8.0, 1)]
+
+
+def test_a_step_that_is_given_up_keeps_nothing(run):
+    given_up = STEP.format(more="if i == 2: continue", seen="float(loss)")
+    applied, _, seen, _ = run(given_up)
+    assert (applied, seen) == ([[6.0]], [1.0, 1.0, 6.0])

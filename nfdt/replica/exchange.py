@@ -15,6 +15,7 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt.momentum import clipped, is_sgd, momentum_of, off
+from nfdt.replica.old import Old
 from nfdt.replica.rules import HELD, Arithmetic, form_of
 from nfdt.rule import Rule
 from nfdt.server.core import Core, Gradient
@@ -45,6 +46,11 @@ class Exchange:
         self._answering: Pushed | None = None
         self.samples = 0  # of the batch at hand
         self.taus: list[int] = []
+
+    @property
+    def held(self) -> list[Any]:
+        """What all workers hold alike when they have met; a global step is the script's, too."""
+        return [*self.raw, *([self._optimizer.iterations] if isinstance(self._optimizer, Old) else [])]
 
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:

@@ -7,12 +7,13 @@ from tensorflow.python.training import optimizer as optimizers
 
 
 class Old:
-    """`learning_rate` is the optimizer's; `iterations` counts nothing: it has no such variable."""
+    """`learning_rate` is the optimizer's; `iterations` is the global step that the script has it count, if any."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        counted = getattr(optimizer, "_fdt_counted", None)  # session_optimizers.py
         with tf.init_scope():
-            self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False) if counted is None else counted
 
     @property
     def learning_rate(self) -> Any:

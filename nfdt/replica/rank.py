@@ -269,9 +269,9 @@ class Rank:
         for push in arrived:
             self._serve(push)
         exchanges = {exchange.number: exchange for exchange in self._exchanges.values()}
-        shapes = {number: [v.shape.as_list() for v in exchange.raw] for number, exchange in exchanges.items()}
+        shapes = {number: [v.shape.as_list() for v in exchange.held] for number, exchange in exchanges.items()}
         for number, known in self._meeting.same("optimizers", sorted(shapes.items()), where):
-            mine = exchanges[number].raw if number in exchanges else []  # a worker may have had no batch at all
+            mine = exchanges[number].held if number in exchanges else []  # a worker may have had no batch at all
             self._met_values(mine, known, f"weights of optimizer {number}")
 
     def _met_values(self, variables: list[Any], shapes: list[Any], name: str) -> None:

@@ -71,8 +71,10 @@ class Optimizers:
     def apply_gradients(self, original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of Optimizer.apply_gradients, in any graph."""
         pairs = list(pairs)
-        made = original(optimizer, pairs, *args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
+        if not of_sessions(graph):
+            optimizer._fdt_counted = args[0] if args else kwargs.get("global_step")
+        made = original(optimizer, pairs, *args, **kwargs)
         if of_sessions(graph) and isinstance(made, tf.Operation):
             variables = frozenset(str(v.op.name) for g, v in pairs if g is not None)
             rate = next((t for t in (getattr(optimizer, name, None) for name in _RATES) if t is not None), None)

@@ -5,7 +5,7 @@ gradients.py), and only the operations that change variables are run.
 """
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,9 @@ class Fed:
 
 
 class Ruled:
-    """The rule of the gradients that one call took, in one session. `params`: of their variables, as they are."""
+    """The rule of the gradients that one call took, in one session. `params`: of their variables, as they are.
+
+    `variables`: names. `alike`: do all workers hold them as they are, at the beginning and when they have met?"""
 
     def __init__(self, rule: str | None, taken: Taken, applied: Sequence[Applied], variables: Any, size: int) -> None:
         momentum = momentum_of(taken, applied, variables)
@@ -57,6 +59,8 @@ class Ruled:
         made = session_optimizers.rule_for(rule, applied, variables, can_be_off=off)
         self._form = form_of(made, size)
         session_optimizers.check(made, applied, momentum=self._form.momentum, can_be_off=off)
+        self.variables = frozenset(taken.variables)
+        self.alike = True
         self._taken, self._applied, self._rule, self._size = taken, applied, made, size
         self._momentum = momentum if size > 1 else None  # a single worker's rule is the optimizer alone
         self._arithmetic: Arithmetic | None = None
@@ -66,12 +70,15 @@ class Ruled:
         """Gives the rule a gradient, as dense arrays; the update's tau."""
         if self._core is None:
             self._arithmetic = Arithmetic(params)
-            self._arithmetic.mu = np.float32(self._momentum.mu if self._momentum else 0.0)
             self._core = Core(self._rule, self._arithmetic, self._size)
-            for each in range(self._size):
-                self._core.pull(each)  # all begin with the same weights
         assert self._arithmetic is not None
         self._arithmetic.params, self._arithmetic.eta = params, np.float32(eta)
+        if self.alike:
+            self._arithmetic.mu = np.float32(0)  # these weights themselves, no look-ahead
+            for each in range(self._size):
+                self._core.pull(each)
+            self._arithmetic.mu = np.float32(self._momentum.mu if self._momentum else 0.0)
+            self.alike = False
         tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(list(arrays), samples))
         self._core.take_log()
         return tau or 0
@@ -111,9 +118,19 @@ class Server:
         self._values: weakref.WeakKeyDictionary[Any, dict[str, Array]] = weakref.WeakKeyDictionary()
         self.taus: list[int] = []
 
-    def forget(self, session: Any) -> None:
-        """Its variables were written by somebody else."""
+    def forget(self, session: Any, anew: Collection[str] = ()) -> None:
+        """Its variables were written by somebody else. `anew`: names of those that begin anew: what rules remember of
+        their gradients is of another training."""
         self._values.pop(session, None)
+        ruled = self._ruled.get(session, {})
+        for number in [n for n, each in ruled.items() if not each.variables.isdisjoint(anew)]:
+            del ruled[number]
+
+    def met(self) -> None:
+        """All workers have left with the variables as they are."""
+        for ruled in self._ruled.values():
+            for each in ruled.values():
+                each.alike = True
 
     def check(self, session: Any, step: Step) -> None:
         """Raises CaptureError where the rule cannot have the run's gradients."""

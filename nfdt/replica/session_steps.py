@@ -5,7 +5,7 @@ what the rule made of those gradients. Nothing else of the batch may reach them.
 """
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions.gradients import Gradients, Taken
-from client_shim.replica.sessions.plans import Plan, collected, is_random
+from client_shim.replica.sessions.plans import Plan, ancestors, collected, is_random
 from client_shim.replica.steps import where
 from nfdt.replica.session_optimizers import Applied, Optimizers
 
@@ -25,6 +25,10 @@ MOVED = "what a session's training run does to variables must come of gradients.
 APART = (
     "a session's gradients must be taken and applied in one run for workers to take turns. Received: {} of gradients "
     "that were fed, at {}; hfdt run divides them" + OTHERWISE
+)
+ORDER = (
+    "a session's training run must compute gradients of its batch first, and all changes of variables of these alone. "
+    "Received: {}, at {}; take the control dependency out, or make two runs of it" + OTHERWISE
 )
 INSIDE = "variables must not be changed within tf.cond, tf.while_loop or a tf.function. Received: {}, at {}" + OTHERWISE
 UNKNOWN = "variables must be in their graph's collections, of a known shape. Received: {}, at {}" + OTHERWISE
@@ -71,10 +75,21 @@ class Step:
 
     @cached_property
     def before(self) -> list[Any]:
-        """What `late` is computed of and does not wait itself: the loss, say, which is that before the update."""
-        within = (_ancestors(self.late) & self._behind) - set(self.moves)
-        tensors = [t for o in within for t in o.inputs if not self._waits(t) and t.dtype not in _HANDLES]
-        return sorted({t.name: t for t in tensors if not t.dtype._is_ref_dtype}.values(), key=lambda t: str(t.name))
+        """What `late` is computed of and neither waits itself nor comes of gradients, which the rule gives: the loss,
+        say, which is that before the update."""
+        waiting, seen, made = [f.op for f in self.late], {*self.moves, *self._passing}, dict[str, Any]()
+        while waiting:
+            each = waiting.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            waiting += [o for o in each.control_inputs if o in self._behind]
+            for tensor in each.inputs:
+                if tensor.op in self._behind or tensor.op in self._of_gradients:
+                    waiting.append(tensor.op)
+                elif tensor.dtype not in _HANDLES and not tensor.dtype._is_ref_dtype:
+                    made[str(tensor.name)] = tensor
+        return [made[name] for name in sorted(made)]
 
     def _waits(self, fetch: Any) -> bool:
         return (fetch if isinstance(fetch, tf.Operation) else fetch.op) in self._behind
@@ -82,19 +97,23 @@ class Step:
     @cached_property
     def _behind(self) -> set[Any]:
         """The operations that change variables, and those that wait for one of them."""
-        waiting, seen = list(self.moves), set()
-        while waiting:
-            each = waiting.pop()
-            if each not in seen and each in self.plan.operations:
-                seen.add(each)
-                waiting += [o for tensor in each.outputs for o in tensor.consumers()] + list(each._control_outputs)
-        return seen
+        return _descendants(self.moves, self.plan.operations, control=True)
+
+    @cached_property
+    def _passing(self) -> list[Any]:
+        """Where gradients pass through Python."""
+        return [taken.outputs[0].op for taken in self.taken]
+
+    @cached_property
+    def _of_gradients(self) -> set[Any]:
+        """The operations that are given what passed there."""
+        return _descendants(self._passing, self.plan.operations, control=False)
 
     @cached_property
     def standing(self) -> list[Any]:
         """The tensors among what is fetched that know nothing of the batch: variables, what is computed of them."""
         tensors = [f for f in self.computed if isinstance(f, tf.Tensor)]
-        return [f for f in tensors if not any(map(_is_drawn, _ancestors([f])))]
+        return [f for f in tensors if not any(map(_is_drawn, ancestors([f])))]
 
     @property
     def shapes(self) -> list[list[int]]:
@@ -126,25 +145,34 @@ class Step:
         moved = self.plan.moved_by(entries, gradients)
         if moved:
             return MOVED.format(f"{moved}, which gets of the batch itself", where())
+        order = self._out_of_order(entries)
+        if order:
+            return ORDER.format(order, where())
         inner = [o for o in self.moves if not self.graph.is_fetchable(o)] or self.hidden
         if inner:
             return INSIDE.format(inner[0].name, where())
         known = collected(self.graph)
         names = [*(name for taken in self.taken for name in taken.variables), *(v.op.name for v in self.pulled)]
+        names += sorted(self.plan.moved())
         lost = [name for name in names if name not in known or not known[name].shape.is_fully_defined()]
         return UNKNOWN.format(lost[0], where()) if lost else ""
+
+    def _out_of_order(self, entries: Sequence[Any]) -> str:
+        """What waits for something, as by control_dependencies, that rank 0 has not, or has already done; "" for
+        nothing."""
+        for taken in self.taken:
+            if any(tensor.op in self._behind for tensor in taken.inputs):
+                return f"gradients of {taken.variables[0]} that wait for a change of variables"
+        fed = frozenset(str(tensor.name) for taken in self.taken for tensor in taken.outputs)
+        update = ancestors(self.moves, fed)
+        behind = ancestors(self.late, fed.union(str(tensor.name) for tensor in self.before))
+        waited = [t for t in entries if t.op in update] + [t for t in self.plan.elements if t.op in behind]
+        return f"a change of variables that waits for what is computed of {waited[0].name}" if waited else ""
 
     @cached_property
     def hidden(self) -> list[Any]:
         """Operations behind the gradients that may change variables out of our sight."""
-        waiting = [o for taken in self.taken for tensor in taken.outputs for o in tensor.consumers()]
-        seen: set[Any] = set()
-        while waiting:
-            operation = waiting.pop()
-            if operation not in seen and operation in self.plan.operations:
-                seen.add(operation)
-                waiting += [o for tensor in operation.outputs for o in tensor.consumers()]
-        return sorted((o for o in seen if o.type in _CALLS), key=lambda o: str(o.name))
+        return sorted((o for o in self._of_gradients if o.type in _CALLS), key=lambda o: str(o.name))
 
 
 class Steps:
@@ -183,13 +211,13 @@ def _is_drawn(operation: Any) -> bool:
     return operation.type.startswith(_ENTRIES) or is_random(operation)
 
 
-def _ancestors(fetches: Sequence[Any]) -> set[Any]:
-    """Operations, those that are fetched included."""
-    waiting = [f if isinstance(f, tf.Operation) else f.op for f in fetches]
-    seen: set[Any] = set()
+def _descendants(operations: Sequence[Any], within: Collection[Any], *, control: bool) -> set[Any]:
+    """`operations` and what needs them, among `within`. `control`: what only waits for them, too."""
+    waiting, seen = list(operations), set()
     while waiting:
         each = waiting.pop()
-        if each not in seen:
+        if each not in seen and each in within:
             seen.add(each)
-            waiting += [tensor.op for tensor in each.inputs] + list(each.control_inputs)
+            waiting += [o for tensor in each.outputs for o in tensor.consumers()]
+            waiting += each._control_outputs if control else ()
     return seen

@@ -24,6 +24,7 @@ from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.service.meeting import Guest, Host, Pushed
+from nfdt.replica import session_writes as writes
 from nfdt.replica.session_dense import dense, packed, unpacked
 from nfdt.replica.session_meeting import Kept
 from nfdt.replica.session_optimizers import Optimizers
@@ -55,6 +56,7 @@ class Sessions:
         self._plans, self._steps = Plans(self.gradients), Steps(self.optimizers)
         self._kept = Kept(meeting)
         self._last: weakref.WeakKeyDictionary[Any, dict[str, Last]] = weakref.WeakKeyDictionary()
+        self._fetched: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # variables, by graph
         self._around: Site | None = None  # the loop that trains
         self._turns: dict[str, int] = {}  # by `Step.key`
         self.steps = self.samples = self.sent_bytes = 0
@@ -82,7 +84,10 @@ class Sessions:
         if plan.taken and (plan.moves or self._steps.of(plan, session.graph).hidden):
             return build(self._trained(call, plan, feeding.arrays(feeds)))
         if plan.moves:
-            self._check_moving(session, plan)
+            self._check_moving(session, plan, feeds)
+        elif plan.taken:
+            names = {name for taken in plan.taken for name in taken.variables}
+            self._fetched.setdefault(session.graph, set()).update(names)
         outside = _in_main() and not self._in_loop()
         if outside:
             self._meet()
@@ -90,7 +95,7 @@ class Sessions:
             result = original(session, fetches, feed_dict, options, run_metadata)
         finally:
             if plan.moves:
-                self._moved(session, outside=outside)
+                self._moved(session, plan, outside=outside)
         return agreed_numbers(result, self._rank_0s) if outside and read_by_script() else result
 
     def trains(self, session: Any, fetches: Any) -> bool:
@@ -106,17 +111,21 @@ class Sessions:
     def _in_loop(self) -> bool:
         return self._around is not None and self._around.running()
 
-    def _check_moving(self, session: Any, plan: Plan) -> None:
+    def _check_moving(self, session: Any, plan: Plan, feeds: dict[Any, Any]) -> None:
         """A run that changes variables without gradients is every worker's; it must not be training."""
         if plan.copies:
             raise CaptureError(COPY.format(where()))
-        applied = self.optimizers.within(plan, session.graph)
-        if applied:
-            self._whole(APART.format(f"{applied[0].name}'s update", where()))
+        names = [f"{each.name}'s update" for each in self.optimizers.within(plan, session.graph)]
+        fetched = self._fetched.get(session.graph, set())
+        if not names and fetched and feeds:
+            by_hand = writes.by_feeds(plan, session.graph, feeds) & fetched
+            names = [f"an update of {name} by hand" for name in sorted(by_hand)]
+        if names:
+            self._whole(APART.format(names[0], where()))
 
-    def _moved(self, session: Any, *, outside: bool) -> None:
+    def _moved(self, session: Any, plan: Plan, *, outside: bool) -> None:
         """Its variables have been written by each worker for itself."""
-        self._server.forget(session)
+        self._server.forget(session, writes.anew(plan, session.graph))
         if outside:
             self._kept.differ(session)
 
@@ -262,6 +271,7 @@ class Sessions:
             return
         self._serve_arrived()
         self._kept.meet()
+        self._server.met()
         self._turns = self._rank_0s("turns", self._turns)
 
 

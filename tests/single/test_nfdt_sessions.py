@@ -12,7 +12,11 @@ from tensorflow.python.training.optimizer import Optimizer
 from client_shim.replica.sessions.call import Call
 from fdt.errors import CaptureError
 from fdt.service.meeting import Guest, Host
+from nfdt import rulebook
+from nfdt.replica.exchange import Exchange
+from nfdt.replica.old import looked_at
 from nfdt.replica.session_dense import as_taken, dense, packed, unpacked
+from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import Given
 from nfdt.replica.sessions import Sessions
 
@@ -219,6 +223,57 @@ def by_adam(gradients):
     return seen
 
 
+def clipped(tmp_path, rule, watched):
+    """The variables after eight runs that clip. `watched`: is the norm fetched behind the update?"""
+    tmp_path.mkdir()
+    host, sessions = one(tmp_path, rule)
+    graph = Graph(sessions, clip=True)
+    with graph.graph.as_default(), tf.control_dependencies([graph.train]):
+        late = tf.identity(graph.norm)
+    with v1.Session(graph=graph.graph, config=CONFIG) as session:
+        run = runner(sessions)
+        run(session, graph.first)
+        for number in range(8):
+            feed = {graph.x: (1.0 + number) * X[:6], graph.words: WORDS[:6], graph.rate: 0.1}
+            run(session, [graph.train, late] if watched else graph.train, feed)
+        weights = session.run(graph.variables)
+    host.close()
+    return weights
+
+
+def test_a_norm_that_is_fetched_behind_the_update_leaves_it_as_it_is(tmp_path):
+    rule = "dc_asgd_k(mu=0.9)"
+    watched, plain = (clipped(tmp_path / name, rule, name == "watched") for name in ("watched", "plain"))
+    for a, b in zip(watched, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_rule_begins_anew_where_variables_get_first_values_and_with_what_all_hold_when_they_have_met(tmp_path):
+    host, sessions = one(tmp_path, "dc_asgd", size=2)
+    with tf.Graph().as_default() as graph, v1.Session(config=CONFIG) as session:
+        x, rate = v1.placeholder(tf.float32, [None]), v1.get_variable("rate", initializer=0.1, trainable=False)
+        w = v1.get_variable("w", initializer=[1.0, 2.0])
+        gradients = _gradients(sessions, [tf.reduce_mean(x) * tf.reduce_sum(w)], [w])
+        train = _applied(sessions, v1.train.GradientDescentOptimizer(rate), zip(gradients, [w], strict=True))
+        first, slower, run = v1.global_variables_initializer(), v1.assign(rate, 0.05).op, runner(sessions)
+        run(session, first)
+        step = sessions._steps.of(sessions._plans.asked(session, train, {x: [1.0]})[0], graph)
+
+        def pushed(worker):
+            push = Given(worker, [np.ones(2, "float32")], 1)
+            sessions._server.apply(Call(BaseSession.run, session), step, push, {})
+            return sessions.taus[-1]
+
+        assert [pushed(worker) for worker in (0, 0, 1)] == [0, 0, 2]
+        run(session, slower)
+        assert [pushed(worker) for worker in (0, 1)] == [1, 1]  # goes on
+        sessions._server.met()
+        assert [pushed(worker) for worker in (0, 1, 0)] == [0, 1, 1]  # the guest holds what all left with
+        run(session, first)
+        assert [pushed(worker) for worker in (0, 1)] == [0, 1]
+    host.close()
+
+
 def refused(sessions, build, feed=None):
     """`build(x, w)`: what is run, with rows for `x`."""
     with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
@@ -242,14 +297,58 @@ def _in_a_branch(sessions, x, w):
     return tf.cond(gradient[0] > -1.0, lambda: v1.assign_sub(w, gradient), lambda: v1.assign_sub(w, gradient))
 
 
+def _one_after_the_other(sessions, x, w):
+    other = v1.get_variable("other", initializer=[1.0, 2.0])
+    first = _applied(sessions, _sgd(), [(_gradient(sessions, x, other)[0], other)])
+    with tf.control_dependencies([first]):
+        return _applied(sessions, _sgd(), [(_gradient(sessions, x, w)[0], w)])
+
+
+def _behind_the_loss(sessions, x, w):
+    gradients = _gradient(sessions, x, w)
+    with tf.control_dependencies([tf.reduce_mean(x * w)]):
+        return _applied(sessions, _sgd(), [(gradients[0], w)])
+
+
+def _gated(sessions, x, w):
+    return _applied(sessions, _sgd(), zip(v1.tuple(_gradient(sessions, x, w)), [w], strict=True))
+
+
+def _by_hand_from_fetched(sessions, x, w):
+    (gradient,) = _gradient(sessions, x, w)
+    runner(sessions)(v1.get_default_session(), v1.global_variables_initializer())
+    given = runner(sessions)(v1.get_default_session(), gradient, {x: X[:4]})
+    fed = v1.placeholder(tf.float32, [2])
+    runner(sessions)(v1.get_default_session(), v1.assign_sub(w, 0.1 * fed), {fed: given})
+
+
+def _late_behind_a_batch(sessions, x, w):
+    batch = v1.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(X).batch(4)).get_next()
+    train = _applied(sessions, _sgd(), [(_gradient(sessions, batch, w)[0], w)])
+    with tf.control_dependencies([train, batch]):
+        return [train, tf.identity(w)]
+
+
+def _uncollected(sessions, x, w):
+    counted = v1.Variable(0.0, trainable=False, collections=[])
+    train = _applied(sessions, _sgd(), [(_gradient(sessions, x, w)[0], w)])
+    return [train, v1.assign_add(counted, 1.0)]
+
+
 @pytest.mark.parametrize(
     ("rule", "words", "build"),
     [
         ("asgd", "taken and applied in one run.*GradientDescentOptimizer's update", lambda s, x, w:
             _applied(s, _sgd(), [(x[0], w)])),
+        ("asgd", "taken and applied in one run.*an update of w by hand", _by_hand_from_fetched),
         ("asgd", "must come of gradients. Received: AssignSub", lambda s, x, w:
             [w.assign_sub(_gradient(s, x, w)[0]), v1.assign_sub(w, x[0])]),
         ("asgd", "within tf.cond.*Received: ", _in_a_branch),
+        ("asgd", "gradients of w that wait for a change of variables", _one_after_the_other),
+        ("asgd", "waits for what is computed of Placeholder:0", _behind_the_loss),
+        ("asgd", "waits for what is computed of Placeholder:0", _gated),
+        ("asgd", "waits for what is computed of IteratorGetNext:0", _late_behind_a_batch),
+        ("asgd", "in their graph's collections.*Received: Variable,", _uncollected),
         ("dana_dc", "a momentum of its own can take the place.*Received: MomentumOptimizer", lambda s, x, w:
             _applied(s, v1.train.MomentumOptimizer(0.1, 0.9), [(2 * _gradient(s, x, w)[0], w)])),
         ("dana_dc", "this rule's arithmetic is SGD's. Received: Adagrad", lambda s, x, w:
@@ -291,3 +390,37 @@ def test_an_embeddings_rows_are_added_and_only_touched_rows_go_back():
     again = unpacked(packed([whole, other]), [[4, 1], [2]])
     np.testing.assert_array_equal(again[0], whole)
     assert packed([np.ones(1), other]).dtype == np.float64
+
+
+def test_a_guest_has_the_global_step_of_an_eager_optimizer_from_rank_0(tmp_path):
+    host, guest = Host(tmp_path, 2, lambda: None), Guest(tmp_path, 1, 2)
+
+    def made(meeting, poll):
+        w, step, optimizer = tf.Variable([1.0]), tf.Variable(0, dtype=tf.int64), v1.train.GradientDescentOptimizer(0.1)
+
+        def apply(gradients, variables):
+            optimizer.apply_gradients(zip(gradients, variables, strict=True), step)
+
+        noted = Optimizers()
+        noted.apply_gradients(lambda *_, **__: None, optimizer, [], step)
+        return Exchange(0, looked_at(optimizer), [w], rulebook.make("asgd"), meeting, poll), apply, w, step
+
+    mine, apply, w, step = made(host, lambda _: host.arrived())
+    theirs, unused, other, counted = made(guest, None)
+    host.serve = lambda push: mine.serve(apply, push)
+    mine.step(apply, [tf.constant([1.0])], [w])
+
+    def work():
+        for _ in range(3):
+            theirs.step(unused, [tf.constant([1.0])], [other])
+        guest.same("end", 0, str)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    host.same("end", 0, str)
+    thread.join(WAIT_S)
+    guest.close()
+    host.close()
+    assert counted.numpy() == step.numpy() == 4
+    assert all(a is b for a, b in zip(theirs.held, (other, counted), strict=True))
+    np.testing.assert_allclose(other.numpy(), w.numpy())

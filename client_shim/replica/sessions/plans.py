@@ -47,6 +47,10 @@ class Plan:
         """The operations that change variables, by name."""
         return sorted(filter(_is_moving, self.operations), key=lambda o: str(o.name))
 
+    def moved(self) -> set[str]:
+        """Names of the operations that hold the variables that are changed."""
+        return {str(t.op.name) for o in self.moving() for t in o.inputs if t.op.type in _VARIABLES}
+
     def moved_by(self, entries: Sequence[Any], gradients: Gradients) -> str:
         """The name of an operation that changes a variable by what `entries`, divided tensors, give; "" for none.
 
@@ -94,7 +98,7 @@ class Plans:
         return self.of(session.graph, wanted, feeds), feeds, build
 
     def _made(self, fetches: Sequence[Any], fed: frozenset[str]) -> Plan:
-        reached = _ancestors(fetches, fed)
+        reached = ancestors(fetches, fed)
         taken = {t.number: t for t in map(self._gradients.of, reached) if t is not None}
         elements = [o for o in reached if o.type in _ITERATORS]
         return Plan(
@@ -143,8 +147,8 @@ def _is_moving(operation: Any) -> bool:
     return operation.type.startswith(_MOVING) and operation.type not in _PURE
 
 
-def _ancestors(fetches: Sequence[Any], fed: frozenset[str]) -> set[Any]:
-    """`fed`: names of tensors that are not computed."""
+def ancestors(fetches: Sequence[Any], fed: frozenset[str] = frozenset()) -> set[Any]:
+    """The operations that a run of `fetches` reaches. `fed`: names of tensors that are not computed."""
     waiting = [f if isinstance(f, tf.Operation) else f.op for f in fetches if f.name not in fed]
     seen: set[Any] = set()
     while waiting:

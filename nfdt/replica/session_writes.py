@@ -1,0 +1,34 @@
+"""Which variables a run without gradients writes: anew, or by what it is fed."""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from client_shim.replica.sessions.plans import Plan, ancestors, collected
+
+_known: weakref.WeakKeyDictionary[Plan, set[str]] = weakref.WeakKeyDictionary()
+
+
+def anew(plan: Plan, graph: Any) -> set[str]:
+    """Names of those that get a first value, or a checkpoint's: training begins anew with them."""
+    if plan not in _known:
+        initial = {variable.initializer for variable in collected(graph).values()}
+        _known[plan] = {_written(o) for o in plan.moving() if o in initial or _is_restored(o)}
+    return _known[plan]
+
+
+def by_feeds(plan: Plan, graph: Any, feeds: Iterable[Any]) -> set[str]:
+    """Names of those, not written anew, that change by what is fed."""
+    fed = {key.op for key in feeds if isinstance(key, tf.Tensor)}
+    changed = {_written(o) for o in plan.moving() if fed & ancestors([o])}
+    return changed - anew(plan, graph) if changed else changed
+
+
+def _is_restored(operation: Any) -> bool:
+    return any(o.type.startswith("Restore") for o in ancestors([operation]))
+
+
+def _written(operation: Any) -> str:
+    return str(operation.inputs[0].op.name)

@@ -116,17 +116,17 @@ def test_one_worker_trains_as_the_script_alone(alone, optimizer, clip):
     assert (alone.steps, alone.samples) == (6, 17)
 
 
-def pair(tmp_path, work):
+def pair(tmp_path, rule, work):
     """`work(sessions)` of two workers, threads of this process."""
     host = Host(tmp_path, 2, lambda: None)
     results = [None, None]
-    of_host = Sessions(host, "asgd", host.arrived, None)
+    of_host = Sessions(host, rule, host.arrived, None)
     host.serve = of_host.serve
 
     def guest():
         mine = Guest(tmp_path, 1, 2)
         try:
-            results[1] = work(Sessions(mine, "asgd", lambda: [], None))
+            results[1] = work(Sessions(mine, rule, lambda: [], None))
         finally:
             mine.close()
 
@@ -140,15 +140,19 @@ def pair(tmp_path, work):
     return results
 
 
-def test_two_workers_take_runs_in_turn_and_end_with_the_same_variables(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("rule", "optimizer"), [("asgd", v1.train.GradientDescentOptimizer), ("ddc_asgd", v1.train.AdamOptimizer)]
+)
+def test_two_workers_take_runs_in_turn_and_end_with_the_same_variables(tmp_path, monkeypatch, rule, optimizer):
     monkeypatch.setattr(threading, "main_thread", threading.current_thread)
 
     def work(sessions):
-        return *trained(Graph(sessions), runner(sessions), sessions.meet), sessions
+        trained(Graph(sessions, optimizer), runner(sessions), sessions.meet)
+        return *trained(Graph(sessions, optimizer), runner(sessions), sessions.meet), sessions
 
-    (mine, weights, first), (theirs, others, second) = pair(tmp_path, work)
-    assert [(s.steps, s.samples) for s in (first, second)] == [(3, 9), (3, 8)]
-    assert len(first.taus) == 6
+    (mine, weights, first), (theirs, others, second) = pair(tmp_path, rule, work)
+    assert [(s.steps, s.samples) for s in (first, second)] == [(6, 18), (6, 16)]
+    assert len(first.taus) == 12
     assert weights[-1] == others[-1] == 6  # the global step: each batch was applied once
     for a, b in zip(weights, others, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -19,19 +19,19 @@ def fair_rates(capacity: Floats, paths: Paths) -> Floats:
     flow, filled up with the stand-in. Rates are infinite where no channel limits.
     """
     rates = np.full(len(paths), np.inf)
-    left = capacity.copy()
+    used, ways = np.unique(paths, return_inverse=True)  # of a large cluster's channels, those that anything crosses
+    left, ways = capacity[used], ways.reshape(paths.shape)
     rising = np.arange(len(paths))
     while len(rising):
-        over = paths[rising]
-        load = np.bincount(over.ravel(), minlength=len(capacity))
+        over = ways[rising]
+        load = np.bincount(over.ravel(), minlength=len(left))
         share = np.where(load > 0, left / np.maximum(load, 1), np.inf)
-        share[-1] = np.inf
         least = share.min()
         if np.isinf(least):
             break
         stuck = (share <= least * (1 + 1e-12))[over].any(axis=1)
         rates[rising[stuck]] = least
-        used = np.bincount(over[stuck].ravel(), minlength=len(capacity))
-        left = np.where(np.isinf(left), left, np.maximum(left - least * used, 0.0))
+        taken = np.bincount(over[stuck].ravel(), minlength=len(left))
+        left = np.where(np.isinf(left), left, np.maximum(left - least * taken, 0.0))
         rising = rising[~stuck]
     return rates

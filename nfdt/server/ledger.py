@@ -2,6 +2,7 @@
 
 import heapq
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -48,6 +49,10 @@ class Ledger:
     def hand(self, worker: int) -> tuple[int, ...]:
         """Batches that `worker` has and has not pushed yet."""
         return tuple(self._hands.get(worker, ()))
+
+    def busy(self, workers: Iterable[int]) -> list[int]:
+        """Those of `workers` that have a batch."""
+        return [worker for worker in workers if self._hands.get(worker)]
 
     def finish(self, worker: int, batch: int) -> None:
         """Count a batch whose push arrived. Raises ValueError when `worker` does not have it."""

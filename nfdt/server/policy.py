@@ -217,9 +217,8 @@ class Policy:
             for _ in range(self._per_push - len(epoch.ledger.hand(worker))):
                 if epoch.ledger.deal(worker) is None:
                     epoch.ledger.steal(worker, self._per_push)
-        for worker in list(self._asking):
-            if epoch.ledger.hand(worker):
-                self._send(epoch, worker)
+        for worker in epoch.ledger.busy(self._asking):
+            self._send(epoch, worker)
 
     def _send(self, epoch: Epoch, worker: int) -> None:
         sent = self.core.pull(worker)
@@ -238,7 +237,7 @@ class Policy:
         """Nobody computes: the epoch is over, or the rule keeps everybody waiting and must apply what it holds."""
         if epoch.ledger.complete:
             self._end(epoch)
-        elif any(epoch.ledger.hand(worker) for worker in self._asking):
+        elif epoch.ledger.busy(self._asking):
             self.core.flush()
             self._serve(epoch)
             if not self._computing:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.compat import __main__ as compat
 from tests.integration.compat.catalogue import all_scripts
+from tests.integration.compat.outputs import ends_apart
 
 SCRIPT = all_scripts()[0]
 
@@ -54,3 +55,10 @@ def test_a_row_is_made_again_when_what_it_was_made_by_changes(monkeypatch, tmp_p
     assert compat.Done(tmp_path / "done").row(SCRIPT) == ["the row"]
     file.write_text("after")
     assert compat.Done(tmp_path / "done").row(SCRIPT) == (None if again else ["the row"])
+
+
+@pytest.mark.parametrize(
+    ("last", "apart"), [("w 0.9 -1", False), ("w 0.7 -1", True), ("w nan -1", True), ("v 0.9 -1", True), ("", True)]
+)
+def test_what_prints_in_every_step_ends_near_what_it_does_alone(last, apart):
+    assert bool(ends_apart("loss 3\nw 1 -1", f"loss 3\nloss 2\n{last}", within=0.2)) == apart

@@ -22,6 +22,19 @@ def difference(alone: str, other: str, *, exactly: bool) -> str:
     return ""
 
 
+def ends_apart(alone: str, other: str, *, within: float) -> str:
+    """ "" when the last lines have the same words, and numbers that differ by no more than `within`.
+
+    >>> ends_apart("loss 9\\naccuracy 0.9", "loss 3\\nloss 2\\naccuracy 0.85", within=0.1)
+    ''
+    """
+    one, two = lines(alone)[-1], (lines(other) or [""])[-1]
+    same = words(one) == words(two)
+    if same and all(abs(a - b) <= within for a, b in zip(_numbers(one), _numbers(two), strict=True)):
+        return ""
+    return f"{two!r} instead of {one!r}, at last"
+
+
 def file_names(paths: Iterable[str], *, exactly: bool) -> set[str]:
     """Comparable. A checkpoint's number is a step's, or an epoch's: among asynchronous workers another may be the last.
 
@@ -42,7 +55,11 @@ def words(line: str) -> str:
 
 
 def _same_numbers(one: str, two: str, exactly: bool) -> bool:
-    pairs = zip(map(float, NUMBER.findall(one)), map(float, NUMBER.findall(two)), strict=True)
+    pairs = zip(_numbers(one), _numbers(two), strict=True)
     if exactly:
         return all(math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or a is b for a, b in pairs)
     return all(math.isfinite(a) == math.isfinite(b) for a, b in pairs)
+
+
+def _numbers(line: str) -> list[float]:
+    return [float(number) for number in NUMBER.findall(line)]

@@ -21,6 +21,8 @@ def train(last_step):
         optimizer = tf.compat.v1.train.MomentumOptimizer(rate, 0.9)
         pairs = [(tf.clip_by_norm(g, 0.5), v) for g, v in optimizer.compute_gradients(loss)]
         train_op = optimizer.apply_gradients(pairs, global_step=step)
+        with tf.control_dependencies([train_op]):  # beside it, the step is read before or after: in no order
+            step_after = step.read_value()
         hooks = [
             tf.compat.v1.train.StopAtStepHook(last_step=last_step),
             tf.compat.v1.train.NanTensorHook(loss),
@@ -30,7 +32,7 @@ def train(last_step):
             checkpoint_dir="run", hooks=hooks, save_checkpoint_steps=5, save_summaries_steps=2
         ) as session:
             while not session.should_stop():
-                _, value, at = session.run([train_op, loss, step])
+                _, value, at = session.run([train_op, loss, step_after])
                 print("loss", value, "at", at)
 
 

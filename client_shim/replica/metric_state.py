@@ -1,8 +1,10 @@
 """Metrics in a script's own loop: their state is added over ranks where the script reads the result.
 
-Only what was updated with parts of batches: an evaluation loop, which every rank runs whole, is right as it is.
+Only what was updated with parts of batches: an evaluation loop, which every rank runs whole, is right as it is. Where
+ranks take steps in turn, a metric shows what another's step made of it as long as it holds nothing of this rank's own.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +18,8 @@ Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each added
 class Metrics:
     """Replaces methods of `Metric` objects. A metric's state is taken to begin at zero, as Keras's all do.
 
-    `divided`: is a part of the data at hand? `alone`: must ranks not wait for each other now? `others`: is it data that
-    another rank counts?
+    `divided`: is a part of the data at hand? `alone`: must ranks not wait for each other now? Where they take steps in
+    turn, `others`: is it data that another rank counts? `unsure`: may only another rank know whether there are parts?
     """
 
     def __init__(
@@ -25,9 +27,11 @@ class Metrics:
         add: Sum,
         divided: Callable[[], bool],
         alone: Callable[[], bool] = lambda: False,
-        others: Callable[[], bool] = lambda: False,
+        others: Callable[[], bool] | None = None,
+        unsure: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._add, self._at_part, self._alone, self._of_others = add, divided, alone, others
+        self._add, self._at_part, self._alone = add, divided, alone
+        self._of_others, self._unsure = others, unsure
         self._adding = False
 
     def made(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
@@ -35,30 +39,66 @@ class Metrics:
         original(metric, *args, **kwargs)
         kind = type(metric)
         with tf.init_scope():  # now: a tf.function makes variables in its first trace only
-            metric.__dict__["_fdt_divided"] = tf.Variable(False, trainable=False)
+            for flag in ("_fdt_divided", "_fdt_own"):  # holds parts, be they another rank's; this rank's, or whole data
+                metric.__dict__[flag] = tf.Variable(False, trainable=False)
+        metric.__dict__["_fdt_parted"] = False  # has it ever held parts?
+        metric.__dict__["_fdt_last"] = None  # what it held before it was reset within a loop
         for name, method in (("update_state", self._update), ("result", self._result), ("reset_state", self._reset)):
             metric.__dict__[name] = _bound(method, getattr(kind, name), metric)
 
     def _update(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._of_others():
-            return _undone(original, metric, *args, **kwargs)
+        divided, own = metric.__dict__["_fdt_divided"], metric.__dict__["_fdt_own"]
+        others = self._of_others is not None and self._of_others()
+        if others or self._at_part():
+            metric.__dict__["_fdt_parted"] = True
+        if others:
+            divided.assign(True)
+            return _unless(own, original, metric, *args, **kwargs)
+        if self._of_others is not None:
+            for variable in map(tensor_variable, metric.variables):  # what it has shown of another's
+                variable.assign(tf.where(own | ~divided, variable, tf.zeros_like(variable)))
+            own.assign(True)
         if self._at_part():
-            metric.__dict__["_fdt_divided"].assign(True)
+            divided.assign(True)
         return original(metric, *args, **kwargs)
 
     def _reset(self, original: Any, metric: Any) -> Any:
-        metric.__dict__["_fdt_divided"].assign(False)
+        divided, own = metric.__dict__["_fdt_divided"], metric.__dict__["_fdt_own"]
+        if self._of_others is not None and tf.executing_eagerly():
+            if not self._alone():
+                metric.__dict__["_fdt_last"] = None
+            elif divided.numpy() or own.numpy():
+                metric.__dict__["_fdt_last"] = [tf.identity(v) for v in map(tensor_variable, metric.variables)]
+        divided.assign(False)
+        own.assign(False)
         return original(metric)
 
     def _result(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._adding or self._alone() or not self._divided(metric):
-            return original(metric, *args, **kwargs)
+        compute = functools.partial(original, metric, *args, **kwargs)
+        if self._adding:
+            return compute()
+        if self._alone():
+            return self._of(metric, _left(metric), compute)
+        if not self._divided(metric):
+            return compute()
+        return self._of(metric, self._add(self._counted(metric), f"metric {metric.name}"), compute)
+
+    def _counted(self, metric: Any) -> list[Any]:
+        """What this rank adds: nothing of what others count."""
+        mine = [tf.identity(v) for v in map(tensor_variable, metric.variables)]
+        own = self._of_others is None or metric.__dict__["_fdt_own"].numpy()
+        return mine if own else [tf.zeros_like(value) for value in mine]
+
+    def _of(self, metric: Any, state: list[Any] | None, compute: Callable[[], Any]) -> Any:
+        """The result for `state`, None: for its own."""
+        if state is None:
+            return compute()
         variables = [tensor_variable(v) for v in metric.variables]
         mine = [tf.identity(v) for v in variables]
         self._adding = True
         try:
-            _load(variables, self._add(mine, f"metric {metric.name}"))
-            result = original(metric, *args, **kwargs)
+            _load(variables, state)
+            result = compute()
             result = tf.nest.map_structure(lambda r: tf.identity(r) if tf.is_tensor(r) else r, result)
             _load(variables, mine)
         finally:
@@ -69,7 +109,13 @@ class Metrics:
         """Does the state hold parts? In a graph: will it?"""
         if not tf.executing_eagerly():
             return self._at_part()
-        return bool(metric.__dict__["_fdt_divided"].numpy())
+        divided = bool(metric.__dict__["_fdt_divided"].numpy())
+        if self._of_others is None:
+            return divided
+        if not metric.__dict__["_fdt_parted"] and not self._unsure():
+            return False
+        parts = float(divided and metric.__dict__["_fdt_own"].numpy())
+        return bool(self._add([tf.constant(parts)], f"parts of metric {metric.name}")[0] > 0)
 
 
 def _bound(method: Any, original: Any, metric: Any) -> Any:
@@ -79,12 +125,21 @@ def _bound(method: Any, original: Any, metric: Any) -> Any:
     return tf.autograph.experimental.do_not_convert(call)
 
 
-def _undone(update: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
-    """It is made, as a metric may be built by its first update, but nothing stays of it."""
-    before = [(v, tf.identity(v)) for v in map(tensor_variable, metric.variables)]
+def _unless(own: tf.Variable, update: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
+    """Update it, but nothing stays where `own`. It is made anyway, as a metric may be built by its first update."""
+    before = {v.ref(): tf.identity(v) for v in map(tensor_variable, metric.variables)}
     update(metric, *args, **kwargs)
-    for variable, value in before:
-        variable.assign(value)
+    for variable in map(tensor_variable, metric.variables):
+        value = before.get(variable.ref(), tf.zeros_like(variable))
+        variable.assign(tf.where(own, value, variable))
+
+
+def _left(metric: Any) -> list[Any] | None:
+    """What it held before it was reset, if it holds nothing now: the step between was another's, and left out."""
+    if not tf.executing_eagerly() or metric.__dict__["_fdt_divided"].numpy() or metric.__dict__["_fdt_own"].numpy():
+        return None
+    last: list[Any] | None = metric.__dict__["_fdt_last"]
+    return last if last is not None and len(last) == len(metric.variables) else None
 
 
 def _load(variables: list[Any], values: list[Any]) -> None:

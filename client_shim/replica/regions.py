@@ -26,6 +26,7 @@ from typing import Any
 from client_shim.replica.carried import carries, slices
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, Hands, at, call, is_tape
 from client_shim.replica.rewriting import rewrite as divide
+from client_shim.replica.steps import last_name
 
 TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
 _keys = itertools.count(1)
@@ -61,7 +62,7 @@ class Turns(Hands):
         return self.rank.last(region)[name]
 
     def left(self, first: int) -> None:
-        """The loop that begins at line `first` is over."""
+        """The loop that begins at line `first` is over; 0: any that is not running."""
         if self.rank is not None:
             self.rank.left(first)
 
@@ -196,10 +197,12 @@ def _tuple(names: Any) -> ast.Tuple:
 
 
 class _Wrapping(ast.NodeTransformer):
-    """Puts `wrapped` in the place of each region's first statement, takes out the others, and ends loops."""
+    """Puts `wrapped` in the place of each region's first statement, takes out the others, and ends loops: behind them,
+    before a `return` within, and where an exception that ends one is handled."""
 
     def __init__(self, wrapped: dict[Any, ast.If], inside: set[Any]) -> None:
         self._wrapped, self._inside = wrapped, inside
+        self._loops: list[int] = []  # lines of those of this function that are around
 
     def visit(self, node: ast.AST) -> Any:
         if node in self._inside:
@@ -212,7 +215,28 @@ class _Wrapping(ast.NodeTransformer):
         return wrapped
 
     def _visited(self, node: Any) -> Any:
+        around = self._loops
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            self._loops = []
+        elif isinstance(node, LOOPS):
+            self._loops = [*around, node.lineno]
         visited = super().visit(node)
-        if not isinstance(node, LOOPS):
-            return visited
-        return [visited, at(ast.Expr(call("left", ast.Constant(node.lineno))), node)]
+        self._loops = around
+        if isinstance(node, LOOPS):
+            return [visited, _left(node.lineno, node)]
+        if isinstance(node, ast.Return):
+            return [*(_left(line, node) for line in around), visited]
+        if isinstance(node, ast.ExceptHandler) and not _STOPS & _named(node.type):
+            visited.body.insert(0, _left(0, node.body[0]))
+        return visited
+
+
+_STOPS = {"", "BaseException", "KeyboardInterrupt", "SystemExit"}  # the user's: the others are not to be waited for
+
+
+def _named(kinds: Any) -> set[str]:
+    return {last_name(kind) for kind in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
+
+
+def _left(line: int, place: Any) -> Any:
+    return at(ast.Expr(call("left", ast.Constant(line))), place)

@@ -132,17 +132,24 @@ def function_takes(function: Any) -> bool:
     return bool(memo["_fdt_takes"])
 
 
+def loops_around(frame: FrameType) -> list[Any]:
+    """The syntax of the loops of its own that it is in, innermost first."""
+    line, scope = frame.f_lineno, _scope(parsed(frame.f_code.co_filename), frame.f_code)
+    nodes = () if scope is None else _own_nodes(scope)
+    around = [n for n in nodes if isinstance(n, _LOOPS) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    return sorted(around, key=lambda n: (n.lineno, n.col_offset), reverse=True)
+
+
+def names_of(frame: FrameType) -> dict[str, Any]:
+    return {**vars(builtins), **frame.f_globals, **frame.f_locals}
+
+
 def _find(frame: FrameType) -> Site | None:
-    code, line = frame.f_code, frame.f_lineno
-    tree = parsed(code.co_filename)
-    scope = _scope(tree, code)
-    if scope is None:
-        return None
-    around = [n for n in _own_nodes(scope) if isinstance(n, _LOOPS) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    around = loops_around(frame)
     if not around:
         return None
-    loop = max(around, key=lambda n: (n.lineno, n.col_offset))
-    names = {**vars(builtins), **frame.f_globals, **frame.f_locals}
+    code, line, loop = frame.f_code, frame.f_lineno, around[0]
+    names = names_of(frame)
     body = _body(loop, line)
     own, all_ = (_of_nodes(body, names, set(), through=through) for through in (False, True))
     return Site(code, loop.lineno, loop.end_lineno or loop.lineno, own.applies, all_.applies)
@@ -209,7 +216,7 @@ def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, throug
     if name == BATCHWISE and isinstance(call.func, ast.Attribute):
         return Found(through, through)  # a step function of Keras's
     named = Found(name in TAKES, applies(call))
-    return named | _of_callable(_resolved(call.func, names), seen, through=through)
+    return named | _of_callable(resolved(call.func, names), seen, through=through)
 
 
 def applies(call: ast.Call) -> bool:
@@ -236,12 +243,12 @@ def last_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _resolved(node: ast.AST, names: Mapping[str, Any]) -> Any:
+def resolved(node: ast.AST, names: Mapping[str, Any]) -> Any:
     """What the name or the attribute stands for now; None where that would take more than looking it up."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute):
-        owner = _resolved(node.value, names)
+        owner = resolved(node.value, names)
         try:
             return None if owner is None else getattr(owner, node.attr, None)
         except Exception:  # a property of the script's own

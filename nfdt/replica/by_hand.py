@@ -23,6 +23,7 @@ class _Region:
     since: int = 0  # updates when it began
     applies: bool = False  # does it apply gradients itself?
     left_out: bool = False
+    runs: int = 0
     draws: bool = False  # random numbers, as all workers must: the next permutation is to be theirs all
     shapes: Any = None  # what it had when it gave its values
     values: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class ByHand:
         held = _held(names, reads)
         self._shapes = None if cut is None else _shapes(held, cut)
         fits = self._shapes is not None and self._shapes == region.shapes
-        region.left_out = not mine and fits and not region.draws
+        region.left_out = not mine and fits and region.runs > 1 and not region.draws
         region.since = self._turns.applied
         self._turns.begin(site, mine=mine)
         self._running, self._rows = None if region.left_out else key, 0
@@ -77,7 +78,8 @@ class ByHand:
         region = self._regions[key]
         region.values, region.shapes = values, self._shapes
         region.applies = self._turns.applied > region.since
-        region.draws = region.draws or self._drawn.drawn()
+        region.runs += 1
+        region.draws = region.draws or (region.runs > 1 and self._drawn.drawn())  # the first may build the model
         if not self._rows:
             self._found(0)
         self._running = None

@@ -34,8 +34,9 @@ from nfdt.replica.sessions import Sessions
 from nfdt.replica.turns import Turns, rows_of
 
 UNDIVIDED = (
-    "a training step must be a tf.function's or train_on_batch, or in a loop over a tf.data dataset, for workers to "
-    "take turns. Received: a step at {where}; hfdt run divides more; --allow-replicated has every worker do all work"
+    "a training step must be a tf.function's or train_on_batch, in a loop over a tf.data dataset, or a tape in a loop "
+    "with its gradients taken beside it, for workers to take turns. Received: a step at {where}; hfdt run divides "
+    "more; --allow-replicated has every worker do all work"
 )
 FIT = (
     "fit beside training loops of the script's own is not divided by nfdt. Received: fit at {where}; use hfdt run, or "
@@ -57,11 +58,11 @@ class Rank:
         self._turns = Turns(self._rank, self._size, self._begin, self._count)
         by_hand = ByHand(self._turns, self._given, self._count, self._meet)
         self.by_hand = None if self._allow_replicated else by_hand
-        self._applying = self._fitting = self._met = False
+        self._applying = self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
         replicated = self._replicate if self._allow_replicated else None
         self._sessions = Sessions(meeting, options.get("rule"), lambda: self._poll(None), replicated)
-        self.metrics = Metrics(self._add, self._in_turn, self._training, self._others)
+        self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure)
         if isinstance(meeting, Host):
             meeting.serve = self._serve
 
@@ -110,7 +111,7 @@ class Rank:
         begun = "_fdt_begun" in vars(iterator)
         if not begun:
             self._leave(site)
-            self._met = False
+            self._met, self._begun = False, True
         skip = self._size - 1 if begun else self._rank
         iterator._fdt_begun = True
         try:
@@ -138,19 +139,19 @@ class Rank:
         if not tf.executing_eagerly():
             return run()
         if not function_trains(function):
-            return self._turns.watched(id(function), run)
+            return self._turns.watched(function, run)
         if function._jit_compile:
             function._jit_compile = False  # XLA holds no exchange
         if self._turns.now() or self._in_turn():
-            return self._turns.watched(id(function), run)
+            return self._turns.watched(function, run)
         if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
             raise CaptureError(UNDIVIDED.format(where=where()))
-        return self._turns.call(id(function), (args, kwargs), run)
+        return self._turns.call(function, (args, kwargs), run)
 
     def _begin(self) -> None:
         """A step that is taken in turn."""
         self._leave()
-        self._met = False
+        self._met, self._begun = False, True
 
     def _context(self, original: Any, scope_type: Any = None) -> Any:
         """Part of a trace's key: some traces push, others do not."""
@@ -161,6 +162,14 @@ class Rank:
     def _in_turn(self) -> bool:
         """Is a batch that is this worker's at hand?"""
         return self._turns.now() == "mine" or self._given()
+
+    def _counts_here(self) -> bool:
+        """Is it that of a step?"""
+        return self._given() or (self._turns.now() == "mine" and self._turns.in_step())
+
+    def _unsure(self) -> bool:
+        """May another have had batches where this worker has had none? Within a loop of calls none waits for that."""
+        return self._begun and not self._turns.running()
 
     def _others(self) -> bool:
         """Is it another's, whose samples that one counts?"""
@@ -224,7 +233,7 @@ class Rank:
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if self._turns.now() or self._in_turn():
             return original(model, *args, **kwargs)
-        return self._turns.call(id(model), (args, kwargs), lambda: original(model, *args, **kwargs))
+        return self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
 
     def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._allow_replicated:

@@ -1,12 +1,21 @@
 """Steps that no dataset's loop gives a batch: of those that are called, or written out in a loop, a worker takes every
 n-th. What the script reads of the others' is what this worker's last one gave."""
 
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from client_shim.replica.evaluating import evaluates
 from client_shim.replica.steps import Site, loop_at_work
+
+
+@dataclass
+class _Calls:
+    number: int = -1  # of the last one
+    output: tuple[int, Any] | None = None  # of this worker's last one, with the rows of its batch
 
 
 class Turns:
@@ -19,9 +28,8 @@ class Turns:
         self.around: Site | None = None  # the loop in which steps are taken in turn
         self._by_hand = ""  # as `calling`, of the step that is written out in that loop
         self.applied = 0  # updates by optimizers, also those of others' steps, which have no effect
-        self._calls: dict[int, int] = {}
-        self._outputs: dict[int, Any] = {}
-        self._applying: set[int] = set()
+        self._calls: weakref.WeakKeyDictionary[Any, dict[str, _Calls]] = weakref.WeakKeyDictionary()
+        self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
 
     def now(self) -> str:
         """Whose step is under way: "mine", "others'", or "" for none that is taken in turn."""
@@ -35,27 +43,35 @@ class Turns:
 
     def in_step(self) -> bool:
         """Of a loop within the loop, an evaluation's, the step is none."""
-        return bool(self.calling) or loop_at_work() == self.around
+        if self.calling or self.around is None:
+            return bool(self.calling)
+        site = loop_at_work()
+        return site == self.around or (site is not None and not evaluates(self.around))
 
     def is_mine(self, number: int) -> bool:
         return number % self._size == self._rank
 
-    def call(self, key: int, given: Any, run: Callable[[], Any]) -> Any:
-        """Call `run` when it is this worker's turn; else what it gave last, which the script may read."""
-        number = self._calls[key] = self._calls.get(key, -1) + 1
-        mine, rows = self.is_mine(number), rows_of(given)
+    def call(self, owner: Any, given: Any, run: Callable[[], Any], kind: str = "") -> Any:
+        """Call `run` when it is this worker's turn; else what it gave last, which the script may read.
+
+        `owner`: the tf.function, or the model. `kind`: which of the model's calls.
+        """
+        calls = self._calls.setdefault(owner, {}).setdefault(kind, _Calls())
+        calls.number += 1
+        mine, rows = self.is_mine(calls.number), rows_of(given)
         self._begin()
         self.around, self._by_hand = loop_at_work(), ""
-        if not mine and key in self._outputs:
-            return _as_of(rows, *self._outputs[key])
+        if not mine and calls.output is not None:
+            return _as_of(rows, *calls.output)
         self.calling = "mine" if mine else "others"
         if mine:
             self._count(rows)
         try:
-            self._outputs[key] = rows, run()
+            output = run()
         finally:
             self.calling = ""
-        return self._outputs[key][1]
+        calls.output = rows, output
+        return output
 
     def begin(self, loop: Site, *, mine: bool) -> None:
         """A step that is written out in `loop`."""
@@ -66,7 +82,7 @@ class Turns:
         """The loop is over."""
         self.around, self._by_hand = None, ""
 
-    def watched(self, function: int, run: Callable[[], Any]) -> Any:
+    def watched(self, function: Any, run: Callable[[], Any]) -> Any:
         """Call a tf.function that may apply what an eager step took: that is seen while it is traced."""
         before = self.applied
         output = run()

@@ -163,7 +163,35 @@ def test_what_a_step_slices_itself_is_as_long_as_the_batch(run):
     assert run(last_is_others)[2] == [(2.0, 2), (10.0, 2), (8.0, 1)]
 
 
-def test_a_step_that_is_given_up_keeps_nothing(run):
-    given_up = STEP.format(more="if i == 2: continue", seen="float(loss)")
-    applied, _, seen, _ = run(given_up)
-    assert (applied, seen) == ([[6.0]], [1.0, 1.0, 6.0])
+@pytest.mark.parametrize(
+    ("given_up", "expected"), [(0, ([[5.0], [6.0]], [5.0, 9.0, 6.0])), (2, ([[6.0]], [1.0, 9.0, 6.0]))]
+)
+def test_a_step_that_is_given_up_keeps_nothing(run, given_up, expected):
+    applied, _, seen, _ = run(STEP.format(more=f"if i == {given_up}: continue", seen="float(loss)"))
+    assert (applied, seen) == expected
+
+
+def test_what_only_the_first_step_draws_is_for_its_model(run):
+    assert run(STEP.format(more="if not i: np.random.random()", seen="float(loss)"))[2] == [1.0, 5.0, 5.0, 6.0]
+
+
+LEAVING = """
+def train():
+    for i in range(4):
+        with tf.GradientTape() as tape:
+            loss = weight * 1.0
+        gradient = tape.gradient(loss, weight)
+        optimizer.apply_gradients([(gradient, weight)])
+        if i == 2:
+            {leave}
+try:
+    train()
+except ValueError:
+    seen.append("handled")
+seen.append("behind")
+"""
+
+
+@pytest.mark.parametrize(("leave", "seen_before"), [("return seen.append(1)", 0), ("raise ValueError", 0)])
+def test_workers_meet_before_what_follows_a_loop_that_is_left(run, leave, seen_before):
+    assert run(LEAVING.format(leave=leave))[3] == [seen_before]

@@ -1,0 +1,51 @@
+"""Within a training loop, a loop that evaluates has data of its own: what it counts is no step's."""
+
+import ast
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+from client_shim.replica.steps import Site, last_name, loops_around, names_of, of_script, resolved, script_frames
+
+_BY_NAME = ("next", "predict", "predict_on_batch", "")  # "": no name at all
+_around: dict[tuple[CodeType, int], list[Any]] = {}
+_known: dict[tuple[CodeType, int, int], bool] = {}
+
+
+def evaluates(within: Site) -> bool:
+    """Is a loop that evaluates at work, within that loop? One over metrics, or over outputs, goes with the step."""
+    for frame in script_frames():
+        line = frame.f_code, frame.f_lineno
+        if line not in _around:
+            _around[line] = loops_around(frame)
+        for loop in _around[line]:
+            if frame.f_code is within.code and loop.lineno == within.first:
+                return False
+            key = frame.f_code, loop.lineno, loop.col_offset
+            if key not in _known:
+                _known[key] = _has_data(loop, frame)
+            if _known[key]:
+                return True
+    return True  # the training loop is over
+
+
+def _has_data(loop: Any, frame: FrameType) -> bool:
+    """Does it ask for batches, or call what may be a model?"""
+    names = names_of(frame)
+    read = ast.walk(loop.iter) if isinstance(loop, ast.For) else ()
+    if any(hasattr(resolved(node, names), "element_spec") for node in read):
+        return True  # a dataset, or its iterator
+    calls = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return any(last_name(function) in _BY_NAME or _may_be_model(function, names) for function in calls)
+
+
+def _may_be_model(function: ast.AST, names: Mapping[str, Any]) -> bool:
+    """A model, a method of one, a tf.function, or anything of the script's own; not a metric."""
+    value = resolved(function, names)
+    owner = getattr(value, "__self__", value)
+    if not callable(value) or hasattr(owner, "update_state"):
+        return False
+    if hasattr(owner, "trainable_variables") or hasattr(value, "_python_function"):
+        return True
+    code = getattr(value if hasattr(value, "__code__") else type(value).__call__, "__code__", None)
+    return code is not None and of_script(code.co_filename)

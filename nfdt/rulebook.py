@@ -28,12 +28,18 @@ def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
 
 def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
     """The rule when none is asked for. `trainable`: the whole model's, so that every shard and worker chooses alike."""
-    from fdt.keras.variables import tensor_variable  # TensorFlow: not for those who only ask for names
-    from nfdt.momentum import can_be_off
+    from nfdt.momentum import can_be_off  # TensorFlow: not for those who only ask for names
 
-    if any(tensor_variable(variable).dtype == "float16" for variable in trainable):
+    return default(trainable, can_be_off=can_be_off(optimizer))
+
+
+def default(trainable: Sequence[Any], *, can_be_off: bool) -> str:
+    """As `default_for`. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?"""
+    from fdt.keras.variables import tensor_variable
+
+    if any(tensor_variable(variable).dtype.base_dtype == "float16" for variable in trainable):
         return "asgd"  # the default's running squares and its 1e-30 underflow in float16: 0 / 0
     constrained = any(getattr(variable, "constraint", None) is not None for variable in trainable)
-    if can_be_off(optimizer) and not constrained:  # a look-ahead would send weights outside their constraint
+    if can_be_off and not constrained:  # a look-ahead would send weights outside their constraint
         return DEFAULT
     return f"{DEFAULT}(momentum='captured')"

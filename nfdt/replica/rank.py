@@ -31,6 +31,7 @@ from nfdt.replica.by_hand import ByHand
 from nfdt.replica.exchange import Exchange
 from nfdt.replica.old import looked_at
 from nfdt.replica.sessions import Sessions
+from nfdt.replica.together import added, become_rank_0s
 from nfdt.replica.turns import Turns, rows_of
 
 UNDIVIDED = (
@@ -56,8 +57,7 @@ class Rank:
         self._arrived: list[Pushed] = []
         self._site: Site | None = None
         self._turns = Turns(self._rank, self._size, self._begin, self._count)
-        by_hand = ByHand(self._turns, self._given, self._count, self._meet)
-        self.by_hand = None if self._allow_replicated else by_hand
+        self.by_hand = None if self._allow_replicated else ByHand(self._turns, self._given, self._count, self._meet)
         self._applying = self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
         replicated = self._replicate if self._allow_replicated else None
@@ -281,14 +281,7 @@ class Rank:
         shapes = {number: [v.shape.as_list() for v in exchange.held] for number, exchange in exchanges.items()}
         for number, known in self._meeting.same("optimizers", sorted(shapes.items()), where):
             mine = exchanges[number].held if number in exchanges else []  # a worker may have had no batch at all
-            self._met_values(mine, known, f"weights of optimizer {number}")
-
-    def _met_values(self, variables: list[Any], shapes: list[Any], name: str) -> None:
-        keep = [v.read_value() for v in variables] if self._rank == 0 else [tf.zeros(shape) for shape in shapes]
-        whole = self._sum(keep, name)
-        if self._rank:  # rank 0 has served others since it gave its own
-            for variable, value in zip(variables, whole, strict=False):
-                variable.assign(tf.cast(value, variable.dtype))
+            become_rank_0s(self._meeting, mine, known, f"weights of optimizer {number}")
 
     def _agreed(self, tensor: Any) -> Any:
         """A decision outside training loops is rank 0's; numbers stay a worker's own: it may have more of them."""
@@ -299,14 +292,7 @@ class Rank:
 
     def _add(self, tensors: Any, name: str) -> list[Any]:
         self._meet()
-        return self._sum(list(tensors), name)
-
-    def _sum(self, tensors: list[Any], name: str) -> list[Any]:
-        added = []
-        for i, tensor in enumerate(tensors):
-            vector = self._meeting.add(f"{name} {i}", tensor.numpy().ravel().astype("float64"), where)
-            added.append(tf.cast(tf.reshape(tf.constant(vector), tensor.shape), tensor.dtype))
-        return added
+        return added(self._meeting, list(tensors), name)
 
 
 def _has_batches(argument: Any) -> bool:

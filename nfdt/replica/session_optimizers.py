@@ -98,7 +98,8 @@ def rule_for(text: str | None, applied: Sequence[Applied], variables: Sequence[A
 
     `text`: the rule that was asked for. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?
     """
-    return rulebook.make(text or _default(applied, variables, can_be_off=can_be_off))
+    free = can_be_off or not any(each.has_momentum for each in applied)
+    return rulebook.make(text or rulebook.default(variables, can_be_off=free))
 
 
 def check(rule: Rule, applied: Sequence[Applied], *, momentum: bool, can_be_off: bool) -> None:
@@ -109,15 +110,6 @@ def check(rule: Rule, applied: Sequence[Applied], *, momentum: bool, can_be_off:
     other = [each.name for each in applied if not each.is_sgd]
     if rule.needs_sgd and (other or not applied):
         raise CaptureError(NOT_SGD.format(other[0] if other else "an update by hand"))
-
-
-def _default(applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool) -> str:
-    """As nfdt.rulebook.default_for has it."""
-    if any(v.dtype.base_dtype == tf.float16 for v in variables):
-        return "asgd"
-    held = any(each.has_momentum for each in applied) and not can_be_off
-    constrained = any(getattr(v, "constraint", None) is not None for v in variables)
-    return f"{rulebook.DEFAULT}(momentum='captured')" if held or constrained else rulebook.DEFAULT
 
 
 def _name(gradient: Any) -> str:

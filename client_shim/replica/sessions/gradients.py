@@ -67,9 +67,6 @@ class Gradients:
         """What passes through `operation`, if it is one of ours."""
         return self._of.get(operation.graph, {}).get(operation.name) if operation.type in _PYTHON else None
 
-    def among(self, graph: Any) -> Sequence[Taken]:
-        return list(self._of.get(graph, {}).values())
-
     def _taken(self, original: Any, ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of TensorFlow's own: d ys / d xs."""
         graph = tf.compat.v1.get_default_graph()

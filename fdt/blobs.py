@@ -14,12 +14,12 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fdt import tensors
+from fdt import caretaker, tensors
+from fdt.caretaker import DISK
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.tensors import Array, Buffer
@@ -27,7 +27,6 @@ from fdt.tensors import Array, Buffer
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "fdt-"
 COPY_BYTES = 1 << 20
-DISK = ".disk"  # a link to the directory of blobs that found no room
 LOCK = ".lock"  # held as long as the store's owner lives, however it ends
 
 
@@ -56,15 +55,21 @@ class LocalBlobs:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._caretaker: int | None = None
         self._lock: int | None = None
 
     @classmethod
     def create(cls) -> "LocalBlobs":
-        """A store of its own, private to the user, in shared memory. Stores whose owners were killed are removed."""
+        """A store of its own, private to the user, in shared memory. It goes with this process, however that ends.
+
+        Stores whose owners were killed together with their caretakers are removed.
+        """
         root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         for left in root.glob(f"{PREFIX}*"):
             _remove_if_left(left)
-        store = cls(Path(tempfile.mkdtemp(prefix=PREFIX, dir=root)))
+        store = cls(root / f"{PREFIX}{secrets.token_hex(8)}")
+        store._caretaker = caretaker.beside(str(store.directory))
+        store.directory.mkdir(mode=0o700)
         store._lock = _locked(store.directory / f"{LOCK}.new")
         os.rename(store.directory / f"{LOCK}.new", store.directory / LOCK)  # whoever sees it finds it held
         return store
@@ -139,16 +144,13 @@ class LocalBlobs:
 
     def close(self) -> None:
         """Remove the store and all it holds."""
-        _remove(self.directory)
+        caretaker.remove(self.directory)
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
-
-    def close_if_left(self, wait_s: float) -> None:
-        """For those who only opened the store: remove it once its owner is gone, which may take a moment to show."""
-        deadline = time.monotonic() + wait_s
-        while not _remove_if_left(self.directory) and self.directory.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        pid, self._caretaker = self._caretaker, None
+        if pid is not None:
+            caretaker.dismiss(pid)
 
     def _allocate(self, nbytes: int) -> tuple[BlobRef, mmap.mmap | None]:
         ref = BlobRef(id=secrets.token_hex(8), nbytes=nbytes)
@@ -231,13 +233,6 @@ def _written(file: io.FileIO, part: Buffer) -> bool:
         return False
 
 
-def _remove(directory: Path) -> None:
-    """A store, and what of it is on disk."""
-    with contextlib.suppress(OSError):
-        shutil.rmtree(os.readlink(directory / DISK), ignore_errors=True)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
 def _locked(path: Path) -> int | None:
     """Lock a store by this file; None when another process holds it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -249,16 +244,14 @@ def _locked(path: Path) -> int | None:
         return None
 
 
-def _remove_if_left(directory: Path) -> bool:
+def _remove_if_left(directory: Path) -> None:
     """Remove a store of ours that nobody holds. One without a lock is just being made."""
     with contextlib.suppress(OSError):
         if directory.lstat().st_uid == os.geteuid() and (directory / LOCK).exists():
             lock = _locked(directory / LOCK)
             if lock is not None:
-                _remove(directory)
+                caretaker.remove(directory)
                 os.close(lock)
-                return True
-    return False
 
 
 def _checked(name: str) -> str:

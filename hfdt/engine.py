@@ -73,6 +73,5 @@ class HfdtEngine:
             recovery.drop()
 
     def stop(self) -> None:
-        # First: killed while ranks and mpirun end, this process would leave the store to nobody.
-        self.blobs.close()
         self._crew.close()
+        self.blobs.close()

@@ -13,7 +13,6 @@ from client_shim.replica.agreement import agreed
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.script import run_script
-from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
 from fdt.service.lines import Gone
@@ -70,6 +69,5 @@ def _end_with_parent(task: Task) -> None:
         if os.getppid() == task.parent:  # else it is gone since, and the number may be another's
             select.select([parent], [], [])
     with real_paths():
-        LocalBlobs.open(task.directory).close_if_left(1.0)
         shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
     os._exit(LEFT_ALONE)

@@ -13,7 +13,7 @@ from typing import NoReturn
 import grpc
 
 from fdt import __version__
-from fdt.blobs import Blobs, LocalBlobs
+from fdt.blobs import Blobs
 from fdt.environment import log_to
 from fdt.launch.hosted import forget
 from fdt.rpc import training_pb2_grpc
@@ -29,7 +29,6 @@ SIZE_VARIABLE = "FDT_SIZE"
 RANK_VARIABLES = ("FDT_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 ANYWHERE = "0.0.0.0"
 REACH_S = 10.0  # the engine listens before it starts its members
-STORE_LEFT_S = 1.0  # a killed process's locks outlive its sockets by a moment
 ENGINE_GONE = 70  # exit code: EX_SOFTWARE; nobody is left to read it
 
 
@@ -77,7 +76,7 @@ class Member:
             grpc.channel_ready_future(channel).result(timeout=REACH_S)
         except grpc.FutureTimeoutError:
             print(f"{role} {rank}: no engine answers at {address} within {REACH_S:g} s", file=sys.stderr)
-            _end(None if far else LocalBlobs.open(str(Path(address.removeprefix("unix:")).parent)))
+            _end()
         member = cls(role, rank, size, channel, token, far=far)
         if rank == 0 and role == "worker":
             sys.stdout = _Forwarded(member)
@@ -119,13 +118,11 @@ class Member:
         except Exception:  # a feed that cannot be read: the engine hears of a lost member, and finds this in its log
             traceback.print_exc()
         # The main thread may stand in a collective that never ends, even after Exit, so nothing is asked of it.
-        _end(self.blobs if isinstance(self.blobs, LocalBlobs) else None)
+        _end()
 
 
-def _end(store: LocalBlobs | None) -> NoReturn:
+def _end() -> NoReturn:
     """End this process, for its engine is gone, perhaps killed; what it kept on this host goes too."""
-    if store is not None:
-        store.close_if_left(STORE_LEFT_S)
     forget()
     os._exit(ENGINE_GONE)
 

@@ -12,7 +12,6 @@ import pytest
 from client_shim.replica import follow
 from client_shim.replica.run import Task
 from client_shim.replica.scratch import diverted
-from fdt.blobs import LOCK, LocalBlobs
 
 
 def read(path):
@@ -81,7 +80,6 @@ from pathlib import Path
 from client_shim.replica import follow
 from client_shim.replica.run import Task
 from client_shim.replica.scratch import diverted
-from fdt.blobs import LOCK, LocalBlobs
 with diverted(Path(sys.argv[1])):
     import tensorflow as tf
     tf.io.write_file("new.txt", tf.constant("text"))
@@ -101,17 +99,13 @@ with diverted(Path(sys.argv[1])):
 
 def test_a_rank_whose_command_was_killed_leaves_nothing(tmp_path, monkeypatch):
     """Its ending runs in the process whose writing is diverted; the command may be gone before it begins to look."""
-    store = LocalBlobs(tmp_path / "store")
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / LOCK).touch()
     mine, ended = tmp_path / "fdt-scratch-x" / "1", []
     monkeypatch.setattr(follow.os, "_exit", ended.append)
     with diverted(mine):
         with open(tmp_path / "checkpoint", "w") as file:
             file.write("large")
-        follow._end_with_parent(Task(str(store.directory), str(mine), 1, 2, 0, {}, "/x", "x", [], parent=2**22 + 1))
+        follow._end_with_parent(Task(str(tmp_path), str(mine), 1, 2, 0, {}, "/x", "x", [], parent=2**22 + 1))
         assert len(ended) == 1
         assert not mine.parent.exists()
-        assert not store.directory.exists()
         Path("later.txt").write_text("diverted again")
     assert not Path("later.txt").exists()

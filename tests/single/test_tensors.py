@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -58,21 +54,3 @@ def test_a_blob_is_read_by_another_store_of_the_directory(tmp_path):
 @pytest.mark.parametrize("value", [None, 3, [1, (2, {"a": 3, "b": None})], (), {"k": []}])
 def test_structure_survives_flattening(value):
     assert structure.unflatten(*structure.flatten(value)) == value
-
-
-def test_a_store_whose_owner_was_killed_is_removed_and_a_living_one_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("fdt.blobs.SHARED_MEMORY", tmp_path)
-    script = (
-        "import os, signal, pathlib, fdt.blobs as b; b.SHARED_MEMORY = pathlib.Path(os.environ['ROOT'])\n"
-        "b.LocalBlobs.create().put(b'x'); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, "ROOT": str(tmp_path)}, check=False, timeout=60)
-    (left,) = tmp_path.iterdir()
-    living = LocalBlobs.create()
-    other = LocalBlobs.create()
-    assert not left.exists()
-    LocalBlobs.open(str(other.directory)).close_if_left(0.0)
-    assert living.directory.exists() and other.directory.exists()
-    living.close()
-    other.close()
-    assert list(tmp_path.iterdir()) == []

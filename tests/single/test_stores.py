@@ -1,0 +1,88 @@
+"""A store in shared memory is there as long as its owner and the owner's members, and no longer."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fdt import caretaker
+from fdt.blobs import LOCK, LocalBlobs
+
+OWNER = """
+import os, pathlib, signal, subprocess, sys
+from fdt import blobs
+blobs.SHARED_MEMORY = pathlib.Path(sys.argv[1])
+store = blobs.LocalBlobs.create()
+store.put(b"x")
+(store._disk() / "y").write_bytes(b"y")
+env = {**os.environ, "FDT_ENGINE": f"unix:{store.directory}/engine.sock"}
+member = subprocess.Popen(["sleep", "600"], env=env, stdout=subprocess.DEVNULL)
+print(member.pid, store._disk(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def shared_memory(tmp_path, monkeypatch) -> Path:
+    root = tmp_path / "shm"
+    root.mkdir()
+    monkeypatch.setattr("fdt.blobs.SHARED_MEMORY", root)
+    return root
+
+
+def _gone(path: Path) -> bool:
+    deadline = time.monotonic() + 60
+    while path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not path.exists()
+
+
+def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(shared_memory):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", OWNER, str(shared_memory)], env=env, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert ended.returncode == -signal.SIGKILL
+    member, on_disk = ended.stdout.split()
+    (store,) = shared_memory.iterdir()
+    time.sleep(0.5)  # five looks of its caretaker
+    assert store.exists() and Path(on_disk, "y").exists()
+    os.kill(int(member), signal.SIGKILL)
+    assert _gone(store) and _gone(Path(on_disk))
+
+
+def test_a_closed_store_leaves_neither_a_file_nor_a_process(shared_memory):
+    before = psutil.Process().children()
+    stores = [LocalBlobs.create(), LocalBlobs.create()]
+    assert len(psutil.Process().children()) == len(before) + 2
+    assert all(store.directory.stat().st_mode & 0o777 == 0o700 for store in stores)
+    for store in stores:
+        store.put(b"x")
+        store.close()
+    assert psutil.Process().children() == before
+    assert list(shared_memory.iterdir()) == []
+
+
+def test_stores_that_nobody_takes_care_of_are_removed_by_the_next_and_living_ones_are_not(shared_memory):
+    left, made = shared_memory / "fdt-left", shared_memory / "fdt-just-being-made"
+    left.mkdir()
+    (left / LOCK).touch()
+    made.mkdir()
+    living = LocalBlobs.create()
+    other = LocalBlobs.create()
+    assert not left.exists() and made.exists()
+    assert living.directory.exists() and other.directory.exists()
+    living.close()
+    other.close()
+
+
+def test_a_caretaker_that_is_gone_already_is_no_harm(shared_memory):
+    store = LocalBlobs.create()
+    caretaker.dismiss(store._caretaker)
+    store.close()
+    assert not store.directory.exists()

@@ -44,7 +44,7 @@ class StepGroup:
         wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, forward.weigh_touched(step, touched)
-        said = [guard.mine(self.rank, wire)] if guard else []
+        said = [guard.mine(self.rank, weighed)] if guard else []  # before 16 bits have made it infinite
         added = step.timed_sum([*said, *wire, *indices, *moved], "gradient")
         if guard:
             self.whose = guard.whose(added.pop(0), added[: len(wire)] if step.terms.fp16 else ())

@@ -20,12 +20,14 @@ from hfdt.step import Tensor, Variable
 class Guard:
     """Of the training steps of one model on one of `size` ranks. `counted`: its first number is the epoch's samples.
 
-    `skips`: steps are left out and counted, and `check` finds nothing wrong with them.
+    `skips`: steps are left out and counted, and `check` finds nothing wrong with them. `own_step`: the train_step is
+    Keras's; a script's may also assign weights, and move some of them before a bad gradient comes.
     """
 
-    def __init__(self, trainable: Any, counted: Variable, size: int, *, skips: bool) -> None:
+    def __init__(self, trainable: Any, counted: Variable, size: int, *, skips: bool, own_step: bool) -> None:
         seeds = {id(tensor_variable(v)) for v in trainable.seeds}  # a step that is left out has drawn its numbers
-        changed = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics]]
+        moved = [] if own_step else [*trainable.trainable, *trainable.optimizer]
+        changed = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *moved]]
         self._changed: list[Variable] = [v for v in changed if id(v) not in seeds]
         self._counted, self._size, self._skips = counted, size, skips
         self._step, self._skipped = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))  # of the epoch
@@ -35,7 +37,7 @@ class Guard:
     # -- inside a step ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A training step: what it did besides moving weights is undone where it is left out."""
+        """A training step: what it has changed is undone where it is left out."""
         before = [tf.identity(v) for v in self._changed]
         samples = self._counted[0]
         self._step.assign_add(1)

@@ -51,7 +51,8 @@ class Sharded:
         self.own_step = self.model.train_step
         self.guard: Guard | None = None
         if on_nan:
-            self.guard = terms.guard = Guard(trainable, self.counted, terms.comm.size, skips=on_nan == "skip")
+            told = {"skips": on_nan == "skip", "own_step": terms.own_step}
+            self.guard = terms.guard = Guard(trainable, self.counted, terms.comm.size, **told)
         self._blocks = exchange if isinstance(exchange, Blocks) else None
         self._rounds = exchange if isinstance(exchange, Rounds) else None
         if self._rounds is not None:

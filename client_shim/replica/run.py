@@ -31,7 +31,7 @@ from fdt.service.meeting import Doorway, Host, Meeting
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
-LOOK_S = 0.5  # between looks for the first step
+LOOK_S = 0.5  # between looks at the steps taken
 END_S = 60.0  # how long the others may take to come to the script's end after rank 0
 _FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are the script's own to choose
 
@@ -236,15 +236,17 @@ def run(
 
 @contextlib.contextmanager
 def _telling(part: Part, tell: Reporters) -> Iterator[None]:
-    """Within, it is said when the first step is taken, to whom it matters: no `fit` does."""
+    """Within, it is said how many steps are taken, to whom it matters: no `fit` does."""
     over = threading.Event()
 
     def look() -> None:
+        told = 0
         with contextlib.suppress(Exception):  # what the script has made of TensorFlow may not let this thread read
             while not over.wait(LOOK_S):
-                if part.counts().get("steps"):
-                    tell.training()
-                    return
+                steps = part.counts().get("steps", 0)
+                if steps > told:
+                    tell.training(steps)
+                    told = steps
 
     if tell.awaits_training():
         threading.Thread(target=look, daemon=True).start()

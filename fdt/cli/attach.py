@@ -109,7 +109,7 @@ def _list(found: Sequence[Run]) -> None:
     if not found:
         click.echo(f"no detached runs in {home()}; `run --detach` starts one")
         return
-    rows = [("RUN", "STATE", "EPOCH", "SINCE", "COMMAND"), *(_row(run) for run in found)]
+    rows = [("RUN", "STATE", "AT", "SINCE", "COMMAND"), *(_row(run) for run in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for *cells, last in rows:
         click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last]))
@@ -118,7 +118,7 @@ def _list(found: Sequence[Run]) -> None:
 def _row(run: Run) -> tuple[str, str, str, str, str]:
     noted = run.read("run")
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(noted["created"]))
-    return run.name, run.state(), run.epoch(), since, shlex.join(_words(noted))
+    return run.name, run.state(), run.at(), since, shlex.join(_words(noted))
 
 
 def _words(noted: dict[str, list[str]]) -> list[str]:

@@ -60,8 +60,8 @@ class Reporter:
     def job_end(self) -> None:
         """`fit` returned or raised."""
 
-    def training(self) -> None:
-        """Steps are trained, where no `fit` says so: loops of the script's own. From any thread."""
+    def training(self, step: int) -> None:
+        """So many steps are trained, where no `fit` says so: loops of the script's own. From any thread."""
 
     def note(self, text: str) -> None:
         """One line the user should read."""
@@ -91,8 +91,8 @@ class Reporters(Reporter):
     def job_end(self) -> None:
         self._each("job_end")
 
-    def training(self) -> None:
-        self._each("training")
+    def training(self, step: int) -> None:
+        self._each("training", step)
 
     def awaits_training(self) -> bool:
         """Whether any of them has a use for `training`."""

@@ -13,11 +13,12 @@ NOTE_S = 0.5  # between two notes within an epoch
 
 
 class Away(Reporter):
-    """Calls `note` with: begun (a step has been trained), epoch ("3/10"), line (what a progress bar would show)."""
+    """Calls `note` with: begun (a step has been trained), at ("3/10", "step 400"), line (what a bar would show)."""
 
     def __init__(self, adds_steps: bool, note: Callable[[Mapping[str, Any]], None], clock: Clock = time.monotonic):
         self._status, self._write, self._clock = Status(adds_steps, clock), note, clock
-        self._fits = 0
+        self._whose = " of worker 0" if adds_steps else ""
+        self._fits = self._step = 0
         self._validates = self._begun = False
         self._noted = 0.0
 
@@ -38,8 +39,8 @@ class Away(Reporter):
             self._begun = True
             self._note(self._status.line())
 
-    def training(self) -> None:
-        self._begun = True
+    def training(self, step: int) -> None:
+        self._begun, self._step = True, step
         self._note("")
 
     def job_end(self) -> None:
@@ -47,7 +48,7 @@ class Away(Reporter):
 
     def _note(self, line: str) -> None:
         self._noted = self._clock()
+        own = f"step {self._step:,}{self._whose}" if self._step else ""  # a loop of the script's own has no epochs
         behind = f" of fit {self._fits}" if self._fits > 1 else ""
-        self._write(
-            {"begun": self._begun, "epoch": f"{self._status.epoch}{behind}" if self._fits else "", "line": line}
-        )
+        at = own or (f"{self._status.epoch}{behind}" if self._fits else "")
+        self._write({"begun": self._begun, "at": at, "line": line or own})

@@ -106,8 +106,9 @@ class Run:
             return "lost"
         return "training" if self.begun() else "starting"
 
-    def epoch(self) -> str:
-        return str(self.read("progress").get("epoch", ""))
+    def at(self) -> str:
+        """The epoch, "3/10", or in a loop of the script's own the step."""
+        return str(self.read("progress").get("at", ""))
 
     def remove(self) -> None:
         """Forget a run that is over. Raises UserError for one that is not."""

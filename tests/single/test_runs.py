@@ -118,8 +118,8 @@ def test_a_run_whose_processes_are_gone_unnoted_is_lost():
     assert (run.state(), run.exit_code(), run.killed()) == ("lost", 1, True)
     me = Identity.of(os.getpid())
     run.write("processes", {"client": vars(me)})
-    run.write("progress", {"begun": True, "epoch": "3/10"})
-    assert (run.state(), run.epoch()) == ("training", "3/10")
+    run.write("progress", {"begun": True, "at": "3/10"})
+    assert (run.state(), run.at()) == ("training", "3/10")
     with pytest.raises(UserError, match="must be over"):
         run.remove()
     run.write("run", {**run.read("run"), "host": "elsewhere"})
@@ -175,7 +175,7 @@ def test_how_training_stands_is_noted():
     away.epoch_begin(0)
     assert noted[-1]["begun"] is False
     away.event(Event(progress=Progress(epoch=0, step=5, samples=320)))
-    assert (noted[-1]["begun"], noted[-1]["epoch"]) == (True, "1/2")
+    assert (noted[-1]["begun"], noted[-1]["at"]) == (True, "1/2")
     assert noted[-1]["line"].startswith("Epoch 1/2  ━━━━━━━━━━──────────  5/10".replace("─  5", "─ 5"))
     away.event(Event(epoch_end=EpochEnd(epoch=0, steps=10)))
     assert "validating" in noted[-1]["line"]
@@ -184,6 +184,13 @@ def test_how_training_stands_is_noted():
     assert Reporters([away]).awaits_training()
     assert not Reporters([Reporter()]).awaits_training()
     json.dumps(noted)
+
+
+@pytest.mark.parametrize(("asynchronous", "at"), [(False, "step 1,200"), (True, "step 1,200 of worker 0")])
+def test_how_a_loop_of_the_scripts_own_stands_is_noted(asynchronous, at):
+    noted = []
+    Away(asynchronous, lambda now: noted.append(dict(now))).training(1200)
+    assert noted == [{"begun": True, "at": at, "line": at}]
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(state, monkeypatch):

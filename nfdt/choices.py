@@ -9,6 +9,7 @@ import click
 from fdt.cli.options import Count, apply, rule_names
 from fdt.cli.program import option
 from fdt.errors import UsageError
+from nfdt.options import SERVER_OPTIMIZER
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -47,7 +48,7 @@ def algorithm_options(function: Decorated) -> Decorated:
 
 
 def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
-    """The parameters of server_optimizer (nfdt/rulebook.py, OPTIONS)."""
+    """The parameters of server_optimizer (nfdt/options.py, SERVER_OPTIMIZER)."""
     return [
         option(
             ALGORITHM,
@@ -91,8 +92,10 @@ def checked_rule(given: dict[str, Any]) -> str | None:
         raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
     if given["sync"] and given["rule"] is not None:
         raise UsageError(f"--sync is --rule {SYNCHRONOUS}: give one of them. Received: --rule {given['rule']} too")
-    from nfdt import rulebook
-
     if given["worker_optimizer"] is not None and not str(given["rule"]).startswith("server_optimizer"):
         raise UsageError(f"--worker-optimizer goes with --rule server_optimizer. Received: rule {given['rule']}")
+    if not given["sync"] and all(given[name] is None for name in ("rule", *SERVER_OPTIMIZER)):
+        return None  # without the rules, and so without NumPy, for a script that may never train
+    from nfdt import rulebook
+
     return rulebook.spelled(SYNCHRONOUS if given["sync"] else given["rule"], given)

@@ -10,6 +10,12 @@ CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
 CHECKPOINT_S = 30.0
 ON_NAN = ("", "stop", "skip")
+SERVER_OPTIMIZER = {  # options, as click names them, that are parameters of the rule server_optimizer
+    "local_steps": "local_steps",
+    "server_optimizer": "optimizer",
+    "server_lr": "lr",
+    "server_momentum": "momentum",
+}
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,11 @@ from typing import Any
 
 from fdt.rulebook import Options, Rulebook
 from nfdt import rules
+from nfdt.options import SERVER_OPTIMIZER
 from nfdt.rule import Rule
 
 DEFAULT = "ddc_asgd"
-_SERVER = ("server_optimizer",)
-
-OPTIONS: Options = {
-    "local_steps": (_SERVER, "local_steps"),
-    "server_optimizer": (_SERVER, "optimizer"),
-    "server_lr": (_SERVER, "lr"),
-    "server_momentum": (_SERVER, "momentum"),
-}
+OPTIONS: Options = {option: (("server_optimizer",), parameter) for option, parameter in SERVER_OPTIMIZER.items()}
 
 _book = Rulebook(rules, Rule, "nfdt/rule.py")
 names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make

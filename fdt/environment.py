@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ def bind_to_share(local_rank: int, local_size: int) -> None:
         first, end = (len(cpus) * n // local_size for n in (local_rank, local_rank + 1))
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus[first:end])
+
+
+@contextlib.contextmanager
+def bound_to_share(local_rank: int, local_size: int) -> Iterator[None]:
+    """`bind_to_share` for the calling thread, and what it starts, until the end of the context."""
+    before = os.sched_getaffinity(0)
+    bind_to_share(local_rank, local_size)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)
 
 
 def _place(cpu: int) -> tuple[int, int, int]:

@@ -58,7 +58,7 @@ JOB_OPTIONS = (
     "stall_timeout",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
-REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated")
+REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated", "bind_to")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded cuts the script's own batches
 
@@ -225,7 +225,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
-        options = job_options(given, REPLICA_OPTIONS)
+        options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
     engine = make_engine(given)

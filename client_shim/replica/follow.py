@@ -13,6 +13,7 @@ from client_shim.replica.agreement import agreed
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.script import run_script
+from fdt.environment import bind_to_share
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
 from fdt.service.lines import Gone
@@ -50,6 +51,8 @@ def _come() -> tuple[Task, Guest]:
         # far.arrive's thread ends this process, once it has removed what is here.
         return task, Guest(Path(task.directory), task.rank, task.size, line, threading.Event().wait)
     task = Task.take()
+    if task.options.get("bind_to") == "cores":
+        bind_to_share(task.rank, task.size)
     os.makedirs(task.scratch, exist_ok=True)
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
     # That thread ends this process, once it has removed what is here.

@@ -21,7 +21,7 @@ from client_shim.replica.regions import Turns
 from client_shim.replica.rewriting import Hands, rewritten
 from client_shim.script import run_script
 from fdt.blobs import LocalBlobs
-from fdt.environment import thread_variables
+from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
 from fdt.report import Reporters
@@ -171,7 +171,7 @@ def host(
     options: Mapping[str, str],
 ) -> Iterator[tuple[Host, int]]:
     """Rank 0's meeting, and the run's seed; the others run `module` and are gone, with what they wrote, at the end."""
-    os.environ.update(thread_variables(size))
+    os.environ.update(thread_variables(size))  # of all cores: rank 0 keeps to its own once the others are started
     seed = chosen(seed)
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
@@ -181,7 +181,7 @@ def host(
         return Followers(module, tasks, run_dir)
 
     try:
-        with meeting_of(size, start) as meeting:
+        with meeting_of(size, start) as meeting, bound_to_share(0, size if options.get("bind_to") == "cores" else 1):
             yield meeting, seed
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

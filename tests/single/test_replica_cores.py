@@ -1,0 +1,56 @@
+"""Ranks of a replica script under HFDT keep to their share of the cores, as its workers do."""
+
+import json
+import os
+from dataclasses import asdict
+
+import pytest
+from click.testing import CliRunner
+
+from client_shim.replica import command, follow, run
+from client_shim.replica.run import VARIABLE, Task
+from hfdt.cli import main as hfdt
+
+BOUND = {"bind_to": "cores"}
+
+
+@pytest.mark.parametrize(("given", "chosen"), [([], "cores"), (["--bind-to", "none"], "none")])
+def test_the_command_asks_for_it(given, chosen, tmp_path, monkeypatch):
+    script, asked = tmp_path / "tape.py", []
+    script.write_text("optimizer.apply_gradients(zip(gradients, variables))")
+    monkeypatch.setattr(command, "run", lambda request, script, words, seed, options, *rest: asked.append(options) or 0)
+    assert CliRunner().invoke(hfdt, ["run", *given, str(script)]).exit_code == 0
+    assert asked == [{"bind_to": chosen}]
+
+
+@pytest.mark.parametrize(
+    ("options", "cores"), [(BOUND, {2, 3}), ({"bind_to": "none"}, {2, 3, 4, 5}), ({}, {2, 3, 4, 5})]
+)
+def test_rank_0_is_bound_once_the_others_are_started(options, cores, tmp_path, monkeypatch):
+    """And is free again when they are gone."""
+    mine, at_start = [{2, 3, 4, 5}], []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine[-1])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: mine.append(set(cpus)))
+    monkeypatch.setattr("fdt.environment._place", lambda cpu: (0, cpu, cpu))
+    monkeypatch.setattr(run, "Followers", lambda *_: at_start.append(mine[-1]) or NoFollowers())
+    with run.host("nobody", "x.py", [], 2, tmp_path, 0, options):
+        assert mine[-1] == cores
+    assert at_start == [{2, 3, 4, 5}]
+    assert mine[-1] == {2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(("options", "seats"), [(BOUND, [(1, 2)]), ({}, [])])
+def test_the_others_bind_themselves(options, seats, tmp_path, monkeypatch):
+    bound = []
+    task = Task(str(tmp_path), str(tmp_path / "1"), 1, 2, 0, options, "/x", "x", [])
+    monkeypatch.setenv(VARIABLE, json.dumps(asdict(task)))
+    monkeypatch.setattr(follow, "bind_to_share", lambda *seat: bound.append(seat))
+    monkeypatch.setattr(follow, "_end_with_parent", lambda task: None)
+    monkeypatch.setattr(follow, "Guest", lambda *_, **__: None)
+    assert follow._come() == (task, None)
+    assert bound == seats
+
+
+class NoFollowers:
+    def stop(self):
+        pass

@@ -25,7 +25,7 @@ from fdt.service.guests import Came, Left, Welcoming
 from fdt.service.hub import Arrival, Hub, Lost
 from fdt.service.losses import explain_loss
 from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
-from fdt.service.outcome import Coordinator, Outcome, blobs_in, too_few
+from fdt.service.outcome import Coordinator, Outcome, Timed, blobs_in, too_few
 from fdt.service.passed import Passed
 from fdt.service.tls import Identity
 
@@ -93,7 +93,7 @@ class Crew:
                 if outcome is None:
                     return
                 yield from self._carried_out(coordinator, outcome)
-                if not coordinator.done and hasattr(coordinator, "tick"):
+                if not coordinator.done and isinstance(coordinator, Timed):
                     yield from self._carried_out(coordinator, coordinator.tick(time.monotonic()))
         finally:
             self._job = ""

@@ -42,8 +42,7 @@ class Outcome:
 class Coordinator(Protocol):
     """What an engine decides in one job. No I/O, no clock, no threads.
 
-    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another. One that also
-    acts when time passes has a `tick(now) -> Outcome`, given time.monotonic() a few times a second.
+    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another.
     """
 
     done: bool
@@ -66,6 +65,15 @@ class Shrinking(Protocol):
 
     def short(self, room: int, failure: Failed) -> Outcome:
         """Not all workers can be started, but `room` can. Before the job's Setup, too."""
+        ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A coordinator that also acts when time passes."""
+
+    def tick(self, now: float) -> Outcome:
+        """`now`: time.monotonic(), a few times a second."""
         ...
 
 

@@ -11,10 +11,9 @@ import tf_keras
 
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
-from nfdt import rulebook, schedules
+from nfdt import rulebook
 from nfdt.rule import Rule, Update
 from nfdt.rules import asgd
-from nfdt.schedules import START, gradient
 from nfdt.server.applier import Arrived, ModelApplier
 from nfdt.server.core import Core, Gradient
 from nfdt.server.plain import PlainApplier
@@ -22,6 +21,8 @@ from nfdt.server.record import Recorded, Tape
 from nfdt.transport.buffers import array_over, tensor_over
 from nfdt.tree import zip_map
 from nfdt.variables import Part
+from tests.single import schedules
+from tests.single.schedules import START, gradient
 
 SCHEDULE = "abcABaCbBcaACB"
 

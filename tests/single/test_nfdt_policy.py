@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from nfdt import rulebook
-from nfdt.schedules import START, gradient
 from nfdt.server.core import Core, Gradient
 from nfdt.server.instructions import EpochDone, EpochOver, NotFinite, Pushed, Release, Send, StepDone
 from nfdt.server.ledger import Ledger
 from nfdt.server.plain import PlainApplier
 from nfdt.server.policy import Policy
+from tests.single.schedules import START, gradient
 
 
 class Loop:

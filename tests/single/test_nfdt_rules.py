@@ -26,13 +26,13 @@ from nfdt.rules import (
     ssp,
     staleness_aware,
 )
-from nfdt.schedules import CURVATURE, START, computed, gradient, train
 from nfdt.server.core import Core, Gradient
 from nfdt.server.instructions import EpochDone, Pushed, Send
 from nfdt.server.job import rule_of
 from nfdt.server.plain import PlainApplier
 from nfdt.server.policy import Policy
 from nfdt.tree import leaves
+from tests.single.schedules import CURVATURE, START, computed, gradient, train
 
 RULES = rulebook.names()
 SCHEDULE = "abcABaCbBcaACB"

@@ -19,19 +19,16 @@ def fair_rates(capacity: Floats, paths: Paths) -> Floats:
     flow, filled up with the stand-in. Rates are infinite where no channel limits.
     """
     rates = np.full(len(paths), np.inf)
-    used, ways = np.unique(paths, return_inverse=True)  # of a large cluster's channels, those that anything crosses
-    left, ways = capacity[used], ways.reshape(paths.shape)
+    left, load = capacity, np.bincount(paths.ravel(), minlength=len(capacity))
     rising = np.arange(len(paths))
     while len(rising):
-        over = ways[rising]
-        load = np.bincount(over.ravel(), minlength=len(left))
-        share = np.where(load > 0, left / np.maximum(load, 1), np.inf)
+        share = left[paths] / load[paths]  # of a large cluster's channels, those alone that anything crosses
         least = share.min()
-        if np.isinf(least):
+        if least == np.inf:
             break
-        stuck = (share <= least * (1 + 1e-12))[over].any(axis=1)
+        stuck = (share <= least * (1 + 1e-12)).any(axis=1)
         rates[rising[stuck]] = least
-        taken = np.bincount(over[stuck].ravel(), minlength=len(left))
-        left = np.where(np.isinf(left), left, np.maximum(left - least * taken, 0.0))
-        rising = rising[~stuck]
+        taken = np.bincount(paths[stuck].ravel(), minlength=len(capacity))
+        left, load = np.maximum(left - least * taken, 0.0), load - taken
+        rising, paths = rising[~stuck], paths[~stuck]
     return rates

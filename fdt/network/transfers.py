@@ -27,31 +27,21 @@ class Transfers:
         self._left = np.empty(0)  # bytes of each flow
         self._rates = np.empty(0)
         self._arrivals: list[tuple[Any, float]] = []  # of each flow: its event, its latency
+        self._begun: list[tuple[Route, float, Any]] = []  # at this instant: their bytes and events; no flows yet
         self._settled_s = env.now  # until when `_left` is right
         self._alarm = 0  # only the latest set counts
         self._stale = False
 
     def send(self, route: Route, nbytes: float) -> Any:
         """An event that happens when the last byte has arrived."""
-        channels = np.array(route.channels, np.int64)
+        channels = list(route.channels)
         self.carried[channels] += int(nbytes)
-        arrival = self._env.event()
-        if nbytes <= 0 or not np.isfinite(self._capacity[channels]).any():
+        if nbytes <= 0 or np.isinf(self._capacity[channels]).all():
             return self._env.timeout(route.latency_s)
-        self._advance()
-        self._add(channels, nbytes)
-        self._arrivals.append((arrival, route.latency_s))
+        arrival = self._env.event()
+        self._begun.append((route, float(nbytes), arrival))
         self._change()
         return arrival
-
-    def _add(self, channels: Any, nbytes: float) -> None:
-        width = max(self._paths.shape[1], len(channels))
-        paths = np.full((len(self._left) + 1, width), len(self._capacity) - 1)
-        paths[:-1, : self._paths.shape[1]] = self._paths
-        paths[-1, : len(channels)] = channels
-        self._paths = paths
-        self._left = np.append(self._left, float(nbytes))
-        self._rates = np.append(self._rates, 0.0)
 
     def _change(self) -> None:
         """New rates, once for all that happens at this instant."""
@@ -61,16 +51,34 @@ class Transfers:
 
     def _share(self, _: Any) -> None:
         self._stale = False
+        self._advance()
+        if self._begun:
+            self._begin()
         self._rates = fair_rates(self._capacity, self._paths)
         self._alarm += 1
         if len(self._left):
-            self._env.timeout(float((self._left / self._rates).min()), self._alarm).callbacks.append(self._ring)
+            ends_s = self._left / self._rates
+            first = int(ends_s.argmin())
+            self._env.timeout(float(ends_s[first]), (self._alarm, first)).callbacks.append(self._ring)
+
+    def _begin(self) -> None:
+        """What was sent at this instant becomes flows."""
+        old, stand_in = self._paths, len(self._capacity) - 1
+        width = max(old.shape[1], *(len(route.channels) for route, _, _ in self._begun))
+        paths = np.full((len(old) + len(self._begun), width), stand_in)
+        paths[: len(old), : old.shape[1]] = old
+        for row, (route, _, arrival) in enumerate(self._begun, len(old)):
+            paths[row, : len(route.channels)] = route.channels
+            self._arrivals.append((arrival, route.latency_s))
+        self._paths = paths
+        self._left = np.concatenate((self._left, [nbytes for _, nbytes, _ in self._begun]))
+        self._begun.clear()
 
     def _ring(self, alarm: Any) -> None:
         """The flow that ends first, by the rates of when the alarm was set, has ended."""
-        if alarm.value != self._alarm:
+        number, first = alarm.value
+        if number != self._alarm:
             return
-        first = int((self._left / self._rates).argmin())
         self._advance()
         done = self._left <= _DONE_BYTES
         done[first] = True

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -14,7 +14,7 @@ class Ledger:
     done: int = 0
     _next: int = 0
     _returned: list[int] = field(default_factory=list)  # heap
-    _hands: dict[int, deque[int]] = field(default_factory=dict)
+    _hands: dict[int, deque[int]] = field(default_factory=dict)  # none is empty
     _last: dict[int, int] = field(default_factory=dict)  # the highest batch that each worker has had
     _ahead: set[int] = field(default_factory=set)  # who has more than one batch: few, at an epoch's end, of many
 
@@ -50,9 +50,10 @@ class Ledger:
         """Batches that `worker` has and has not pushed yet."""
         return tuple(self._hands.get(worker, ()))
 
-    def busy(self, workers: Iterable[int]) -> list[int]:
-        """Those of `workers` that have a batch."""
-        return [worker for worker in workers if self._hands.get(worker)]
+    def busy(self, workers: Mapping[int, None]) -> list[int]:
+        """Those of `workers`, an ordered set, that have a batch."""
+        found = workers.keys() & self._hands.keys()  # as long as the fewer of both: nobody idles, or all but a few do
+        return list(found) if len(found) < 2 else [worker for worker in workers if worker in found]
 
     def finish(self, worker: int, batch: int) -> None:
         """Count a batch whose push arrived. Raises ValueError when `worker` does not have it."""
@@ -74,7 +75,7 @@ class Ledger:
         self.steps = steps if self.steps is None else min(self.steps, steps)
         self._returned = [batch for batch in self._returned if batch < self.steps]
         heapq.heapify(self._returned)
-        for worker, hand in self._hands.items():
+        for worker, hand in list(self._hands.items()):
             self._hands[worker] = deque(batch for batch in hand if batch < self.steps)
             self._look(worker)
 
@@ -97,7 +98,11 @@ class Ledger:
         return batch
 
     def _look(self, worker: int) -> None:
-        if len(self._hands.get(worker, ())) > 1:
+        """What is known of a hand by its length, after it has changed."""
+        count = len(self._hands.get(worker, ()))
+        if count == 0:
+            self._hands.pop(worker, None)
+        if count > 1:
             self._ahead.add(worker)
         else:
             self._ahead.discard(worker)

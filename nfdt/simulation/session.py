@@ -75,6 +75,7 @@ class Session:
         self._pushes = dict.fromkeys(range(job.lanes), 0)
         self._done = self._samples = 0
         self._moved = [0, 0]
+        self._sizes: dict[tuple[Any, ...], int] = {}  # bytes by way and places
         self.record = FitRecord(self._rule_name())
         self._pause = self._env.event()
         self._over: Event | None = None
@@ -141,9 +142,9 @@ class Session:
             except IndexError:
                 self._desk.end_of_data(lane, batch)
                 return None
-        _, tensors = placed(sent.sent, everything=self._loads[lane] != self._job.loads)
+        places, tensors = placed(sent.sent, everything=self._loads[lane] != self._job.loads)
         self._loads[lane] = self._job.loads
-        nbytes = sum(nbytes_of(tensor) for tensor in tensors)
+        nbytes = self._nbytes("pull", places, tensors)
         self._moved[1] += nbytes
         return nbytes
 
@@ -156,12 +157,19 @@ class Session:
         samples = sum(samples_of(batch) for batch in batches)
         self._tally.add(samples, computed.logs, len(batches))
         (part,) = split(self._owned, computed)
-        absent, _, tensors = part.layout()
-        nbytes = sum(nbytes_of(tensor) for tensor in tensors)
+        absent, places, tensors = part.layout()
+        nbytes = self._nbytes("push", places, tensors)
         self._moved[0] += nbytes
         arrived = Arrived(part.gradient, tuple(absent), part.changes, tuple(part.changed))
         gradient = Gradient(arrived, samples, finite=computed.finite, batches=len(batches))
         return (gradient, self._note()), nbytes
+
+    def _nbytes(self, way: str, places: list[int], tensors: list[Any]) -> int:
+        """What the tensors of these places take: the same each time, and slow to ask TensorFlow for."""
+        key = way, *places
+        if key not in self._sizes:
+            self._sizes[key] = sum(map(nbytes_of, tensors))
+        return self._sizes[key]
 
     def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any], seconds: float) -> None:
         values, note = gradient

@@ -150,6 +150,11 @@ def test_transfers_share_a_link():
     assert transfers.carried.sum() == 4 * 150
 
 
+def test_one_begins_as_another_ends():
+    star = topology_of(Cluster((Group("n", 2),), server=Link(100.0)))
+    assert arrivals(star, [(0, 0, SERVER, 100), (1, 1, SERVER, 100)])[0] == [1.0, 2.0]
+
+
 def test_directions_do_not_share():
     star = topology_of(Cluster((Group("n", 1),), link=Link(100.0)))
     npt.assert_allclose(arrivals(star, [(0, 0, SERVER, 100), (0, SERVER, 0, 100)])[0], [1.0, 1.0])

@@ -171,6 +171,16 @@ def test_a_leavers_batches_are_dealt_again():
     assert [ledger.deal(1), ledger.deal(1), ledger.deal(1)] == [0, 1, None]
 
 
+def test_who_has_a_batch_is_served_in_the_order_of_asking():
+    ledger, asking = Ledger(steps=3), dict.fromkeys([4, 2, 0, 1])
+    for worker in (0, 1, 2):
+        ledger.deal(worker)
+    assert ledger.busy(asking) == [2, 0, 1]
+    ledger.finish(0, 0)
+    ledger.end_at(2)  # worker 2's batch does not exist
+    assert ledger.busy(asking) == [1]
+
+
 def test_a_batch_that_was_not_dealt_is_refused():
     with pytest.raises(ValueError, match="not dealt"):
         Ledger(steps=3).finish(0, 1)

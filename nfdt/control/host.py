@@ -115,6 +115,8 @@ class PeerHost:
             if not missing:
                 self._reply(number)
 
+        if not addresses:
+            self._reply(number)
         for address in addresses:
             if address not in self._outboxes:
                 self._outboxes[address] = Outbox(address, self._key)

@@ -186,15 +186,13 @@ class Peers(Sequence[Peer]):
 
     def transfer(self, sender: Peer, to: Sequence[Peer], tensor: Tensor, into: str, ack: Ack) -> Events:
         """`tensor` on its way to each of `to`."""
-        nbytes, ends = nbytes_of(tensor), [peer.index for peer in to]
-        if self.cluster.multicast:
-            routes = [self.topology.multicast(sender.index, ends)]
-        else:
-            routes = [self.topology.route(sender.index, end) for end in ends]
-        self.bytes_sent += nbytes * len(routes)
-        receivers = [[peer] for peer in to] if len(routes) == len(to) else [list(to)]
+        nbytes, groups = nbytes_of(tensor), [[peer] for peer in to]
+        if self.cluster.multicast and to:
+            groups = [list(to)]
+        self.bytes_sent += nbytes * len(groups)
         arrivals = []
-        for route, group in zip(routes, receivers, strict=True):
+        for group in groups:
+            route = self.topology.multicast(sender.index, [peer.index for peer in group])
             arrivals.append(self.env.process(self._deliver(self._transfers.send(route, nbytes), group, into, tensor)))
         yield simpy.AllOf(self.env, arrivals)
         ack.event.succeed()

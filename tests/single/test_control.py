@@ -95,6 +95,14 @@ def test_commands_are_carried_out_in_order_and_links_take_time():
     assert peers.now_s == pytest.approx(2.5)
 
 
+@pytest.mark.parametrize("multicast", [False, True])
+def test_a_tensor_for_nobody_is_there_at_once(multicast):
+    peers = Peers(Cluster((Group("n", 1),), "tree", link=Link(1.0), multicast=multicast))
+    peers[0].compute("t", lambda: np.ones(3), steps=0)
+    peers[0].send(peers[0].below, "t").wait()
+    assert (peers.bytes_sent, peers.now_s) == (0, 0)
+
+
 def test_the_first_of_several():
     peers = Peers(Cluster((Group("slow", 1, Speed(0.5)), Group("fast", 1)), step_s=1.0))
     acks = [peer.compute("t", lambda: np.zeros(1)) for peer in peers]

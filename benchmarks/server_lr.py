@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import harness
@@ -53,7 +54,7 @@ def main() -> None:
     title = f"{args.workers} workers, {args.local_steps} local steps, server {args.optimizer}: {outcomes[0].metric}"
     harness.table(title, ["server rate", *(f"epoch {n + 1}" for n in range(args.epochs))], rows)
     if args.plot is not None:
-        write_report(outcomes, args.plot)
+        write_report([replace(o, rule=f"server rate {r:g}") for o, r in zip(outcomes, rates, strict=True)], args.plot)
 
 
 def curve(outcome: Outcome) -> list[str]:

@@ -14,7 +14,7 @@ from fdt.cli.options import REPORTS, TRAINING, Count, apply, job_options, report
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import Request, run
 from fdt.cli.words import flag
-from fdt.errors import UsageError, UserError
+from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from nfdt.choices import algorithm_options, checked_rule
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CLUSTER = "The simulated cluster"
 JOB_OPTIONS = ("rule", "overlap", "partition")
 REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
 OF_ONE_RUN = ("data", "log_dir", "tensorboard")
+DIRECTORIES = ("report", "data")
 EQUAL_WORKERS = 8
 
 EXAMPLES = """\b
@@ -97,6 +98,8 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
         from nfdt.simulation.plots import check_matplotlib
 
         check_matplotlib()
+    for name in DIRECTORIES:
+        _check_writable(name, given[name])
     if given["compare"] is None:
         return _simulate(script, words, given)
     if given["rule"] is not None:
@@ -105,6 +108,18 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
         if given[name] is not None:
             raise UsageError(f"--compare keeps each rule's data in --report. Received: {flag(name)} {given[name]} too")
     return _compare(script, words, given)
+
+
+def _check_writable(name: str, directory: Path | None) -> None:
+    """Before anything is trained. Raises UsageError."""
+    if directory is None:
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(f"{flag(name)} must be a directory that can be written. Received: {error}") from None
 
 
 def _cluster(given: dict[str, Any]) -> "Cluster":
@@ -171,19 +186,29 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
         rulebook.make(rule)
     with tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
         root: Path = given["report"] or Path(scratch)
-        outcomes = []
+        outcomes, failed = [], []
         for rule in rules:
-            _run_one(script, words, given, rule, root / _file_name(rule))
-            outcomes.append(_read(root / _file_name(rule)))
-        print_table(outcomes)
-        if given["report"] is not None:
+            directory = root / _file_name(rule)
+            code = _run_one(script, words, given, rule, directory)
+            if code == 0:
+                outcomes.append(_read(directory))
+            else:
+                failed.append(f"exit code {code} under {rule}")
+        if outcomes:
+            print_table(outcomes)
+        if outcomes and given["report"] is not None:
             write_table(outcomes, root)
             write_report(outcomes, root)
+    if failed:
+        raise UserError(f"every rule's run must end well. Received: {', '.join(failed)}")
     return 0
 
 
-def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, directory: Path) -> None:
-    """Raises UserError when the run fails."""
+def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, directory: Path) -> int:
+    """The run's exit code. What an earlier comparison left of this rule is gone."""
+    from nfdt.simulation.outcome import DATA
+
+    (directory / DATA).unlink(missing_ok=True)
     options = ["--rule", rule, "--data", str(directory), "--workers", str(given["workers"])]
     options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--quiet"]
     for name in ("cluster", "partition"):
@@ -192,8 +217,9 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
         click.echo(f"{NAME}: {rule}", err=True)
     argv = [sys.executable, "-m", "nfdt.cli", "simulate", script, *options, "--", *words]
     code = subprocess.run(argv, check=False).returncode
-    if code:
-        raise UserError(f"every rule's run must end well. Received: exit code {code} under {rule}")
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
 
 
 def _read(directory: Path) -> "Outcome":

@@ -106,8 +106,12 @@ class Outcome:
 
     def training_curve(self, x: str) -> tuple[list[float], list[float]]:
         """The training metric since the point before, smoothed, against `x` ("samples" or "simulated_s")."""
-        name, points = self.metric.removeprefix("val_"), list(self.points())
-        known = [point for point in points if name in point["logs"]]
+        name = self.metric.removeprefix("val_")
+        by_place: dict[tuple[int, int, int], dict[str, Any]] = {}
+        for point in self.points():  # a barrier's pushes come one after another, with no step trained between them
+            if name in point["logs"]:
+                by_place.setdefault((point["fit"], point["epoch"], point["epoch_samples"]), point)
+        known = list(by_place.values())
         values = [_recent(known[i - 1] if i else None, point, name) for i, point in enumerate(known)]
         return [point[x] for point in known], _smooth(values)
 

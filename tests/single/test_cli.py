@@ -63,6 +63,8 @@ USAGE = [
     (nfdt, "run SCRIPT --sync --async", "training is either synchronous or asynchronous."),
     (nfdt, "run --rule asgd SCRIPT --sync", "--sync is --rule ssgd: give one of them. Received: --rule asgd too"),
     (nfdt, "run --rule nope SCRIPT", "nope"),
+    (nfdt, "simulate --compare asgd,nope SCRIPT", "must be one of asgd, dana_dc,"),
+    (nfdt, "simulate --data /proc/none SCRIPT", "--data must be a directory that can be written. Received: [Errno"),
     (nfdt, "run --ps 0 SCRIPT", "--ps must be a number of servers, 1 or more. Received: 0"),
 ]
 

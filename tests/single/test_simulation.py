@@ -1,19 +1,24 @@
 """The simulated clock: the same training as `nfdt run`, the same bits for a seed, times worked out by hand."""
 
+import json
 import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 keras = pytest.importorskip("keras")
 
 from fdt.errors import UsageError, UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed  # noqa: E402
+from nfdt.cli import main  # noqa: E402
 from nfdt.simulation.batches import Batches  # noqa: E402
 from nfdt.simulation.command import split_rules  # noqa: E402
 from nfdt.simulation.outcome import Outcome, summary  # noqa: E402
-from nfdt.simulation.plots import write_report  # noqa: E402
+from nfdt.simulation.plots import _keep_in_sight, write_report  # noqa: E402
 from nfdt.simulation.record import Record  # noqa: E402
 from nfdt.simulation.table import print_table, write_table  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402
@@ -169,6 +174,48 @@ def test_what_is_reported(tmp_path, capsys):
     assert re.search(r"asgd +│ +0\.5000", capsys.readouterr().out)
     made = {file.name for file in tmp_path.iterdir()}
     assert made >= {"points.csv", "compare.json", "compare.csv", "staleness.png", "accuracy_by_samples.png"}
+
+
+def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "dana_dc").mkdir()
+    (tmp_path / "dana_dc" / "run.json").write_text("of an earlier comparison")
+
+    def run(argv, check):
+        rule, directory = argv[argv.index("--rule") + 1], Path(argv[argv.index("--data") + 1])
+        if rule != "dana_dc":
+            outcome(tmp_path, rule).write(directory)
+        return subprocess.CompletedProcess(argv, 3 if rule == "dana_dc" else 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    argv = ["simulate", "--compare", "dana_dc,asgd,ssgd", "--report", str(tmp_path), str(tmp_path / "train.py")]
+    ended = CliRunner().invoke(main, argv)
+    assert ended.exit_code == 1
+    assert "must end well. Received: exit code 3 under dana_dc" in ended.stderr.splitlines()[-1]
+    assert [row["rule"] for row in json.loads((tmp_path / "compare.json").read_text())] == ["asgd", "ssgd"]
+    assert "asgd" in ended.stdout and not (tmp_path / "dana_dc" / "run.json").exists()
+
+
+def test_points_with_nothing_trained_between_them_are_one():
+    trained = [(8, 0.5), (16, 0.75), (16, 0.75), (32, 0.75)]
+    points = [
+        {"epoch": 0, "pushes": n, "samples": n, "simulated_s": n, "epoch_samples": count, "logs": {"accuracy": value}}
+        for n, (count, value) in enumerate(trained, 1)
+    ]
+    fit = {"epochs": [{"samples": 4, "simulated_s": 4}], "points": points, "staleness": {}}
+    xs, ys = Outcome("ssgd", 0, 2, [fit], [[{"accuracy": 0.7}]]).training_curve("samples")
+    assert xs == [1, 2, 4] and ys == [0.5, (0.5 + 1.0) / 2, (0.5 + 1.0 + 0.75) / 3]
+
+
+def test_what_diverges_leaves_the_picture():
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure().add_subplot()
+    curves = [[2.0, 1.0], [2.5, 1e9], [2.0, float("nan")]]
+    for ys in curves:
+        axes.plot(ys)
+    _keep_in_sight(axes, curves)
+    assert axes.get_ylim() == (0.0, 3.75)
 
 
 def test_rules_are_split_outside_parentheses():

@@ -47,3 +47,11 @@ def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1, mu: flo
             core.push(worker, pushes[name], pushed)
     core.flush()
     return applier.params[0]
+
+
+def sgd(steps: int, eta: float = 0.1) -> Array:
+    """The weights after `steps` of a single worker."""
+    w = START
+    for _ in range(steps):
+        w = w - eta * gradient(w)
+    return w

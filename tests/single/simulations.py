@@ -1,6 +1,10 @@
 """A tiny captured job on the simulated clock, in the test's own process."""
 
+import shutil
+import tempfile
+import weakref
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -84,7 +88,9 @@ class Simulated:
 
 def simulate(cluster=MIXED, *, rule="asgd", seed=1, source=None, shuffle=True, hooks=BatchHooks.NONE, begin_s=0.0):
     """A session, ready for its first epoch."""
-    blobs = LocalBlobs.create()
+    directory = Path(tempfile.mkdtemp())
+    blobs = LocalBlobs(directory)
+    weakref.finalize(blobs, shutil.rmtree, directory)
     given = Trainable(named("keras"), source or model())
     skeleton, leaves = structure.flatten(data())
     spec = JobSpec(

@@ -18,9 +18,8 @@ from tensorflow.python.ops import gen_array_ops
 
 from fdt.patches import Patch, patched
 from hfdt.replica.algebra import Kind, Mark, is_fixed, result
-from hfdt.replica.batches import Share
+from hfdt.replica.batches import MARK, Share
 
-MARK = "_fdt_mark"
 WHOLE = "whole"  # in place of a Mark
 
 

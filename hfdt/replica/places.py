@@ -64,6 +64,8 @@ class Places:
         self._graphs: weakref.WeakKeyDictionary[Any, ReplicaStep] = weakref.WeakKeyDictionary()
         self._entered: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs that a batch came into
         self._share: Any = None
+        self._told: Share | None = None  # what `share` holds, where that is known
+        self._graphs_tell = False  # it is assigned to within graphs
 
     @property
     def share(self) -> Any:
@@ -94,14 +96,21 @@ class Places:
     @contextlib.contextmanager
     def part(self, share: Share) -> Iterator[ReplicaStep]:
         """Within, a batch of which this rank has `share` is at hand."""
-        step = ReplicaStep(self.terms, tf.constant(share, tf.int64))
-        self.share.assign(share)
+        step = ReplicaStep(self.terms, share)
+        self._tell(share)
         with self._enter(None, step):
             yield step
+
+    def _tell(self, share: Share) -> None:
+        """Put it where graphs read it. Most batches are as large as the one before, and an assignment has its price."""
+        if share != self._told or self._graphs_tell:
+            self.share.assign(share)
+        self._told = share
 
     def part_of_loop(self, site: Site, share: Tensor, *, by_hand: bool = False) -> None:
         """The loop at `site` has been given its part of a batch."""
         self.share.assign(share)
+        self._told = None
         step = ReplicaStep(self.terms, share)
         step.by_hand = by_hand
         self._here.loop = site, step
@@ -109,6 +118,7 @@ class Places:
     def part_of_graph(self, share: Tensor) -> None:
         """The graph that is being traced is given its part of a batch, here."""
         self._entered.add(tf.compat.v1.get_default_graph())
+        self._graphs_tell = True
         self.share.assign(share)
 
     def share_now(self) -> Share:

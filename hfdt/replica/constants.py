@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import of_script
+from fdt import patches
 from fdt.patches import Patch
 from hfdt.replica import kinds
 from hfdt.replica.places import Places
@@ -72,7 +73,7 @@ def _asked_by_script() -> bool:
         path = frame.f_code.co_filename
         if _GENERATED in path or of_script(path):
             return True
-        if "/autograph/" not in path and "/hfdt/" not in path:
+        if "/autograph/" not in path and path != patches.__file__:
             return False
         frame = frame.f_back
     return False

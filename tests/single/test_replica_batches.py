@@ -7,9 +7,12 @@ import numpy.testing as npt
 import pytest
 import tensorflow as tf
 
+from fdt.patches import patched
 from hfdt.replica import batches
 from hfdt.replica.batches import MARK
+from hfdt.replica.constants import Rows
 from hfdt.replica.places import Places
+from hfdt.replica.probe import Trials
 from hfdt.step import Terms
 
 ROWS = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
@@ -68,3 +71,19 @@ def test_a_share_is_told_once_for_batches_of_one_size(monkeypatch):
     with here.part((2, 5)):
         pass
     assert [tuple(map(int, share)) for share in told] == [(2, 5), (3, 7), (2, 5), (1, 9), (2, 5)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_that_a_step_makes_are_cut_as_its_batch_is(compiled):
+    def step():
+        return tf.ones((4, 1)), tf.zeros((3, 1))
+
+    here = places()
+    rows = Rows(here, Trials(), 0, 2)
+    rows.given("step", 4)
+    here.share.read_value()
+    with patched(rows.patches_of_tensorflow()):
+        made = tf.function(step) if compiled else step
+        with here.part((2, 4)):
+            assert [len(each) for each in made()] == [2, 3]
+        assert [len(each) for each in step()] == [4, 3]

@@ -42,6 +42,7 @@ class ByHand:
         self._shapes: Any = None  # of what it has now
         self._drawn: Any = None  # what it draws
         self._rows = 0
+        self._anew = True  # is the next tape the first of its step? A GAN has several
         self._depth = 0
 
     def mine(
@@ -83,6 +84,7 @@ class ByHand:
         if not self._rows:
             self._found(0)
         self._running = None
+        self._anew = self._anew or "" in values  # its function returns with it
 
     def last(self, key: int) -> Mapping[str, Any]:
         return self._regions[key].values
@@ -106,16 +108,20 @@ class ByHand:
 
     def _found(self, rows: int) -> None:
         self._rows = rows
-        if self._turns.now() == "mine":
+        if self._anew and self._turns.now() == "mine":
             self._count(rows)
+            self._anew = False
 
     array = part
 
     def whole(self, value: Any) -> Any:
+        """A function returns that has taken a step."""
+        self.done()
         return value
 
     def done(self) -> None:
-        """The next step says itself that it begins."""
+        """The next tape is another step's; that it begins it says itself."""
+        self._anew = self._anew or not self._depth
 
     def left(self, first: int) -> None:
         """A loop of the script is over: if it was that of the last steps, all workers meet."""

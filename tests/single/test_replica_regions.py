@@ -122,6 +122,12 @@ def test_micro_batches_before_one_update_are_one_workers(run):
     assert counted == [1, 1, 1, 1]
 
 
+def test_a_step_of_two_tapes_is_counted_once(run):
+    again = "".join(INLINE.splitlines(keepends=True)[4:8])
+    applied, counted, _, _ = run(INLINE + again)
+    assert applied == [[5.0], [5.0], [6.0], [6.0]] and counted == [2, 1]
+
+
 def test_a_loop_that_does_not_train_runs_whole(run):
     applied, counted, seen, meetings = run(INLINE.replace("optimizer.apply_gradients", "str"))
     assert seen == [1.0, 5.0, 9.0, 6.0] and (applied, counted, meetings) == ([], [], [])

@@ -15,7 +15,7 @@ from client_shim.call import Call
 from client_shim.capture.data import Captured
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
-from client_shim.replica.look import Look, look, refuse_own_updates
+from client_shim.replica.look import Look, look, refuse_own_updates, several_optimizers
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from client_shim.state import Run
@@ -52,7 +52,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     looked = look(script)
     refuse_own_updates(looked)
     captures = looked.findings
-    if looked.capture == "replica":
+    if looked.capture == "replica" or (engine == "nfdt" and several_optimizers(looked)):
         print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))
         return 0
     blobs = LocalBlobs.create()
@@ -84,6 +84,8 @@ def replicas(looked: Look, engine: str, workers: int) -> list[str]:
         f"capture:    replica: {workers} ranks run the script, this one among them",
         f"batches:    {_SHARE[engine]}",
     ]
+    if looked.capture != "replica":
+        lines.append("optimizers: several in a model's own steps, so every rank runs Keras's fit")
     if looked.in_sessions:
         lines.append(f"sessions:   {_SESSIONS[engine]}; a run for which that cannot be is an error, before it trains")
     return lines

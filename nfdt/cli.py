@@ -202,7 +202,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     request = requested(NAME, script, given)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
-    if replicas.wanted(script, given, of_fit):
+    if replicas.wanted(script, given, of_fit, several=False):
         if given["rule"]:
             from nfdt.replica.rules import checked
 

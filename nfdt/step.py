@@ -118,7 +118,8 @@ class Step:
             logs = self._model.train_step(batch)
         if len(applied) != 1:
             raise CaptureError(
-                f"NFDT trains steps that apply gradients once. Received: {len(applied)} times in train_step"
+                f"a captured train_step must apply gradients once. Received: {len(applied)} times; --capture replica "
+                "takes several optimizers"
             )
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]

@@ -36,6 +36,11 @@ def patches(rank: Exchanging, flavor: str) -> list[Patch]:
     ]
 
 
+def optimizers(flavor: str) -> Sequence[type]:
+    """Those that others are made from."""
+    return (_keras3() if flavor == "keras" else _tf_keras())[2]
+
+
 def _keras3() -> tuple[type, type, Sequence[type]]:
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
     from keras.src.metrics.metric import Metric

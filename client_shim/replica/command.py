@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_shim.replica.look import look, refuse_own_updates
+from client_shim.replica.look import look, refuse_own_updates, several_optimizers
 from fdt.cli import detach
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
@@ -20,21 +20,23 @@ if TYPE_CHECKING:  # scripts that train by fit need none of it
     from fdt.service.meeting import Host as Meeting
 
 
-def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str]) -> bool:
+def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True) -> bool:
     """Is the script to be run by every rank? Raises UserError for training that neither capture can divide.
 
+    `several`: can the engine train captured models with several optimizers?
     `of_fit`: options that only mean something where `fit` is captured; a UsageError for those given to a replica.
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
         found = look(script)
         refuse_own_updates(found)
-        chosen = found.capture
+        chosen = "replica" if not several and several_optimizers(found) else found.capture
     replica: bool = chosen == "replica"
     for name in of_fit if replica else ():
         if given[name]:
             raise UsageError(
-                f"{flag(name)} is for scripts that train by fit; {script} has loops of its own. Received: {flag(name)}"
+                f"{flag(name)} is for scripts that train by fit; {script} has loops of its own, or several optimizers "
+                f"in a model. Received: {flag(name)}"
             )
     return replica
 

@@ -69,6 +69,17 @@ def look(script: str) -> Look:
     return Look(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
 
 
+def several_optimizers(script: Look) -> bool:
+    """Is there a model whose own steps have more than one?"""
+    for _, tree in script.modules:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(b.endswith("Model") for b in _bases(node, script.classes)):
+                calls = (n for n in ast.walk(node) if isinstance(n, ast.Call) and applies(n))
+                if len({ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}) > 1:
+                    return True
+    return False
+
+
 def refuse_own_updates(script: Look) -> None:
     """Raises UserError where the script moves its weights by hand: no rank would hear of the others' gradients."""
     taken, moved, applied = False, "", False

@@ -12,10 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.errors import CaptureError
-from fdt.keras.variables import is_loss_scaled, tensor_variable
+from fdt.keras.variables import tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt.momentum import clipped, is_sgd, momentum_of, off
-from nfdt.replica.old import Old
 from nfdt.replica.rules import HELD, Arithmetic, form_of
 from nfdt.rule import Rule
 from nfdt.server.core import Core, Gradient
@@ -46,11 +45,24 @@ class Exchange:
         self._answering: Pushed | None = None
         self.samples = 0  # of the batch at hand
         self.taus: list[int] = []
+        self.changed = False  # by rank 0, since all met
 
     @property
     def held(self) -> list[Any]:
         """What all workers hold alike when they have met; a global step is the script's, too."""
-        return [*self.raw, *([self._optimizer.iterations] if isinstance(self._optimizer, Old) else [])]
+        return [*self.raw, self._optimizer.iterations]
+
+    def met(self) -> None:
+        """All workers hold what rank 0 does: what they push next is late by nothing yet."""
+        self.changed = False
+        if self._core is None or self._arithmetic is None:
+            return
+        mu, self._arithmetic.mu = self._arithmetic.mu, np.float32(0)  # nobody holds a look-ahead
+        params = self._read().numpy()
+        for worker in range(self._meeting.size):
+            self._pulled(worker, params)
+        self._core.take_log()
+        self._arithmetic.mu = mu
 
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:
@@ -58,12 +70,12 @@ class Exchange:
         present = self._present = [g is not None for g in gradients]
         flat = _flat(self._whole(gradients))
         if isinstance(self._meeting, Guest):
-            pulled = _python(self._push, [flat])
+            pulled = in_order(self._push, [flat])
             self._assign(pulled)
             return
-        first = _python(self._take_own, [flat, self._read(), self._rate()])
+        first = in_order(self._take_own, [flat, self._read(), self._rate()])
         self._apply(apply, first, present, variables)
-        _python(self._done, [self._read()])
+        in_order(self._done, [self._read()])
         self._serve_in_step(apply, present, variables)
 
     def serve(self, apply: Apply, push: Pushed) -> None:
@@ -73,9 +85,9 @@ class Exchange:
 
     def _serve_in_step(self, apply: Apply, present: list[bool], variables: list[Any]) -> None:
         def body(_: Any) -> list[Any]:
-            update = _python(self._take, [self._read(), self._rate()])
+            update = in_order(self._take, [self._read(), self._rate()])
             self._apply(apply, update, present, variables)
-            _python(self._answer, [self._read()])
+            in_order(self._answer, [self._read()])
             return [self._more()]
 
         _follow(tf.while_loop(lambda more: more, body, [self._more()]))
@@ -89,7 +101,7 @@ class Exchange:
             if not self._form.momentum:
                 apply(direction, variables)
                 return
-            self._build(variables)
+            build(self._optimizer, variables)  # the moments that the rule's take the place of
             moved, along = zip(
                 *((v, u) for v, u in zip(variables, direction, strict=True) if u is not None), strict=True
             )
@@ -98,14 +110,8 @@ class Exchange:
                 rest = iter(given)
                 apply([next(rest) if there else None for there in present], variables)
 
-    def _build(self, variables: list[Any]) -> None:
-        """The moments that the rule's take the place of."""
-        if not getattr(self._optimizer, "built", getattr(self._optimizer, "_built", True)):
-            with tf.init_scope():
-                self._optimizer.build(variables)
-
     def _more(self) -> Any:
-        return tf.ensure_shape(_python(self._has_come, [], tf.bool), [])
+        return tf.ensure_shape(in_order(self._has_come, [], tf.bool), [])
 
     def _read(self) -> Any:
         return _flat([v.read_value() for v in self.raw])
@@ -166,6 +172,7 @@ class Exchange:
         values = self._cut(gradient)
         tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(values, samples))
         self._core.take_log()
+        self.changed = True
         self.taus.append(tau or 0)
         return self._arithmetic.packed(self._form)
 
@@ -191,16 +198,28 @@ class Exchange:
 
 
 def _check(optimizer: Any, rule: Rule) -> None:
-    if is_loss_scaled(optimizer):
-        raise CaptureError("NFDT's replicas share no loss scale. Received: a LossScaleOptimizer; hfdt run takes it")
     if rule.needs_sgd and not is_sgd(optimizer):
         raise CaptureError(f"this rule's arithmetic is SGD's. Received: {type(optimizer).__name__}; use another rule")
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Its variables. A tf.function makes them in its first trace only, and in that one another's step may be taken."""
+    if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
+        with tf.init_scope():
+            optimizer.build(variables)
+
+
+def update_of(optimizer: Any) -> Apply:
+    """An optimizer's own update, as Keras has it."""
+    if hasattr(optimizer, "apply"):
+        return lambda gradients, variables: optimizer.apply(gradients, variables)
+    return lambda gradients, variables: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
 _last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # graph -> what its next call follows
 
 
-def _python(function: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:
+def in_order(function: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:
     """Call `function` on NumPy arrays, after all earlier such calls of the graph: TensorFlow promises no order."""
     if tf.executing_eagerly():
         return tf.numpy_function(function, inputs, dtype)

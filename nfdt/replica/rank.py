@@ -24,14 +24,16 @@ from client_shim.replica.replacing import entry
 from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import Site, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
+from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
-from fdt.service.meeting import Guest, Host, Pushed
-from nfdt import rulebook, staleness
+from fdt.service.meeting import Guest, Host
+from nfdt import staleness
 from nfdt.replica.by_hand import ByHand
-from nfdt.replica.exchange import Exchange
-from nfdt.replica.old import looked_at
+from nfdt.replica.exchange import build, update_of
+from nfdt.replica.exchanges import Exchanges, moving
+from nfdt.replica.fitting import Fits
 from nfdt.replica.sessions import Sessions
-from nfdt.replica.together import added, become_rank_0s
+from nfdt.replica.together import added
 from nfdt.replica.turns import Turns, rows_of
 
 UNDIVIDED = (
@@ -40,8 +42,8 @@ UNDIVIDED = (
     "more; --allow-replicated has every worker do all work"
 )
 FIT = (
-    "fit beside training loops of the script's own is not divided by nfdt. Received: fit at {where}; use hfdt run, or "
-    "--allow-replicated, which has every worker do all of it"
+    "fit must stand outside of a training loop over a dataset: there each worker has a batch of its own at hand. "
+    "Received: fit at {where}; call it behind the loop, or use hfdt run"
 )
 
 
@@ -52,22 +54,21 @@ class Rank:
         self._meeting, self._options = meeting, options
         self._rank, self._size = meeting.rank, meeting.size
         self._allow_replicated = options.get("allow_replicated") == "1"
-        self._exchanges: dict[int, Exchange] = {}  # by the optimizer's id
-        self._applies: dict[int, Any] = {}  # its own apply, by the exchange's number
-        self._arrived: list[Pushed] = []
+        self._exchanges = Exchanges(meeting, options.get("rule"), lambda push: self._sessions.serve(push))
         self._site: Site | None = None
         self._turns = Turns(self._rank, self._size, self._begin, self._count)
         self.by_hand = None if self._allow_replicated else ByHand(self._turns, self._given, self._count, self._meet)
-        self._applying = self._fitting = self._met = self._begun = False
+        self._fits = Fits(self._turns, meeting, self._count, self._meet)
+        self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
         replicated = self._replicate if self._allow_replicated else None
-        self._sessions = Sessions(meeting, options.get("rule"), lambda: self._poll(None), replicated)
+        self._sessions = Sessions(meeting, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
         self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure)
         if isinstance(meeting, Host):
-            meeting.serve = self._serve
+            meeting.serve = self._exchanges.serve
 
     def counts(self) -> Mapping[str, Any]:
-        taus = Counter([*(tau for e in self._exchanges.values() for tau in e.taus), *self._sessions.taus])
+        taus = Counter([*self._exchanges.taus(), *self._sessions.taus])
         of_sessions = {name: getattr(self._sessions, name) for name in ("steps", "samples", "sent_bytes")}
         counts = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         return {**counts, "extra": staleness.fields(taus)} if taus else counts
@@ -86,6 +87,7 @@ class Rank:
             Patch(function_context, "make_function_context", self._context),
             Patch(BaseSession, "close", self._sessions.closing),
             Patch(optimizers.Optimizer, "apply_gradients", self._sessions.optimizers.apply_gradients),
+            Patch(optimizers.Optimizer, "__init__", self._exchanges.made),
         ]
         loops = control_flow.for_loop_registry._registry
         in_graph = functools.partial(self._for_dataset, loops[dataset_ops.DatasetV2])
@@ -157,7 +159,7 @@ class Rank:
         """Part of a trace's key: some traces push, others do not."""
         made = original(scope_type)
         kind = self._turns.now() or ("mine" if self._in_turn() else "")
-        return function_context.function_cache.FunctionContext(made.context, (made.scope_type, kind))
+        return function_context.function_cache.FunctionContext(made.context, (made.scope_type, kind, self._turns.kind))
 
     def _in_turn(self) -> bool:
         """Is a batch that is this worker's at hand?"""
@@ -186,40 +188,33 @@ class Rank:
     def _count(self, samples: int) -> None:
         self._counts["steps"] += 1
         self._counts["samples"] += samples
-        for exchange in self._exchanges.values():
-            exchange.samples = samples
+        self._exchanges.count(samples)
 
     # -- Keras -----------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_keras(self, flavor: str) -> Iterator[None]:
-        with patched(classes.patches(self, flavor)):
+        made = (Patch(kind, "__init__", self._exchanges.made) for kind in classes.optimizers(flavor))
+        with patched([*classes.patches(self, flavor), *self._fits.patches(flavor), *made]):
             yield
 
     def applying(self) -> bool:
-        return self._applying or self._fitting
+        return self._exchanges.applying or self._fitting
 
     def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         whose = self._turns.now()
         if not whose and not self._in_turn():
             return self._undivided(apply, gradients, variables)
-        exchange = self._exchanges.get(id(optimizer)) or self._made(optimizer, variables)
-        self._applies[exchange.number] = exchange, apply
         self._turns.applied += 1
+        inner = inner_optimizer(optimizer)
+        own = apply if inner is optimizer else update_of(inner)
+        exchange = self._exchanges.of(inner, own, variables)
         if whose == "others":
+            if inner is not optimizer or not self._rank:
+                build(optimizer, variables)  # which will apply, or looks at gradients first
             return None
-        self._applying = True
-        try:
-            return exchange.step(apply, gradients, variables)
-        finally:
-            self._applying = False
-
-    def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
-        seen = looked_at(optimizer)
-        rule = rulebook.make(self._options.get("rule") or rulebook.default_for(seen, variables))
-        number = len(self._exchanges)
-        made = Exchange(number, seen, variables, rule, self._meeting, self._poll)
-        self._exchanges[id(optimizer)] = made
-        return made
+        if inner is not optimizer:
+            return apply(gradients, variables)  # which comes here with the inner one, unless something has overflowed
+        return self._exchanges.step(exchange, own, gradients, variables)
 
     def _undivided(self, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         if not self._allow_replicated:
@@ -233,55 +228,38 @@ class Rank:
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if self._turns.now() or self._in_turn():
             return original(model, *args, **kwargs)
+        self._exchanges.trains(model)
         return self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
 
     def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._allow_replicated:
-            raise CaptureError(FIT.format(where=where()))
+            return self._fit(original, model, *args, **kwargs)
         self._fitting = True
         try:
             return original(model, *args, **kwargs)
         finally:
             self._fitting = False
 
-    # -- rank 0 serves; all meet -----------------------------------------------------------------------------------
-    def _poll(self, number: int | None) -> list[Pushed]:
-        """The pushes that have come for one optimizer, None: for sessions; others wait for theirs."""
-        assert isinstance(self._meeting, Host)
-        self._arrived += self._meeting.arrived()
-        mine = [push for push in self._arrived if push.header.get("optimizer") == number]
-        self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
-        return mine
+    def _fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._given() or self._turns.calling:
+            raise CaptureError(FIT.format(where=where()))
+        self._leave()
+        self._turns.leave()
+        self._meet()
+        self._exchanges.trains(model)
+        with self._fits.in_turns(model):
+            history = original(model, *args, **kwargs)
+        self._meet()
+        # What a callback, or an optimizer's average, has put in its place at last.
+        self._exchanges.alike({"model": [*model.trainable_weights, *moving(model)]})
+        return history
 
-    def _serve(self, push: Pushed) -> None:
-        """A push that comes while rank 0 waits, its own part of the loop done."""
-        before, self._applying = self._applying, True
-        waiting = [push]
-        try:
-            while waiting:
-                push = waiting.pop(0)
-                if "session" in push.header:
-                    self._sessions.serve(push)
-                else:
-                    exchange, apply = self._applies[push.header["optimizer"]]
-                    exchange.serve(apply, push)
-                waiting, self._arrived = [*waiting, *self._arrived], []  # those of other optimizers that came meanwhile
-        finally:
-            self._applying = before
-
+    # -- all meet --------------------------------------------------------------------------------------------------
     def _meet(self) -> None:
         """All come here when the data of a loop have ended; they leave with rank 0's weights."""
-        if self._met:
-            return
-        self._met = True
-        arrived, self._arrived = self._arrived, []
-        for push in arrived:
-            self._serve(push)
-        exchanges = {exchange.number: exchange for exchange in self._exchanges.values()}
-        shapes = {number: [v.shape.as_list() for v in exchange.held] for number, exchange in exchanges.items()}
-        for number, known in self._meeting.same("optimizers", sorted(shapes.items()), where):
-            mine = exchanges[number].held if number in exchanges else []  # a worker may have had no batch at all
-            become_rank_0s(self._meeting, mine, known, f"weights of optimizer {number}")
+        if not self._met:
+            self._met = True
+            self._exchanges.meet()
 
     def _agreed(self, tensor: Any) -> Any:
         """A decision outside training loops is rank 0's; numbers stay a worker's own: it may have more of them."""

@@ -25,6 +25,7 @@ class Turns:
         self._rank, self._size = rank, size
         self._begin, self._count = begin, count
         self.calling = ""  # "mine", "others": of a step function that is being called
+        self.kind = ""  # and which of its owner's calls that is
         self.around: Site | None = None  # the loop in which steps are taken in turn
         self._by_hand = ""  # as `calling`, of the step that is written out in that loop
         self.applied = 0  # updates by optimizers, also those of others' steps, which have no effect
@@ -54,24 +55,40 @@ class Turns:
     def call(self, owner: Any, given: Any, run: Callable[[], Any], kind: str = "") -> Any:
         """Call `run` when it is this worker's turn; else what it gave last, which the script may read.
 
-        `owner`: the tf.function, or the model. `kind`: which of the model's calls.
+        `owner`: the tf.function, or the model. `kind`: which of the model's calls. `given`: holds the batch; None where
+        `run` counts it itself.
         """
-        calls = self._calls.setdefault(owner, {}).setdefault(kind, _Calls())
+        calls = self._calls_of(owner, kind)
         calls.number += 1
         mine, rows = self.is_mine(calls.number), rows_of(given)
         self._begin()
         self.around, self._by_hand = loop_at_work(), ""
         if not mine and calls.output is not None:
             return _as_of(rows, *calls.output)
-        self.calling = "mine" if mine else "others"
-        if mine:
+        self.calling, self.kind = "mine" if mine else "others", kind
+        if mine and given is not None:
             self._count(rows)
         try:
             output = run()
         finally:
-            self.calling = ""
+            self.calling = self.kind = ""
         calls.output = rows, output
         return output
+
+    def forget(self, owner: Any, kind: str) -> None:
+        """The next of these calls is run in any case: what the last one gave is no answer to it."""
+        self._calls_of(owner, kind).output = None
+
+    def number(self, owner: Any, kind: str) -> int:
+        """How many such calls there have been, less one."""
+        return self._calls_of(owner, kind).number
+
+    def go_on_from(self, owner: Any, kind: str, number: int) -> None:
+        """As if so many had been: workers may have left a loop of them at different ones."""
+        self._calls_of(owner, kind).number = number
+
+    def _calls_of(self, owner: Any, kind: str) -> _Calls:
+        return self._calls.setdefault(owner, {}).setdefault(kind, _Calls())
 
     def begin(self, loop: Site, *, mine: bool) -> None:
         """A step that is written out in `loop`."""

@@ -63,7 +63,7 @@ class ServedJob:
     def __post_init__(self) -> None:
         self.options = Options.read(self.spec.options)
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
-            raise CaptureError("NFDT trains models with one optimizer. Received: several; hfdt run trains them")
+            raise CaptureError("NFDT trains models with one optimizer. Received: several; use --capture replica")
         self.ownership = own(self.trainable, self.shard, self.shards)
         self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))

@@ -1,5 +1,7 @@
 """A worker's compiled step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt.local import LocalStep, LocalSteps  # noqa: E402
+from nfdt.run import Run  # noqa: E402
 from nfdt.step import Step, ownerships  # noqa: E402
 from nfdt.traced import ByShape  # noqa: E402
 
@@ -55,3 +58,11 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert float(by_shape({"a": one, "b": two}, [two])[0]) == 5.0
     assert float(by_shape((one, two), [two])[0]) == 4.0
     assert len(seen) == 2, "each is traced once"
+
+
+@pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 for 3 of them"]), (3, []), (None, [])])
+def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
+    trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1))
+    run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=3))
+    notes = list(Run._find_notes(run))
+    assert len(notes) == len(said) and all(words in note for words, note in zip(said, notes, strict=True))

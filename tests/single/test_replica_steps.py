@@ -65,6 +65,16 @@ def test_what_is_asked_for_wins(script):
     assert wanted(script(TAPE), {"capture": None}, ())
 
 
+def test_a_model_with_several_optimizers_is_for_engines_that_capture_them(script):
+    one, two = (
+        MODEL + FIT,
+        MODEL.replace("self.optimizer", "self.d_optimizer") + "        self.optimizer.apply(g, w)\n" + FIT,
+    )
+    given = {"capture": None}
+    assert [wanted(script(text), given, (), several=False) for text in (one, two)] == [False, True]
+    assert not wanted(script(two), given, ())
+
+
 def test_modules_beside_the_script_are_looked_into(script):
     script(TAPE, "helper.py")
     found = look(script("import helper\nhelper.train(1)"))

@@ -14,6 +14,7 @@ OTHER_NUMBERS = {
 # What prints in every step: an NFDT worker takes only its own; and what stops by its loss, an epoch earlier or later.
 # With how far the numbers of the last line may be from those alone; None: they are a step's, too.
 STEPS_PRINTED = {
+    "tape_after_fit": None,
     "tape_argparse": None,
     "tape_eager_sum": None,
     "tape_masked": None,
@@ -28,9 +29,6 @@ REFUSED = {
     ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",
     ("tape_by_hand", "nfdt"): "weights must be moved by an optimizer",
     ("tape_graph_loop", "nfdt"): "for workers to take turns",
-    ("tape_mixed", "nfdt"): "LossScaleOptimizer",
-    ("tape_after_fit", "nfdt"): "fit beside training loops",
-    ("fit_gan", "nfdt"): "one optimizer",
     ("tf1_fixed", "hfdt"): "any number of rows",
     ("tf1_accumulate", "nfdt"): "taken and applied in one run",
 }

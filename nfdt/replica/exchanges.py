@@ -1,0 +1,146 @@
+"""All optimizers of a replica script: their exchanges, the pushes that come for them, and what all workers hold alike
+when they meet."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from client_shim.replica.steps import where
+from fdt.errors import CaptureError
+from fdt.keras.variables import tensor_variable
+from fdt.service.meeting import Guest, Host, Pushed
+from nfdt import rulebook
+from nfdt.replica.exchange import Apply, Exchange, build
+from nfdt.replica.old import looked_at
+from nfdt.replica.together import become_rank_0s
+
+
+class Exchanges:
+    """`rule`: the command line's, if any. `of_sessions`: is given the pushes that are sessions'."""
+
+    def __init__(self, meeting: Host | Guest, rule: str | None, of_sessions: Callable[[Pushed], None]) -> None:
+        self._meeting, self._rule, self._of_sessions = meeting, rule, of_sessions
+        self.applying = False  # is an optimizer's own update under way?
+        self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._last = -1  # number of an optimizer
+        self._known: dict[int, Exchange] = {}  # by the optimizer's id
+        self._applies: dict[int, tuple[Exchange, Apply]] = {}  # its own update, by the exchange's number
+        self._arrived: list[Pushed] = []
+        self._models: list[Callable[[], Any]] = []  # weakly
+        self._samples = 0
+
+    def made(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """In place of an optimizer's __init__. By the order in which they are made all workers know one from another: a
+        worker may never come to use one, as there are fewer batches than workers."""
+        self._number(optimizer)
+        original(optimizer, *args, **kwargs)
+
+    def _number(self, optimizer: Any) -> int:
+        if optimizer not in self._born:
+            self._last = self._born[optimizer] = self._last + 1
+        return self._born[optimizer]
+
+    def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> Exchange:
+        """The optimizer's. `apply(gradients, variables)`: its own update."""
+        exchange = self._known.get(id(optimizer)) or self._made(optimizer, variables)
+        self._applies[exchange.number] = exchange, apply
+        return exchange
+
+    def step(self, exchange: Exchange, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
+        """In place of the optimizer's update."""
+        self.applying = True
+        try:
+            return exchange.step(apply, gradients, variables)
+        finally:
+            self.applying = False
+
+    def count(self, samples: int) -> None:
+        """Of the batch at hand."""
+        self._samples = samples
+        for exchange in self._known.values():
+            exchange.samples = samples
+
+    def taus(self) -> Iterator[int]:
+        return (tau for exchange in self._known.values() for tau in exchange.taus)
+
+    def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
+        seen = looked_at(optimizer)
+        rule = rulebook.make(self._rule or rulebook.default_for(seen, variables))
+        made = Exchange(self._number(optimizer), seen, variables, rule, self._meeting, self.poll)
+        made.samples = self._samples
+        if self._meeting.rank and getattr(seen, "use_ema", False):
+            build(seen, variables)  # which `fit` looks at in the end; what it holds here is not used
+        self._known[id(optimizer)] = made
+        return made
+
+    # -- rank 0 serves ---------------------------------------------------------------------------------------------
+    def poll(self, number: int | None) -> list[Pushed]:
+        """The pushes that have come for one optimizer, None: for sessions; others wait for theirs."""
+        assert isinstance(self._meeting, Host)
+        self._arrived += self._meeting.arrived()
+        mine = [push for push in self._arrived if push.header.get("optimizer") == number]
+        self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
+        return mine
+
+    def serve(self, push: Pushed) -> None:
+        """A push that comes while rank 0 waits, its own part of the loop done."""
+        before, self.applying = self.applying, True
+        waiting = [push]
+        try:
+            while waiting:
+                push = waiting.pop(0)
+                if "session" in push.header:
+                    self._of_sessions(push)
+                else:
+                    self._serve_one(push)
+                waiting, self._arrived = [*waiting, *self._arrived], []  # those of other optimizers that came meanwhile
+        finally:
+            self.applying = before
+
+    def _serve_one(self, push: Pushed) -> None:
+        if push.header["optimizer"] not in self._applies:
+            raise CaptureError(
+                "rank 0 must have used every optimizer that another does: it applies the updates. Received: a gradient "
+                f"of rank {push.rank}'s for one that rank 0, at {where()}, has not"
+            )
+        exchange, apply = self._applies[push.header["optimizer"]]
+        exchange.serve(apply, push)
+
+    # -- all meet --------------------------------------------------------------------------------------------------
+    def trains(self, model: Any) -> None:
+        """What its training steps change besides weights is to be alike, too: the averages of BatchNorm."""
+        if not any(known() is model for known in self._models):
+            self._models.append(weakref.ref(model))
+
+    def meet(self) -> None:
+        """All workers come here; they leave with rank 0's weights."""
+        arrived, self._arrived = self._arrived, []
+        for push in arrived:
+            self.serve(push)
+        self._meeting.same("a meeting", None, where)  # rank 0 has served the others' last pushes when all have come
+        moved = {id(v) for exchange in self._known.values() if exchange.changed for v in exchange.raw}
+        held = {
+            f"optimizer {exchange.number}": exchange.held
+            for exchange in self._known.values()
+            if self._meeting.rank or any(id(v) in moved for v in exchange.raw)
+        }
+        models = ((number, known()) for number, known in enumerate(self._models))
+        held |= {f"model {number}": moving(model) for number, model in models if model is not None}
+        self.alike(held)
+
+    def alike(self, held: Mapping[str, list[Any]]) -> None:
+        """Give variables what rank 0's hold. A worker that had no batch may have none yet: rank 0's names count."""
+        raw = {name: [tensor_variable(v) for v in variables] for name, variables in held.items()}
+        shapes = {name: [v.shape.as_list() for v in variables] for name, variables in raw.items()}
+        for name, known in self._meeting.same("weights", shapes, where).items():
+            become_rank_0s(self._meeting, raw.get(name, []), known, f"weights of {name}")
+        for exchange in self._known.values():
+            exchange.met()
+
+
+def moving(model: Any) -> list[Any]:
+    """The variables that the forward pass of its layers moves; frozen ones do not, nor are random numbers meant."""
+    layers = (layer for layer in model._flatten_layers() if layer.trainable)
+    names = ("_non_trainable_variables", "_non_trainable_weights")  # Keras 3's, tf_keras's
+    found = [v for layer in layers for v in next((vars(layer)[n] for n in names if n in vars(layer)), ())]
+    return [v for v in found if (raw := tensor_variable(v)).dtype.is_floating or raw.dtype.is_integer]

@@ -1,0 +1,176 @@
+"""`fit` in a script that has loops of its own: Keras's own loop on every worker, which trains on every n-th batch.
+
+At the end of an epoch all meet: metrics are added, and what validates, and callbacks, see rank 0's weights and logs on
+every worker. So they decide alike, and what one of them stops is stopped for all.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from client_shim.replica.steps import where
+from fdt.patches import Patch, patched
+from fdt.service.meeting import Meeting
+from nfdt.replica.exchange import in_order
+from nfdt.replica.turns import Turns
+
+KIND = "fit"  # `train_on_batch` has turns of its own
+
+
+class Fits:
+    """`count` is told of the samples of this worker's batches; all workers come to `meet`."""
+
+    def __init__(self, turns: Turns, meeting: Meeting, count: Callable[[int], None], meet: Callable[[], None]) -> None:
+        self._turns, self._meeting, self._count, self._meet = turns, meeting, count, meet
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # train functions of Keras's that count
+        self._fitted: list[Any] = []  # models, now
+
+    def patches(self, flavor: str) -> list[Patch]:
+        """`flavor`: "keras" or "tf_keras"."""
+        return [Patch(_callback_list(flavor), "on_epoch_end", self._epoch_end)]
+
+    @contextlib.contextmanager
+    def in_turns(self, model: Any) -> Iterator[None]:
+        """Within, `model.fit` is divided."""
+        if any(model is each for each in self._fitted):
+            yield  # a callback's
+            return
+        self._turns.forget(model, KIND)
+        patches = [
+            Patch(model, "make_train_function", partial(self._make, model)),
+            Patch(model, "train_step", self._step),
+            Patch(model, "evaluate", self._evaluate),
+        ]
+        if model.train_function not in self._made:
+            model.train_function = None
+        self._fitted.append(model)
+        try:
+            with patched(patches), _without_xla(model):
+                yield
+        finally:
+            self._fitted.pop()
+            if isinstance(model.train_function, _Divided):
+                model.train_function = model.train_function.made  # not to be traced anew by the next fit
+
+    def _make(self, model: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        made = model.train_function if made is None else made  # Keras 3 keeps it, tf_keras returns it, too
+        if not isinstance(made, _Divided):
+            self._made.add(made)
+            made = _Divided(made, self._turns, model)
+        model.train_function = made
+        return made
+
+    def _step(self, original: Any, data: Any) -> Any:
+        if self._turns.kind == KIND and self._turns.now() == "mine":
+            in_order(self._counted, [_samples(data)])
+        return original(data)
+
+    def _counted(self, rows: Any) -> Any:
+        self._count(int(rows))
+        return rows
+
+    def _evaluate(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._meet()
+        return original(*args, **kwargs)
+
+    def _epoch_end(self, original: Any, callbacks: Any, epoch: int, logs: Any = None) -> Any:
+        model = callbacks.model
+        if not any(model is each for each in self._fitted):
+            return original(callbacks, epoch, logs)
+        self._meet()
+        logs = {} if logs is None else logs
+        mine = {"logs": dict(_numbers(logs)), "number": self._turns.number(model, KIND)}
+        rank_0s = self._meeting.same("the end of an epoch", mine, where)
+        if self._meeting.rank:
+            logs.update(rank_0s["logs"])
+            self._turns.go_on_from(model, KIND, rank_0s["number"])
+        original(callbacks, epoch, logs)
+        stops = np.array([float(bool(model.stop_training))])
+        model.stop_training = bool(self._meeting.add("stop_training", stops, where)[0])
+
+
+class _Divided:
+    """In place of the function that `fit` calls for a batch, or for `steps_per_execution` of them."""
+
+    def __init__(self, made: Any, turns: Turns, model: Any) -> None:
+        self.made, self._turns, self._model = made, turns, model
+
+    def __call__(self, iterator: Any) -> Any:
+        if self._turns.calling:  # a callback's `train_on_batch`
+            return self.made(iterator)
+        ran = []
+
+        def run() -> Any:
+            ran.append(True)
+            return self.made(iterator)
+
+        logs = self._turns.call(self._model, None, run, KIND)
+        if not ran:
+            _pass_over(iterator, _at_once(self._model))
+        return logs
+
+
+def _callback_list(flavor: str) -> type:
+    if flavor == "keras":
+        from keras.src.callbacks.callback_list import CallbackList
+
+        return CallbackList  # type: ignore[no-any-return]
+    from tf_keras.src.callbacks import CallbackList as OfKeras2
+
+    return OfKeras2  # type: ignore[no-any-return]
+
+
+def _numbers(logs: Any) -> Iterator[tuple[str, float]]:
+    """Those that callbacks decide by."""
+    for name, value in logs.items():
+        if not np.ndim(value) and isinstance(number := np.asarray(value).item(), (int, float)):
+            yield name, number
+
+
+def _at_once(model: Any) -> int:
+    """Batches that one call of the train function takes."""
+    steps = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
+    return 1 if steps is None else int(steps)
+
+
+def _pass_over(iterator: Any, batches: int) -> None:
+    """Raises StopIteration where there is none left."""
+    for i in range(batches):
+        try:
+            next(iterator)
+        except StopIteration:
+            if not i:
+                raise
+            return
+
+
+def _samples(data: Any) -> Any:
+    first = tf.nest.flatten(data)[0]
+    if isinstance(first, tf.RaggedTensor):
+        rows = first.nrows()
+    elif isinstance(first, tf.SparseTensor):
+        rows = first.dense_shape[0]
+    else:
+        rows = tf.shape(first)[0]
+    return tf.cast(rows, tf.float32)
+
+
+@contextlib.contextmanager
+def _without_xla(model: Any) -> Iterator[None]:
+    """XLA holds no exchange."""
+    name = "jit_compile" if isinstance(getattr(type(model), "jit_compile", None), property) else "_jit_compile"
+    before = getattr(model, name, None)
+    if not before:
+        yield
+        return
+    setattr(model, name, False)
+    try:
+        yield
+    finally:
+        setattr(model, name, before)

@@ -1,0 +1,122 @@
+"""The optimizers of a replica script, and what all workers hold alike when they have met."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from client_shim.replica import classes
+from fdt.errors import CaptureError
+from fdt.patches import Patch, patched
+from fdt.service.meeting import Guest, Host, Pushed
+from nfdt import rulebook
+from nfdt.replica.exchange import Exchange, build
+from nfdt.replica.exchanges import Exchanges, moving
+
+
+class Rank0(Host):
+    """Of two, the other of which hears nothing."""
+
+    def __init__(self):
+        self.size = 2
+
+    def arrived(self):
+        return []
+
+    def answer(self, rank, header, vector):
+        pass
+
+
+class Worker1(Guest):
+    """With a rank 0 that holds twos."""
+
+    def __init__(self):
+        self.rank, self.size = 1, 2
+
+    def same(self, what, value, where):
+        return {"optimizer 0": [[2], []], "model 7": [[3]]}
+
+    def add(self, what, vector, where):
+        return vector + 2.0
+
+
+def test_after_a_meeting_nobody_is_late():
+    weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0)
+    exchange = Exchange(0, optimizer, [weight], rulebook.make("dc_asgd"), Rank0(), lambda number: [])
+
+    def another_pushes():
+        exchange.serve(optimizer.apply, Pushed(1, {"samples": 1}, np.array([0.5], "float32")))
+        return exchange.taus[-1]
+
+    exchange.step(optimizer.apply, [tf.constant([0.5])], [weight])
+    assert another_pushes() == 1 and exchange.changed
+    exchange.step(optimizer.apply, [tf.constant([0.5])], [weight])
+    exchange.met()
+    before = float(weight[0])
+    assert another_pushes() == 0 and before - float(weight[0]) == 0.5, "nothing to compensate"
+
+
+def test_a_worker_leaves_with_rank_0s_weights_and_steps():
+    weight, optimizer = tf.Variable([1.0, 1.0]), keras.optimizers.SGD()
+    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    exchanges.of(optimizer, optimizer.apply, [weight])
+    exchanges.meet()
+    assert weight.numpy().tolist() == [2.0, 2.0] and int(optimizer.iterations) == 2
+
+
+def test_a_push_that_comes_as_rank_0_waits_for_the_others_is_told_to_all():
+    weight, optimizer, told = tf.Variable([1.0]), keras.optimizers.SGD(1.0), []
+
+    class Waiting(Rank0):
+        def same(self, what, value, where):
+            if not told:
+                exchanges.serve(Pushed(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32")))
+            told.append(value)
+            return value
+
+        def add(self, what, vector, where):
+            return vector
+
+    exchanges = Exchanges(Waiting(), "asgd", lambda push: None)
+    exchanges.of(optimizer, optimizer.apply, [weight])
+    exchanges.meet()
+    assert told[-1] == {"optimizer 0": [[1], []]} and weight.numpy().tolist() == [0.5]
+
+
+def test_an_optimizer_that_a_worker_never_uses_shifts_no_other():
+    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    weight = tf.Variable([1.0])
+    with patched([Patch(kind, "__init__", exchanges.made) for kind in classes.optimizers("keras")]):
+        _, scaled = keras.optimizers.SGD(), keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+        last = keras.optimizers.SGD()
+    numbers = [exchanges.of(each, each.apply, [weight]).number for each in (last, scaled.inner_optimizer)]
+    assert numbers == [3, 1]
+
+
+def test_a_push_for_what_rank_0_has_not_used_is_an_error():
+    with pytest.raises(CaptureError, match="a gradient of rank 1's"):
+        Exchanges(Rank0(), None, lambda push: None).serve(Pushed(1, {"optimizer": 0}, np.zeros(1)))
+
+
+def test_what_a_forward_pass_moves_is_neither_frozen_nor_random():
+    layers = [keras.layers.BatchNormalization(), keras.layers.BatchNormalization(trainable=False)]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.1), *layers, keras.layers.Dense(1)])
+    assert [v.name for v in moving(model)] == ["moving_mean", "moving_variance"]
+
+
+@pytest.mark.parametrize("kind", [keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer])
+def test_an_optimizer_that_is_first_used_in_a_later_trace_is_built_outside_of_it(kind):
+    inner = keras.optimizers.SGD(0.5, momentum=0.5)
+    optimizer = inner if kind is keras.optimizers.SGD else kind(inner, initial_scale=2.0)
+    weight = keras.Variable(3.0)
+
+    @tf.function
+    def step(mine):
+        if mine:
+            optimizer.apply([tf.constant(2.0)], [weight])
+        else:
+            build(optimizer, [weight])
+
+    step(False)
+    step(True)
+    assert float(weight) == (2.0 if optimizer is inner else 2.5)

@@ -69,7 +69,7 @@ def curve(rule: str, rate: float, given: argparse.Namespace, goal: float) -> lis
 
 
 def points_after(curve: Sequence[tuple[float, float, float]], epochs: float) -> float | None:
-    return next((points for at, _, points in curve if at >= epochs - 0.01), None)
+    return next((points for at, _, points in curve if at >= epochs - 0.5 / LOOKS), None)
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ import mmap
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -55,7 +57,7 @@ class LocalBlobs:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._caretaker: int | None = None
+        self._caretaker: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
 
     @classmethod
@@ -68,10 +70,14 @@ class LocalBlobs:
         for left in root.glob(f"{PREFIX}*"):
             _remove_if_left(left)
         store = cls(root / f"{PREFIX}{secrets.token_hex(8)}")
-        store._caretaker = caretaker.beside(str(store.directory))
-        store.directory.mkdir(mode=0o700)
-        store._lock = _locked(store.directory / f"{LOCK}.new")
-        os.rename(store.directory / f"{LOCK}.new", store.directory / LOCK)  # whoever sees it finds it held
+        store._caretaker = _taken_care_of(store.directory)
+        try:
+            store.directory.mkdir(mode=0o700)
+            store._lock = _locked(store.directory / f"{LOCK}.new")
+            os.rename(store.directory / f"{LOCK}.new", store.directory / LOCK)  # whoever sees it finds it held
+        except BaseException:
+            store.close()
+            raise
         return store
 
     @classmethod
@@ -148,9 +154,10 @@ class LocalBlobs:
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
-        pid, self._caretaker = self._caretaker, None
-        if pid is not None:
-            caretaker.dismiss(pid)
+        beside, self._caretaker = self._caretaker, None
+        if beside is not None:
+            beside.kill()
+            beside.wait()
 
     def _allocate(self, nbytes: int) -> tuple[BlobRef, mmap.mmap | None]:
         ref = BlobRef(id=secrets.token_hex(8), nbytes=nbytes)
@@ -205,6 +212,13 @@ class LocalBlobs:
     def _full(self, what: str, error: OSError | None = None) -> UserError:
         received = error or os.strerror(errno.ENOSPC)
         return UserError(f"{self.directory} or {tempfile.gettempdir()} must have room for {what}. Received: {received}")
+
+
+def _taken_care_of(directory: Path) -> "subprocess.Popen[bytes]":
+    """The process that will remove a store, which need not be there yet, when this one has been killed."""
+    argv = [sys.executable, "-I", "-S", caretaker.__file__, str(directory), str(os.getpid())]
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
 
 
 def _sized(path: Path, nbytes: int) -> io.FileIO:

@@ -1,13 +1,12 @@
 """A process beside the owner of a store in shared memory, which outlives it, however it ends, and removes the store.
 
 It waits for the owner's members to end first: they do so by themselves, and mpirun may make anew what it misses. It is
-run as a file, on the smallest modules of the standard library: 10 ms of CPU, 9 MB.
+run as a file (fdt/blobs.py), on the smallest modules of the standard library: 10 ms of CPU, 9 MB.
 """
 
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 
@@ -16,18 +15,21 @@ LOOK_S = 0.1
 DISK = ".disk"  # in a store, a link to the directory of blobs that found no room
 
 
-def beside(directory: str) -> int:
-    """Start one for this process and a store, which need not be there yet. Its process id."""
-    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
-    argv = [sys.executable, "-I", "-S", __file__, directory, str(os.getpid())]
-    return os.posix_spawn(sys.executable, argv, os.environ, file_actions=nowhere, setsid=True)
-
-
-def dismiss(pid: int) -> None:
-    """End the one that `beside` started. Nothing is removed."""
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+def outlive(parent: int) -> None:
+    """Wait for the end of this process's parent, whose number is or was `parent`."""
+    try:
+        living = os.pidfd_open(parent)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no such thing
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        return
+    try:
+        if os.getppid() == parent:  # else it is gone since, and the number may be another's
+            select.select([living], [], [])
+    finally:
+        os.close(living)
 
 
 def remove(directory: str | os.PathLike[str]) -> None:
@@ -41,10 +43,7 @@ def remove(directory: str | os.PathLike[str]) -> None:
 
 def _take_care(directory: str, owner: int) -> None:
     os.chdir("/")  # the script's folder may be on a disk that is to be unmounted
-    with contextlib.suppress(ProcessLookupError):
-        living = os.pidfd_open(owner)
-        if os.getppid() == owner:  # else it is gone since, and the number may be another's
-            select.select([living], [], [])
+    outlive(owner)
     deadline = time.monotonic() + LAST_S
     while _has_members(directory) and time.monotonic() < deadline:
         time.sleep(LOOK_S)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def thread_variables(local_size: int) -> dict[str, str]:
 
 
 def bind_to_share(local_rank: int, local_size: int) -> None:
-    """Keep this process, and what it starts from now on, on its part of the host's cores.
+    """Keep this process, all its threads and what they start from now on, on its part of the host's cores.
 
     Ranks in lock step lose up to half their speed when the scheduler, misled by threads that poll for messages, puts
     two of them on one core (measured; benchmarks/README.md). Parts are neighbours in the machine: as few physical cores
@@ -30,20 +30,25 @@ def bind_to_share(local_rank: int, local_size: int) -> None:
     cpus = sorted(os.sched_getaffinity(0), key=_place)
     if 1 < local_size <= len(cpus):
         first, end = (len(cpus) * n // local_size for n in (local_rank, local_rank + 1))
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, cpus[first:end])
+        _keep_to(cpus[first:end])
 
 
 @contextlib.contextmanager
 def bound_to_share(local_rank: int, local_size: int) -> Iterator[None]:
-    """`bind_to_share` for the calling thread, and what it starts, until the end of the context."""
+    """`bind_to_share` until the end of the context."""
     before = os.sched_getaffinity(0)
     bind_to_share(local_rank, local_size)
     try:
         yield
     finally:
+        _keep_to(before)
+
+
+def _keep_to(cpus: Iterable[int]) -> None:
+    """All threads: NumPy's pool is there since its import."""
+    for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, before)
+            os.sched_setaffinity(int(thread), cpus)
 
 
 def _place(cpu: int) -> tuple[int, int, int]:

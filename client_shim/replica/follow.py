@@ -1,8 +1,6 @@
 """A rank other than 0: the same script in a process of its own, whose side effects go nowhere."""
 
-import contextlib
 import os
-import select
 import shutil
 import sys
 import threading
@@ -13,6 +11,7 @@ from client_shim.replica.agreement import agreed
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.script import run_script
+from fdt.caretaker import outlive
 from fdt.environment import bind_to_share
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
@@ -67,10 +66,7 @@ def _come() -> tuple[Task, Guest]:
 
 def _end_with_parent(task: Task) -> None:
     """Nobody is left to work for when the command was killed."""
-    with contextlib.suppress(ProcessLookupError):
-        parent = os.pidfd_open(task.parent)
-        if os.getppid() == task.parent:  # else it is gone since, and the number may be another's
-            select.select([parent], [], [])
+    outlive(task.parent)
     with real_paths():
         shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
     os._exit(LEFT_ALONE)

@@ -53,6 +53,10 @@ class Rank(Protocol):
         """steps, samples, replicated, sent_bytes: of this rank so far."""
         ...
 
+    def steps(self) -> int:
+        """Of this rank so far. Cheap, and from any thread."""
+        ...
+
     def end(self) -> None:
         """The script has ended."""
         ...
@@ -121,6 +125,9 @@ class Part:
 
     def counts(self) -> Mapping[str, int]:
         return self.rank.counts() if self.rank is not None else {}
+
+    def steps(self) -> int:
+        return self.rank.steps() if self.rank is not None else 0
 
 
 class Followers:
@@ -241,9 +248,9 @@ def _telling(part: Part, tell: Reporters) -> Iterator[None]:
 
     def look() -> None:
         told = 0
-        with contextlib.suppress(Exception):  # what the script has made of TensorFlow may not let this thread read
-            while not over.wait(LOOK_S):
-                steps = part.counts().get("steps", 0)
+        while not over.wait(LOOK_S):
+            with contextlib.suppress(Exception):  # what the script has made of TensorFlow may not let this thread read
+                steps = part.steps()
                 if steps > told:
                     tell.training(steps)
                     told = steps

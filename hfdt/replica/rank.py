@@ -86,6 +86,9 @@ class Rank:
             "sent_bytes": self.comm.sent_bytes + self._sessions.sent_bytes,
         }
 
+    def steps(self) -> int:
+        return self._counts.steps + (0 if self._in_graph is None else int(self._in_graph.numpy()[0]))
+
     def end(self) -> None:
         """The script has ended."""
 

@@ -73,6 +73,9 @@ class Rank:
         counts = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         return {**counts, "extra": staleness.fields(taus)} if taus else counts
 
+    def steps(self) -> int:
+        return self._counts["steps"] + self._sessions.steps
+
     def end(self) -> None:
         """The script has ended; rank 0 still serves those who have not."""
         self._sessions.meet()

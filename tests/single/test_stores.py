@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fdt import caretaker
+from fdt import blobs, caretaker
 from fdt.blobs import LOCK, LocalBlobs
 
 OWNER = """
@@ -42,6 +42,12 @@ def _gone(path: Path) -> bool:
     return not path.exists()
 
 
+def _caretakers(store: Path) -> list[psutil.Process]:
+    """Those whose Python has come as far as their own words."""
+    found = [p for p in psutil.process_iter(["cmdline", "cwd"]) if str(store) in (p.info["cmdline"] or ())]
+    return [p for p in found if p.info["cwd"] == "/"]
+
+
 def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(shared_memory):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(
@@ -50,22 +56,47 @@ def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(
     assert ended.returncode == -signal.SIGKILL
     member, on_disk = ended.stdout.split()
     (store,) = shared_memory.iterdir()
-    time.sleep(0.5)  # five looks of its caretaker
+    while not _caretakers(store):
+        time.sleep(0.02)
+    time.sleep(0.5)  # five looks
     assert store.exists() and Path(on_disk, "y").exists()
     os.kill(int(member), signal.SIGKILL)
     assert _gone(store) and _gone(Path(on_disk))
 
 
 def test_a_closed_store_leaves_neither_a_file_nor_a_process(shared_memory):
-    before = psutil.Process().children()
-    stores = [LocalBlobs.create(), LocalBlobs.create()]
-    assert len(psutil.Process().children()) == len(before) + 2
-    assert all(store.directory.stat().st_mode & 0o777 == 0o700 for store in stores)
-    for store in stores:
-        store.put(b"x")
-        store.close()
-    assert psutil.Process().children() == before
+    store = LocalBlobs.create()
+    beside = psutil.Process(store._caretaker.pid)
+    assert store.directory.stat().st_mode & 0o777 == 0o700
+    assert str(store.directory) in beside.cmdline()
+    store.put(b"x")
+    store.close()
+    assert not beside.is_running()
     assert list(shared_memory.iterdir()) == []
+
+
+def test_a_store_that_cannot_be_made_leaves_no_process(shared_memory, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        blobs, "_taken_care_of", lambda path, real=blobs._taken_care_of: made.append(real(path)) or made[0]
+    )
+    monkeypatch.setattr(blobs, "_locked", lambda path: path.chmod(0))
+    with pytest.raises(OSError, match="No such file"):
+        LocalBlobs.create()
+    assert beside.returncode is not None
+    assert list(shared_memory.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", [AttributeError, OSError])
+def test_the_end_of_a_parent_is_seen_without_pidfds_too(monkeypatch, missing):
+    def pidfd_open(pid):
+        raise missing
+
+    parents = iter([7, 7, 1])
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    caretaker.outlive(7)
+    assert next(parents, None) is None
 
 
 def test_stores_that_nobody_takes_care_of_are_removed_by_the_next_and_living_ones_are_not(shared_memory):
@@ -83,6 +114,6 @@ def test_stores_that_nobody_takes_care_of_are_removed_by_the_next_and_living_one
 
 def test_a_caretaker_that_is_gone_already_is_no_harm(shared_memory):
     store = LocalBlobs.create()
-    caretaker.dismiss(store._caretaker)
+    store._caretaker.kill()
     store.close()
     assert not store.directory.exists()

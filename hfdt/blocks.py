@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from fdt.data import slicing
 from fdt.errors import UserError
+from fdt.keras import autograph
 from fdt.keras.variables import shifted_seed, tensor_variable
-from hfdt import autograph, forward, shares
+from hfdt import forward, shares
 from hfdt import step as steps
 from hfdt.comm import Air, Comm
 from hfdt.exchange import Apply, Deferred

@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.keras import autograph
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
-from hfdt import autograph, forward
+from hfdt import forward
 from hfdt import step as steps
 from hfdt.blocks import Blocks
 from hfdt.exchange import Exchange

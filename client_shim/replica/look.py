@@ -70,14 +70,21 @@ def look(script: str) -> Look:
 
 
 def several_optimizers(script: Look) -> bool:
-    """Is there a model whose own steps have more than one?"""
-    for _, tree in script.modules:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and any(b.endswith("Model") for b in _bases(node, script.classes)):
-                calls = (n for n in ast.walk(node) if isinstance(n, ast.Call) and applies(n))
-                if len({ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}) > 1:
-                    return True
-    return False
+    """Is there a model that is made somewhere, and whose own steps have more than one?"""
+    nodes = [node for _, tree in script.modules for node in ast.walk(tree)]
+    made = [kind for n in nodes if isinstance(n, ast.Call) for kind in script.classes.get(last_name(n.func), ())]
+    return any(len(_own_optimizers(kind, script.classes)) > 1 for kind in made)
+
+
+def _own_optimizers(kind: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> set[str]:
+    """The attributes by which a model applies gradients. Another name may be one of these, so it is no further one."""
+    bases = _bases(kind, classes)
+    if not any(base.endswith("Model") for base in bases):
+        return set()
+    family = [kind, *(of for base in bases for of in classes.get(base.rpartition(".")[2], ()))]
+    calls = [n for of in family for n in ast.walk(of) if isinstance(n, ast.Call) and applies(n)]
+    names = {ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}
+    return {name for name in names if name.startswith("self.")}
 
 
 def refuse_own_updates(script: Look) -> None:

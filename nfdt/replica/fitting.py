@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
+from fdt.keras import autograph, flavor_of
 from fdt.patches import Patch, patched
 from fdt.service.meeting import Meeting
 from nfdt.replica.exchange import in_order
@@ -43,7 +44,7 @@ class Fits:
         self._turns.forget(model, KIND)
         patches = [
             Patch(model, "make_train_function", partial(self._make, model)),
-            Patch(model, "train_step", self._step),
+            Patch(model, "train_step", partial(self._step, flavor_of(model).name)),
             Patch(model, "evaluate", self._evaluate),
         ]
         if model.train_function not in self._made:
@@ -66,10 +67,10 @@ class Fits:
         model.train_function = made
         return made
 
-    def _step(self, original: Any, data: Any) -> Any:
+    def _step(self, flavor: str, original: Any, data: Any) -> Any:
         if self._turns.kind == KIND and self._turns.now() == "mine":
             in_order(self._counted, [_samples(data)])
-        return original(data)
+        return autograph.call(flavor, original, data)
 
     def _counted(self, rows: Any) -> Any:
         self._count(int(rows))

@@ -87,3 +87,9 @@ def test_rows_that_a_step_makes_are_cut_as_its_batch_is(compiled):
         with here.part((2, 4)):
             assert [len(each) for each in made()] == [2, 3]
         assert [len(each) for each in step()] == [4, 3]
+
+
+def test_a_batch_of_no_rows_is_no_error():
+    """`x[i : i + BATCH]` behind the last row, in a loop that ends one step late."""
+    with places().part((0, 0)) as step:
+        assert np.isnan(step.share(tf.float32))  # as a mean of nothing is

@@ -1,7 +1,9 @@
 """Ranks of a replica script under HFDT keep to their share of the cores, as its workers do."""
 
+import contextlib
 import json
 import os
+import threading
 from dataclasses import asdict
 
 import pytest
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 
 from client_shim.replica import command, follow, run
 from client_shim.replica.run import VARIABLE, Task
+from fdt.environment import bound_to_share
 from hfdt.cli import main as hfdt
 
 BOUND = {"bind_to": "cores"}
@@ -49,6 +52,19 @@ def test_the_others_bind_themselves(options, seats, tmp_path, monkeypatch):
     monkeypatch.setattr(follow, "Guest", lambda *_, **__: None)
     assert follow._come() == (task, None)
     assert bound == seats
+
+
+def test_threads_that_are_there_already_keep_to_them_too():
+    before, kept, over = os.sched_getaffinity(0), [], threading.Event()
+    with contextlib.ExitStack() as stack:
+        thread = threading.Thread(target=over.wait)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(over.set)
+        with bound_to_share(0, len(before)):
+            kept = [os.sched_getaffinity(n) for n in (0, thread.native_id)]
+        assert [os.sched_getaffinity(n) for n in (0, thread.native_id)] == [before, before]
+    assert kept[0] == kept[1] and len(kept[0]) == 1
 
 
 class NoFollowers:

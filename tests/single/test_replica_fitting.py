@@ -5,6 +5,8 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+import tf_keras
 
 from fdt.patches import patched
 from nfdt.replica.fitting import Fits
@@ -98,3 +100,18 @@ def test_what_rank_0_logs_and_what_another_stops_is_so_for_all(turns):
         history = model.fit(np.zeros((4, 1)), batch_size=1, epochs=5, verbose=0, callbacks=[see])
     assert seen == history.history["given"] == [7.0, 7.0]
     assert model.stop_training and turns.number(model, "fit") == 3
+
+
+def test_a_step_that_tf_keras_rewrites_is_rewritten_here_too(turns):
+    class Branches(tf_keras.Model):
+        def train_step(self, data):
+            if tf.reduce_sum(data) > 1:  # by autograph
+                return {"large": 1.0}
+            return {"large": 0.0}
+
+    model = Branches()
+    model.compile()
+    fits = Fits(turns, Meeting(), lambda rows: None, lambda: None)
+    with patched(fits.patches("tf_keras")), fits.in_turns(model):
+        history = model.fit(np.array([[0.0], [2.0]]), batch_size=1, shuffle=False, verbose=0)
+    assert history.history["large"] == [1.0]

@@ -66,13 +66,14 @@ def test_what_is_asked_for_wins(script):
 
 
 def test_a_model_with_several_optimizers_is_for_engines_that_capture_them(script):
-    one, two = (
-        MODEL + FIT,
-        MODEL.replace("self.optimizer", "self.d_optimizer") + "        self.optimizer.apply(g, w)\n" + FIT,
-    )
-    given = {"capture": None}
-    assert [wanted(script(text), given, (), several=False) for text in (one, two)] == [False, True]
-    assert not wanted(script(two), given, ())
+    made = "model = GAN()\n" + FIT
+    two = MODEL.replace("self.optimizer", "self.d_optimizer") + "        self.optimizer.apply(g, w)\n"
+    inherited = two + "class Mine(GAN): pass\nmodel = Mine()\n" + FIT
+    renamed = MODEL + "        opt = self.optimizer\n        opt.apply(g, w)\n" + made
+    unused = two + "model = keras.Sequential([])\n" + FIT
+    given, texts = {"capture": None}, (two + made, inherited, MODEL + made, renamed, unused)
+    assert [wanted(script(text), given, (), several=False) for text in texts] == [True, True, False, False, False]
+    assert not wanted(script(two + made), given, ())
 
 
 def test_modules_beside_the_script_are_looked_into(script):

@@ -5,7 +5,7 @@ or eagerly as the script has it. The others give their gradient and assign the w
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,14 +55,10 @@ class Exchange:
     def met(self) -> None:
         """All workers hold what rank 0 does: what they push next is late by nothing yet."""
         self.changed = False
-        if self._core is None or self._arithmetic is None:
+        if self._core is None:
             return
-        mu, self._arithmetic.mu = self._arithmetic.mu, np.float32(0)  # nobody holds a look-ahead
-        params = self._read().numpy()
-        for worker in range(self._meeting.size):
-            self._pulled(worker, params)
+        self._hold(range(self._meeting.size), self._read().numpy())
         self._core.take_log()
-        self._arithmetic.mu = mu
 
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:
@@ -75,7 +71,6 @@ class Exchange:
             return
         first = in_order(self._take_own, [flat, self._read(), self._rate()])
         self._apply(apply, first, present, variables)
-        in_order(self._done, [self._read()])
         self._serve_in_step(apply, present, variables)
 
     def serve(self, apply: Apply, push: Pushed) -> None:
@@ -84,6 +79,8 @@ class Exchange:
         self._serve_in_step(apply, self._present, self.variables)
 
     def _serve_in_step(self, apply: Apply, present: list[bool], variables: list[Any]) -> None:
+        """The pushes that have come. What rank 0 computes next it computes on what is then in its variables."""
+
         def body(_: Any) -> list[Any]:
             update = in_order(self._take, [self._read(), self._rate()])
             self._apply(apply, update, present, variables)
@@ -91,6 +88,7 @@ class Exchange:
             return [self._more()]
 
         _follow(tf.while_loop(lambda more: more, body, [self._more()]))
+        in_order(self._holds, [self._read()])
 
     def _apply(self, apply: Apply, update: Any, present: list[bool], variables: list[Any]) -> None:
         """The script's optimizer, given what the rule made of a push."""
@@ -150,9 +148,18 @@ class Exchange:
         self._answering = push = self._waiting.pop(0)
         return self._pushed(push.rank, push.vector, params, eta, push.header["samples"])
 
-    def _done(self, params: Vector) -> Vector:
-        self._pulled(0, params)
+    def _holds(self, params: Vector) -> Vector:
+        """Rank 0, now."""
+        self._hold([0], params)
         return params[:1]
+
+    def _hold(self, workers: Iterable[int], params: Vector) -> None:
+        """These workers have `params` themselves: no look-ahead."""
+        assert self._arithmetic is not None
+        mu, self._arithmetic.mu = self._arithmetic.mu, np.float32(0)
+        for worker in workers:
+            self._pulled(worker, params)
+        self._arithmetic.mu = mu
 
     def _answer(self, params: Vector) -> Vector:
         assert self._answering is not None and isinstance(self._meeting, Host)

@@ -56,6 +56,20 @@ def test_after_a_meeting_nobody_is_late():
     assert another_pushes() == 0 and before - float(weight[0]) == 0.5, "nothing to compensate"
 
 
+@pytest.mark.parametrize(("rule", "momentum"), [("dc_asgd", 0.0), ("ddc_asgd", 0.9)])
+def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentum):
+    weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0, momentum=momentum)
+    exchange = Exchange(0, optimizer, [weight], rulebook.make(rule), Rank0(), lambda number: [])
+    step = tf.function(lambda: exchange.step(optimizer.apply, [tf.constant([0.5])], [weight]))
+    step()
+    for _ in range(2):
+        exchange.serve(optimizer.apply, Pushed(1, {"samples": 1}, np.array([0.5], "float32")))
+    before = float(weight[0])
+    step()
+    assert exchange.taus == [0, 1, 0, 0]
+    assert before - float(weight[0]) == pytest.approx(0.5 + momentum * 0.5), "nothing to compensate or to penalise"
+
+
 def test_a_worker_leaves_with_rank_0s_weights_and_steps():
     weight, optimizer = tf.Variable([1.0, 1.0]), keras.optimizers.SGD()
     exchanges = Exchanges(Worker1(), None, lambda push: None)

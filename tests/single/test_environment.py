@@ -27,7 +27,7 @@ def test_ranks_of_a_host_share_its_cores_out(monkeypatch, cpus, rank, size, expe
     bound = []
     monkeypatch.setattr(environment, "_place", lambda cpu: (0, cpu, cpu))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: bound.append(list(chosen)))
+    monkeypatch.setattr(environment, "_keep_to", lambda chosen: bound.append(list(chosen)))
     environment.bind_to_share(rank, size)
     assert bound == ([expected] if expected else [])
 
@@ -37,7 +37,7 @@ def test_two_threads_of_one_core_go_to_the_same_rank(monkeypatch):
     bound = []
     monkeypatch.setattr(environment, "_place", lambda cpu: (0, cpu % 2, cpu))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: bound.append(list(chosen)))
+    monkeypatch.setattr(environment, "_keep_to", lambda chosen: bound.append(list(chosen)))
     environment.bind_to_share(1, 2)
     assert bound == [[1, 3]]
 

@@ -14,25 +14,27 @@ from fdt.errors import UserError
 from fdt.finite import all_finite
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from hfdt.exchange import Apply
-from hfdt.step import Tensor, Variable
+from hfdt.step import Tensor, Terms, Variable
 
 
 class Guard:
-    """Of the training steps of one model on one of `size` ranks. `counted`: its first number is the epoch's samples.
+    """Of the training steps of one model on one rank. `counted`: its first number is the epoch's samples.
 
-    `skips`: steps are left out and counted, and `check` finds nothing wrong with them. `own_step`: the train_step is
-    Keras's; a script's may also assign weights, and move some of them before a bad gradient comes.
+    `skips`: steps are left out and counted, and `check` finds nothing wrong with them.
     """
 
-    def __init__(self, trainable: Any, counted: Variable, size: int, *, skips: bool, own_step: bool) -> None:
+    def __init__(self, trainable: Any, counted: Variable, terms: Terms, *, skips: bool) -> None:
         seeds = {id(tensor_variable(v)) for v in trainable.seeds}  # a step that is left out has drawn its numbers
-        moved = [] if own_step else [*trainable.trainable, *trainable.optimizer]
+        # A train_step of the script's may also assign weights, and move some of them before a bad gradient comes.
+        moved = [] if terms.own_step else [*trainable.trainable, *trainable.optimizer]
         changed = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *moved]]
         self._changed: list[Variable] = [v for v in changed if id(v) not in seeds]
-        self._counted, self._size, self._skips = counted, size, skips
+        self._counted, self._size, self._skips = counted, terms.comm.size, skips
         self._step, self._skipped = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))  # of the epoch
         self._left_out = tf.Variable(False, trainable=False)  # this step, or a part of it
-        self._first = tf.Variable([0] * (size + 2), dtype=tf.int64, trainable=False)  # left out: its number, and whose
+        self._first = tf.Variable(
+            [0] * (self._size + 2), dtype=tf.int64, trainable=False
+        )  # left out: its number, and whose
 
     # -- inside a step ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager

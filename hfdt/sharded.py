@@ -52,8 +52,7 @@ class Sharded:
         self.own_step = self.model.train_step
         self.guard: Guard | None = None
         if on_nan:
-            told = {"skips": on_nan == "skip", "own_step": terms.own_step}
-            self.guard = terms.guard = Guard(trainable, self.counted, terms.comm.size, **told)
+            self.guard = terms.guard = Guard(trainable, self.counted, terms, skips=on_nan == "skip")
         self._blocks = exchange if isinstance(exchange, Blocks) else None
         self._rounds = exchange if isinstance(exchange, Rounds) else None
         if self._rounds is not None:

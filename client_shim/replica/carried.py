@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from client_shim.replica.rewriting import FUNCTIONS
-from client_shim.replica.steps import last_name
+from client_shim.replica.syntax import last_name
 
 _COLLECTING = ("append", "appendleft", "extend", "insert", "add")
 _TAKING = ("next", "get_next")

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from client_shim.replica.steps import Site, last_name, loops_around, names_of, of_script, resolved, script_frames
+from client_shim.replica.steps import Site, of_script, script_frames
+from client_shim.replica.syntax import last_name, loops_around, names_of, resolved
 
 _BY_NAME = ("next", "predict", "predict_on_batch", "")  # "": no name at all
 _around: dict[tuple[CodeType, int], list[Any]] = {}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client_shim.replica.sources import sources
-from client_shim.replica.steps import BATCHWISE, applies, last_name
+from client_shim.replica.steps import BATCHWISE, applies
+from client_shim.replica.syntax import last_name
 from fdt.errors import UserError
 
 # Whose methods `fit` calls.

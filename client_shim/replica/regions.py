@@ -26,7 +26,7 @@ from typing import Any
 from client_shim.replica.carried import carries, slices
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, Hands, at, call, is_tape
 from client_shim.replica.rewriting import rewrite as divide
-from client_shim.replica.steps import last_name
+from client_shim.replica.syntax import last_name
 
 TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
 _keys = itertools.count(1)

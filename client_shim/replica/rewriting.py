@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from client_shim.replica.replacing import replace
-from client_shim.replica.steps import last_name, of_script
+from client_shim.replica.steps import of_script
+from client_shim.replica.syntax import last_name
 
 HANDS = "__fdt_hands__"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ import wrapt
 from client_shim.replica.agreement import agreed
 from client_shim.replica.regions import Turns
 from client_shim.replica.rewriting import Hands, rewritten
+from client_shim.replica.telling import telling
 from client_shim.script import run_script
 from fdt.blobs import LocalBlobs
 from fdt.environment import bound_to_share, thread_variables
@@ -31,7 +31,6 @@ from fdt.service.meeting import Doorway, Host, Meeting
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
-LOOK_S = 0.5  # between looks at the steps taken
 END_S = 60.0  # how long the others may take to come to the script's end after rank 0
 _FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are the script's own to choose
 
@@ -227,7 +226,7 @@ def run(
     """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
     part, started = Part(options), time.monotonic()
     with (
-        _telling(part, tell),
+        telling(part.steps, tell),
         agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
         part.installed(make, meeting, options),
     ):
@@ -239,28 +238,6 @@ def run(
     said = [dict(part.counts()), *meeting.end(_patience())]
     _report(said, time.monotonic() - started, tell, asynchronous=ASYNCHRONOUS in options)
     return code
-
-
-@contextlib.contextmanager
-def _telling(part: Part, tell: Reporters) -> Iterator[None]:
-    """Within, it is said how many steps are taken, to whom it matters: no `fit` does."""
-    over = threading.Event()
-
-    def look() -> None:
-        told = 0
-        while not over.wait(LOOK_S):
-            with contextlib.suppress(Exception):  # what the script has made of TensorFlow may not let this thread read
-                steps = part.steps()
-                if steps > told:
-                    tell.training(steps)
-                    told = steps
-
-    if tell.awaits_training():
-        threading.Thread(target=look, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def came_to_end(code: int) -> bool:

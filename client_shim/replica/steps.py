@@ -8,7 +8,6 @@ function is divided instead, and the loop around it sees whole batches.
 import ast
 import builtins
 import functools
-import linecache
 import site
 import sys
 import sysconfig
@@ -19,6 +18,18 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from client_shim.replica.syntax import (
+    FUNCTIONS,
+    Loop,
+    last_name,
+    loops_around,
+    names_of,
+    own_nodes,
+    parsed,
+    resolved,
+    scope_of,
+)
+
 APPLIES = ("apply_gradients", "minimize")
 BATCHWISE = "train_on_batch"
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
@@ -27,9 +38,6 @@ _OURS = tuple(str(Path(__file__).resolve().parents[2] / name) + "/" for name in 
 _PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
 _LIBRARIES = tuple(f"{path}/" for path in _PATHS)
 _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_keras"))
-_Loop = ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
-_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(frozen=True)
@@ -132,18 +140,6 @@ def function_takes(function: Any) -> bool:
     return bool(memo["_fdt_takes"])
 
 
-def loops_around(frame: FrameType) -> list[Any]:
-    """The syntax of the loops of its own that it is in, innermost first."""
-    line, scope = frame.f_lineno, _scope(parsed(frame.f_code.co_filename), frame.f_code)
-    nodes = () if scope is None else _own_nodes(scope)
-    around = [n for n in nodes if isinstance(n, _LOOPS) and n.lineno <= line <= (n.end_lineno or n.lineno)]
-    return sorted(around, key=lambda n: (n.lineno, n.col_offset), reverse=True)
-
-
-def names_of(frame: FrameType) -> dict[str, Any]:
-    return {**vars(builtins), **frame.f_globals, **frame.f_locals}
-
-
 def _find(frame: FrameType) -> Site | None:
     around = loops_around(frame)
     if not around:
@@ -155,7 +151,7 @@ def _find(frame: FrameType) -> Site | None:
     return Site(code, loop.lineno, loop.end_lineno or loop.lineno, own.applies, all_.applies)
 
 
-def _body(loop: _Loop, line: int) -> list[ast.AST]:
+def _body(loop: Loop, line: int) -> list[ast.AST]:
     """What a batch that is asked for on `line` is for.
 
     For `for batch in dataset` that is all of the loop's body. For `next(batches)` it is what stands beside it: loops
@@ -168,44 +164,10 @@ def _body(loop: _Loop, line: int) -> list[ast.AST]:
     return [statement for statement in loop.body if not isinstance(statement, (ast.For, ast.While))]
 
 
-@functools.cache
-def parsed(path: str) -> ast.Module:
-    """The file's syntax tree; an empty one where there is no source."""
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
-def _scope(tree: ast.Module, code: CodeType) -> Any:
-    """The part of `tree` that `code` was made of."""
-    if code.co_name == "<module>":
-        return tree
-    comprehension = code.co_name in ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
-    for node in ast.walk(tree):
-        if comprehension and isinstance(node, _LOOPS[2:]) and node.lineno == code.co_firstlineno:
-            return ast.Expression(node)
-        if isinstance(node, _FUNCTIONS) and _first_line(node) == code.co_firstlineno:
-            return node
-    return None
-
-
-def _first_line(node: Any) -> int:
-    return int(min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]))
-
-
-def _own_nodes(scope: Any) -> Iterator[ast.AST]:
-    """The nodes of `scope`, those of functions and classes within left out."""
-    for child in ast.iter_child_nodes(scope):
-        yield child
-        if not isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
-            yield from _own_nodes(child)
-
-
 def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:
     found = Found()
     for top in nodes:
-        for node in (top, *_own_nodes(top)):
+        for node in (top, *own_nodes(top)):
             if isinstance(node, ast.Call):
                 found |= _of_call(node, names, seen, through=through)
     return found
@@ -236,24 +198,6 @@ def _is_optimizers(owner: ast.AST) -> bool:
         owner = owner.value
     parts = last_name(owner).lower().split("_")
     return any(part.rstrip("s0123456789") in ("opt", "optim", "optimizer", "optimiser") for part in parts)
-
-
-def last_name(node: ast.AST) -> str:
-    """`fit` of `model.fit`, `f` of `f`; "" of anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def resolved(node: ast.AST, names: Mapping[str, Any]) -> Any:
-    """What the name or the attribute stands for now; None where that would take more than looking it up."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = resolved(node.value, names)
-        try:
-            return None if owner is None else getattr(owner, node.attr, None)
-        except Exception:  # a property of the script's own
-            return None
-    return None
 
 
 def _of_callable(function: Any, seen: set[Any], *, through: bool) -> Found:
@@ -287,7 +231,7 @@ def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) ->
     if code is None or code in seen or not of_script(code.co_filename):
         return Found()
     seen.add(code)
-    scope = _scope(parsed(code.co_filename), code)
+    scope = scope_of(parsed(code.co_filename), code)
     if scope is None:
         return Found()
     cells = dict(zip(code.co_freevars, _contents(function), strict=True))
@@ -295,7 +239,7 @@ def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) ->
     if owner is not None and code.co_argcount:
         names[code.co_varnames[0]] = owner
     body = scope.body if isinstance(scope.body, list) else [scope.body]
-    inner = [n for n in ast.walk(scope) if isinstance(n, _FUNCTIONS) and n is not scope]  # helpers defined within
+    inner = [n for n in ast.walk(scope) if isinstance(n, FUNCTIONS) and n is not scope]  # helpers defined within
     return _of_nodes([*body, *inner], names, seen, through=through)
 
 

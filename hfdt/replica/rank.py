@@ -87,7 +87,7 @@ class Rank:
         }
 
     def steps(self) -> int:
-        return self._counts.steps + (0 if self._in_graph is None else int(self._in_graph.numpy()[0]))
+        return self.counts()["steps"]
 
     def end(self) -> None:
         """The script has ended."""

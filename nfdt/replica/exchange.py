@@ -5,7 +5,7 @@ or eagerly as the script has it. The others give their gradient and assign the w
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt.momentum import clipped, is_sgd, momentum_of, off
-from nfdt.replica.rules import HELD, Arithmetic, form_of
+from nfdt.replica.rules import HELD, Arithmetic, all_hold, form_of
 from nfdt.rule import Rule
 from nfdt.server.core import Core, Gradient
 from nfdt.variables import current_rate, scaled_rate
@@ -55,9 +55,10 @@ class Exchange:
     def met(self) -> None:
         """All workers hold what rank 0 does: what they push next is late by nothing yet."""
         self.changed = False
-        if self._core is None:
+        if self._core is None or self._arithmetic is None:
             return
-        self._hold(range(self._meeting.size), self._read().numpy())
+        self._arithmetic.params = self._cut(self._read().numpy())
+        all_hold(self._core, self._arithmetic)
         self._core.take_log()
 
     # -- in the step -----------------------------------------------------------------------------------------------
@@ -150,16 +151,8 @@ class Exchange:
 
     def _holds(self, params: Vector) -> Vector:
         """Rank 0, now."""
-        self._hold([0], params)
+        self._pulled(0, params)
         return params[:1]
-
-    def _hold(self, workers: Iterable[int], params: Vector) -> None:
-        """These workers have `params` themselves: no look-ahead."""
-        assert self._arithmetic is not None
-        mu, self._arithmetic.mu = self._arithmetic.mu, np.float32(0)
-        for worker in workers:
-            self._pulled(worker, params)
-        self._arithmetic.mu = mu
 
     def _answer(self, params: Vector) -> Vector:
         assert self._answering is not None and isinstance(self._meeting, Host)

@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.keras import autograph, flavor_of
+from fdt.data.slicing import rows
+from fdt.keras import autograph, flavor_of, named
 from fdt.patches import Patch, patched
 from fdt.service.meeting import Meeting
 from nfdt.replica.exchange import in_order
@@ -33,7 +34,7 @@ class Fits:
 
     def patches(self, flavor: str) -> list[Patch]:
         """`flavor`: "keras" or "tf_keras"."""
-        return [Patch(_callback_list(flavor), "on_epoch_end", self._epoch_end)]
+        return [Patch(named(flavor).keras.callbacks.CallbackList, "on_epoch_end", self._epoch_end)]
 
     @contextlib.contextmanager
     def in_turns(self, model: Any) -> Iterator[None]:
@@ -69,12 +70,12 @@ class Fits:
 
     def _step(self, flavor: str, original: Any, data: Any) -> Any:
         if self._turns.kind == KIND and self._turns.now() == "mine":
-            in_order(self._counted, [_samples(data)])
+            in_order(self._counted, [tf.cast(rows(data), tf.float32)])
         return autograph.call(flavor, original, data)
 
-    def _counted(self, rows: Any) -> Any:
-        self._count(int(rows))
-        return rows
+    def _counted(self, samples: Any) -> Any:
+        self._count(int(samples))
+        return samples
 
     def _evaluate(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._meet()
@@ -117,16 +118,6 @@ class _Divided:
         return logs
 
 
-def _callback_list(flavor: str) -> type:
-    if flavor == "keras":
-        from keras.src.callbacks.callback_list import CallbackList
-
-        return CallbackList  # type: ignore[no-any-return]
-    from tf_keras.src.callbacks import CallbackList as OfKeras2
-
-    return OfKeras2  # type: ignore[no-any-return]
-
-
 def _numbers(logs: Any) -> Iterator[tuple[str, float]]:
     """Those that callbacks decide by."""
     for name, value in logs.items():
@@ -151,27 +142,14 @@ def _pass_over(iterator: Any, batches: int) -> None:
             return
 
 
-def _samples(data: Any) -> Any:
-    first = tf.nest.flatten(data)[0]
-    if isinstance(first, tf.RaggedTensor):
-        rows = first.nrows()
-    elif isinstance(first, tf.SparseTensor):
-        rows = first.dense_shape[0]
-    else:
-        rows = tf.shape(first)[0]
-    return tf.cast(rows, tf.float32)
-
-
 @contextlib.contextmanager
 def _without_xla(model: Any) -> Iterator[None]:
     """XLA holds no exchange."""
-    name = "jit_compile" if isinstance(getattr(type(model), "jit_compile", None), property) else "_jit_compile"
-    before = getattr(model, name, None)
-    if not before:
+    if not model.jit_compile:
         yield
         return
-    setattr(model, name, False)
+    model.jit_compile = False
     try:
         yield
     finally:
-        setattr(model, name, before)
+        model.jit_compile = True

@@ -13,7 +13,7 @@ import numpy as np
 from fdt.errors import CaptureError, UsageError
 from nfdt import rulebook
 from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.server.core import Gradient
+from nfdt.server.core import Core, Gradient
 
 HELD = "a training loop of the script's own takes rules that apply every push when it comes. Received: {}; use asgd"
 
@@ -80,3 +80,11 @@ class Arithmetic:
         fresh = self.update.gradient if self.update.fresh is None else self.update.fresh
         parts: Sequence[Any] = [*self.update.gradient, *(fresh if form.momentum else ())]
         return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)
+
+
+def all_hold(core: Core, arithmetic: Arithmetic) -> None:
+    """All workers have met and hold `params` themselves: no look-ahead, and nobody is late."""
+    mu, arithmetic.mu = arithmetic.mu, np.float32(0)
+    for worker in core.slots:
+        core.pull(worker)
+    arithmetic.mu = mu

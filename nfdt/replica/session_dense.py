@@ -24,6 +24,15 @@ def dense(arrays: Sequence[Array], sparse: Sequence[str], shapes: Sequence[Seque
     return made
 
 
+def of_steps(taken: Sequence[Any], shapes: Sequence[Sequence[int]], gradients: Sequence[Array]) -> list[Array]:
+    """`dense` for all `Taken` of a step, one after another. `shapes`: of all their variables."""
+    made: list[Array] = []
+    rest, of = iter(gradients), iter(shapes)
+    for each in taken:
+        made += dense([next(rest) for _ in each.inputs], each.sparse, [next(of) for _ in each.variables])
+    return made
+
+
 def as_taken(gradients: Sequence[Array], sparse: Sequence[str], dtypes: Sequence[Any]) -> list[Array]:
     """The arrays that pass in place of `Taken`'s; of an embedding only rows that are not 0, as an optimizer leaves
     alone what a batch had not. `dtypes`: of those arrays, NumPy's."""

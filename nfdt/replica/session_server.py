@@ -17,7 +17,7 @@ from client_shim.replica.sessions.gradients import Taken
 from client_shim.replica.sessions.plans import collected
 from fdt.errors import CaptureError
 from nfdt.replica import session_optimizers
-from nfdt.replica.rules import HELD, Arithmetic, form_of
+from nfdt.replica.rules import HELD, Arithmetic, all_hold, form_of
 from nfdt.replica.session_dense import as_taken
 from nfdt.replica.session_momentum import momentum_of
 from nfdt.replica.session_optimizers import Applied
@@ -74,9 +74,7 @@ class Ruled:
         assert self._arithmetic is not None
         self._arithmetic.params, self._arithmetic.eta = params, np.float32(eta)
         if self.alike:
-            self._arithmetic.mu = np.float32(0)  # these weights themselves, no look-ahead
-            for each in range(self._size):
-                self._core.pull(each)
+            all_hold(self._core, self._arithmetic)
             self._arithmetic.mu = np.float32(self._momentum.mu if self._momentum else 0.0)
             self.alike = False
         tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(list(arrays), samples))

@@ -25,7 +25,7 @@ from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.service.meeting import Guest, Host, Pushed
 from nfdt.replica import session_writes as writes
-from nfdt.replica.session_dense import dense, packed, unpacked
+from nfdt.replica.session_dense import of_steps, packed, unpacked
 from nfdt.replica.session_meeting import Kept
 from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import Given, Server
@@ -170,7 +170,7 @@ class Sessions:
         known = dict(zip((f.name for f in wanted), run, strict=False))
         gradients = run[len(wanted) : len(wanted) + len(step.gradients)]
         rows = len(run[-1]) if step.counted else rows_of(feeds)
-        push = Given(self._meeting.rank, _dense(step, gradients), rows)
+        push = Given(self._meeting.rank, of_steps(step.taken, step.shapes, gradients), rows)
         if guest:
             self._push(call, step, push, feeds)
         else:
@@ -281,15 +281,6 @@ def _in_main() -> bool:
 
 def _named(fetches: Sequence[Any], given: Sequence[Any]) -> dict[str, Any]:
     return dict(zip((f.name for f in fetches), given, strict=True))
-
-
-def _dense(step: Step, gradients: Sequence[Any]) -> list[Any]:
-    made: list[Any] = []
-    rest, shapes = iter(gradients), iter(step.shapes)
-    for taken in step.taken:
-        arrays = [next(rest) for _ in taken.inputs]
-        made += dense(arrays, taken.sparse, [next(shapes) for _ in taken.variables])
-    return made
 
 
 def _sorted(listed: Sequence[Any], variable: Callable[[Any], Any] = lambda each: each) -> tuple[list[Any], list[Any]]:

@@ -166,14 +166,11 @@ def test_the_rank_and_its_step_are_named_on_all_ranks():
 @pytest.mark.parametrize("given", [120_000.0, 200_000.0])  # half of it is finite in 16 bits, or is not
 def test_a_sum_that_16_bits_cannot_hold_is_nobodys(given):
     def rank(comm):
-        guard = Guard(
-            SimpleNamespace(seeds=[], non_trainable=[], metrics=[]),
-            tf.Variable([0, 0, 1], dtype=tf.int64),
-            comm.size,
-            skips=False,
-            own_step=True,
+        terms, counted = Terms(comm, fp16=True), tf.Variable([0, 0, 1], dtype=tf.int64)
+        guard = terms.guard = Guard(
+            SimpleNamespace(seeds=[], non_trainable=[], metrics=[]), counted, terms, skips=False
         )
-        group = StepGroup(Step(Terms(comm, fp16=True, guard=guard), tf.constant([1, 2], tf.int64)))
+        group = StepGroup(Step(terms, tf.constant([1, 2], tf.int64)))
         group.mean([tf.constant([given])])
         with guard.step():
             guard.unless(group.whose, lambda: pytest.fail("applied"))

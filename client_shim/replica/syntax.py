@@ -1,0 +1,77 @@
+"""A script's source beside what runs: the syntax of a frame's code, and what its names stand for."""
+
+import ast
+import builtins
+import functools
+import linecache
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+Loop = ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def loops_around(frame: FrameType) -> list[Any]:
+    """The syntax of the loops of its own that it is in, innermost first."""
+    line, scope = frame.f_lineno, scope_of(parsed(frame.f_code.co_filename), frame.f_code)
+    nodes = () if scope is None else own_nodes(scope)
+    around = [n for n in nodes if isinstance(n, LOOPS) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    return sorted(around, key=lambda n: (n.lineno, n.col_offset), reverse=True)
+
+
+def names_of(frame: FrameType) -> dict[str, Any]:
+    return {**vars(builtins), **frame.f_globals, **frame.f_locals}
+
+
+@functools.cache
+def parsed(path: str) -> ast.Module:
+    """The file's syntax tree; an empty one where there is no source."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def scope_of(tree: ast.Module, code: CodeType) -> Any:
+    """The part of `tree` that `code` was made of."""
+    if code.co_name == "<module>":
+        return tree
+    comprehension = code.co_name in ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
+    for node in ast.walk(tree):
+        if comprehension and isinstance(node, LOOPS[2:]) and node.lineno == code.co_firstlineno:
+            return ast.Expression(node)
+        if isinstance(node, FUNCTIONS) and _first_line(node) == code.co_firstlineno:
+            return node
+    return None
+
+
+def _first_line(node: Any) -> int:
+    return int(min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]))
+
+
+def own_nodes(scope: Any) -> Iterator[ast.AST]:
+    """The nodes of `scope`, those of functions and classes within left out."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+            yield from own_nodes(child)
+
+
+def last_name(node: ast.AST) -> str:
+    """`fit` of `model.fit`, `f` of `f`; "" of anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def resolved(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """What the name or the attribute stands for now; None where that would take more than looking it up."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = resolved(node.value, names)
+        try:
+            return None if owner is None else getattr(owner, node.attr, None)
+        except Exception:  # a property of the script's own
+            return None
+    return None

@@ -1,6 +1,7 @@
 """What a member does while the script still loads, so that its first job need not wait for it."""
 
 import functools
+import gc
 import importlib
 import os
 import tempfile
@@ -18,6 +19,7 @@ def warm_up(run_dir: Path, *, computes: bool) -> None:
 
     `computes`: a worker, which gets a GPU of its host where there are any; a server gets none. Raises ImportError.
     """
+    gc.disable()  # what is imported lives as long as the process: to look through it again and again takes seconds
     import tensorflow as tf
 
     keep_generated_code(run_dir)
@@ -27,6 +29,8 @@ def warm_up(run_dir: Path, *, computes: bool) -> None:
         tf.config.set_visible_devices([], "GPU")
     importlib.import_module("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras")
     tf.function(lambda x: x + 1)(tf.constant(1.0))
+    gc.freeze()
+    gc.enable()
 
 
 def keep_generated_code(directory: Path) -> None:

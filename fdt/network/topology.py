@@ -42,14 +42,14 @@ class Topology:
     )  # of each link: what its channels 2k and 2k+1 lead between
     above: dict[int, int] = field(default_factory=dict)
     medium: Route = Route()  # what every way crosses besides
-    _out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by place: (neighbour, channel)
+    _out: dict[int, dict[int, int]] = field(default_factory=dict)  # by place: the channel to each neighbour
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
     def join(self, a: int, b: int, link: Link, name: str) -> None:
         """A link between `a`, which it is named after, and `b`."""
         self.ends.append((a, b))
         for here, there, way in ((a, b, "up"), (b, a, "down")):
-            self._out.setdefault(here, []).append((there, len(self.channels)))
+            self._out.setdefault(here, {}).setdefault(there, len(self.channels))
             self.channels.append(link)
             self.names.append(f"{name} {way}")
 
@@ -75,7 +75,9 @@ class Topology:
         front = deque([a])
         while b not in came:
             here = front.popleft()
-            for there, channel in self._out[here]:
+            near = self._out[here]
+            near = {b: near[b]} if b in near else near  # a hub has thousands
+            for there, channel in near.items():
                 if there not in came:
                     came[there] = here, channel
                     front.append(there)

@@ -21,8 +21,9 @@ class Transfers:
 
     def __init__(self, env: simpy.Environment, topology: Topology) -> None:
         self._env = env
-        self._capacity = np.array([link.bandwidth for link in topology.channels] + [np.inf])
-        self.carried = np.zeros(len(topology.channels), np.int64)
+        self._limits = [link.bandwidth for link in topology.channels]  # as numbers: a route has few
+        self._capacity = np.array([*self._limits, np.inf])
+        self.carried = [0] * len(topology.channels)
         self._paths = np.empty((0, 1), np.int64)
         self._left = np.empty(0)  # bytes of each flow
         self._rates = np.empty(0)
@@ -34,9 +35,9 @@ class Transfers:
 
     def send(self, route: Route, nbytes: float) -> Any:
         """An event that happens when the last byte has arrived."""
-        channels = list(route.channels)
-        self.carried[channels] += int(nbytes)
-        if nbytes <= 0 or np.isinf(self._capacity[channels]).all():
+        for channel in route.channels:
+            self.carried[channel] += int(nbytes)
+        if nbytes <= 0 or all(self._limits[channel] == np.inf for channel in route.channels):
             return self._env.timeout(route.latency_s)
         arrival = self._env.event()
         self._begun.append((route, float(nbytes), arrival))
@@ -63,14 +64,13 @@ class Transfers:
 
     def _begin(self) -> None:
         """What was sent at this instant becomes flows."""
-        old, stand_in = self._paths, len(self._capacity) - 1
-        width = max(old.shape[1], *(len(route.channels) for route, _, _ in self._begun))
-        paths = np.full((len(old) + len(self._begun), width), stand_in)
-        paths[: len(old), : old.shape[1]] = old
-        for row, (route, _, arrival) in enumerate(self._begun, len(old)):
-            paths[row, : len(route.channels)] = route.channels
-            self._arrivals.append((arrival, route.latency_s))
-        self._paths = paths
+        ways = [route.channels for route, _, _ in self._begun]
+        width, stand_in = max(self._paths.shape[1], *map(len, ways)), len(self._limits)
+        if width > self._paths.shape[1]:
+            wider = (0, width - self._paths.shape[1])
+            self._paths = np.pad(self._paths, ((0, 0), wider), constant_values=stand_in)
+        self._paths = np.concatenate((self._paths, [(*way, *[stand_in] * (width - len(way))) for way in ways]))
+        self._arrivals += [(arrival, route.latency_s) for route, _, arrival in self._begun]
         self._left = np.concatenate((self._left, [nbytes for _, nbytes, _ in self._begun]))
         self._begun.clear()
 

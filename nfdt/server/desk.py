@@ -239,7 +239,8 @@ class Desk:
         self._hear(-1, None, event)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
-        for entry in self.policy.core.take_log():
+        entries = self.policy.core.take_log()
+        for entry in entries if self.job.shards > 1 else ():
             self._write(to_proto(entry))
         for instruction in instructions:
             if isinstance(instruction, StepDone):

@@ -32,11 +32,11 @@ class Shop(Protocol):
         """Bytes that the weights take; None: there is no such batch, and the desk was told."""
         ...
 
-    def compute(self, lane: int, sent: Send) -> tuple[Any, int]:
-        """The gradient, and the bytes that it takes."""
+    def compute(self, lane: int, sent: Send, seconds: float) -> tuple[Any, int]:
+        """The gradient, which took `seconds` on the simulated clock, and the bytes that it takes."""
         ...
 
-    def push(self, lane: int, sent: Send, gradient: Any, seconds: float) -> None: ...
+    def push(self, lane: int, sent: Send, gradient: Any) -> None: ...
 
 
 @dataclass
@@ -102,14 +102,20 @@ class Fleet:
         return (yield answer)
 
     def _train(self, lane: int, sent: Send) -> Events:
-        worker = lane // self._lanes
-        with self._cores[worker].request() as core:
-            yield core
-            seconds = sum(self._paces[worker].seconds(self._env.now) for _ in sent.batches)
-            yield self._env.timeout(seconds)
-            gradient, nbytes = self._shop.compute(lane, sent)
+        if self._lanes == 1:
+            gradient, nbytes = yield from self._compute(lane, sent)
+        else:
+            with self._cores[lane // self._lanes].request() as core:
+                yield core
+                gradient, nbytes = yield from self._compute(lane, sent)
         yield self.transfers.send(self._up(lane), nbytes)
-        self._shop.push(lane, sent, gradient, seconds)
+        self._shop.push(lane, sent, gradient)
+
+    def _compute(self, lane: int, sent: Send) -> Events:
+        pace = self._paces[lane // self._lanes]
+        seconds = sum(pace.seconds(self._env.now) for _ in sent.batches)
+        yield self._env.timeout(seconds)
+        return self._shop.compute(lane, sent, seconds)
 
     def _node(self, lane: int) -> Node:
         return self._workers[lane // self._lanes]

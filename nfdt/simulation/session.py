@@ -10,7 +10,6 @@ slots.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -148,7 +147,7 @@ class Session:
         self._moved[1] += nbytes
         return nbytes
 
-    def compute(self, lane: int, sent: Send) -> tuple[tuple[Gradient, Any], int]:
+    def compute(self, lane: int, sent: Send, seconds: float) -> tuple[tuple[Gradient, Any], int]:
         """((gradient, its lock-step note), bytes)."""
         pulled = placed(sent.sent, everything=True)  # another worker has used the model since
         with self._walls.counted("gradient_s"):
@@ -161,7 +160,7 @@ class Session:
         nbytes = self._nbytes("push", places, tensors)
         self._moved[0] += nbytes
         arrived = Arrived(part.gradient, tuple(absent), part.changes, tuple(part.changed))
-        gradient = Gradient(arrived, samples, finite=computed.finite, batches=len(batches))
+        gradient = Gradient(arrived, samples, seconds, computed.finite, len(batches))
         return (gradient, self._note()), nbytes
 
     def _nbytes(self, way: str, places: list[int], tensors: list[Any]) -> int:
@@ -171,13 +170,13 @@ class Session:
             self._sizes[key] = sum(map(nbytes_of, tensors))
         return self._sizes[key]
 
-    def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any], seconds: float) -> None:
+    def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any]) -> None:
         values, note = gradient
         self._pushes[lane] += 1
         message = pb.Push(push=self._pushes[lane], batches=sent.batches, **note)
         before, self._done = self._done, self._done + values.batches
         self._samples += values.samples
-        self._desk.push(lane, message, replace(values, seconds=seconds))
+        self._desk.push(lane, message, values)
         every = max(1, (self.steps or POINTS * POINTS_EVERY) // POINTS)
         if before // every < self._done // every:
             self._report(sent.epoch)

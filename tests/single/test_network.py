@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import numpy.testing as npt
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdt.errors import UsageError
+from fdt.network import sharing
 from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed, equal_nodes
 from fdt.network.pace import Pace
 from fdt.network.reading import parse_cluster, read_cluster
@@ -115,7 +117,10 @@ def test_fair_rates_by_hand():
     npt.assert_allclose(fair_rates(capacity, paths([0], [0, 1], [2])), [8.0, 2.0, 5.0])
 
 
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True), min_size=1, max_size=6))
+FLOWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True), min_size=1, max_size=20)
+
+
+@given(FLOWS)
 def test_fair_rates_fill_what_they_can(flows):
     capacity = np.array([1.0, 2.5, 7.0, np.inf])
     rates = fair_rates(capacity, paths(*flows))
@@ -124,6 +129,16 @@ def test_fair_rates_fill_what_they_can(flows):
     for rate, flow in zip(rates, flows, strict=True):  # each has a full channel on which nobody has more
         full = [c for c in flow if used[c] >= capacity[c] - 1e-9]
         assert any(all(rates[i] <= rate + 1e-9 for i, f in enumerate(flows) if c in f) for c in full)
+
+
+@given(FLOWS, st.lists(st.floats(0.1, 10), min_size=3, max_size=3))
+def test_fair_rates_of_few_are_those_of_many(flows, bandwidths):
+    capacity = np.array([*bandwidths, np.inf])
+    rates = []
+    for few in (0, 100):
+        with mock.patch.object(sharing, "FEW", few):
+            rates.append(fair_rates(capacity, paths(*flows)))
+    npt.assert_array_equal(*rates)
 
 
 def arrivals(topology, sends):
@@ -147,7 +162,7 @@ def test_transfers_share_a_link():
     # Alone for 1 s, then two share: the first has 50 left at 1 s and ends at 2 s; the second gets 50, then all.
     done, transfers = arrivals(star, [(0, 0, SERVER, 150), (1, 1, SERVER, 150)])
     npt.assert_allclose(done, [3.0 + 0.5 - 1.0, 3.0 + 0.5])
-    assert transfers.carried.sum() == 4 * 150
+    assert sum(transfers.carried) == 4 * 150
 
 
 def test_one_begins_as_another_ends():

@@ -15,7 +15,7 @@ from pathlib import Path
 from fdt import quiet
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
-from fdt.launch import Exit, Launcher, Processes, Restartable, Task
+from fdt.launch import Exit, Launcher, Task
 from fdt.rpc.session_pb2 import Command, Event, Failed
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
@@ -23,8 +23,9 @@ from fdt.service import tls
 from fdt.service.auth import TOKEN_VARIABLE
 from fdt.service.guests import Came, Left, Welcoming
 from fdt.service.hub import Arrival, Hub, Lost
+from fdt.service.launched import Launched
 from fdt.service.losses import explain_loss
-from fdt.service.member import ENGINE_VARIABLE, SIZE_VARIABLE
+from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.outcome import Coordinator, Outcome, Timed, blobs_in, too_few
 from fdt.service.passed import Passed
 from fdt.service.tls import Identity
@@ -53,11 +54,8 @@ class Crew:
     ) -> None:
         self.hub = Hub(engine, run_dir, blobs, identity)
         self.hub.members = {task.role: task.count for _, task in launches}
-        self._identity = identity
-        self._run_dir, self._blobs, self._launches = run_dir, blobs, launches
-        self._workers = 0  # how many, where a job goes on with fewer than began
-        self._processes: list[Processes] = []
-        self._lost: set[tuple[str, int]] = set()  # members whose end has been dealt with
+        self._run_dir, self._blobs = run_dir, blobs
+        self.launched = Launched(launches, self._env(identity))
         self._warm = False  # they have trained a job
         self._watched = 0.0  # time.monotonic() of the last look at the processes
         self._job = ""  # the one that is trained now
@@ -66,18 +64,15 @@ class Crew:
 
     def start(self) -> None:
         """Start the members unless they run. Where one was lost since the last job, all are started anew."""
-        if self._warm and (self._exits() or self._workers):
+        if self._warm and not self.launched.whole:
             self.end()
-        if not self._processes:
-            self._workers = 0
+        if not self.launched:
             self._launch()
 
-    def _launch(self) -> None:
-        self._lost.clear()
+    def _launch(self, workers: int = 0) -> None:
         self.hub.forget_members()
         try:
-            for launcher, task in self._launches:
-                self._processes.append(launcher.start(self._prepared(task)))
+            self.launched.start(workers)
         except BaseException:
             self.end()  # half a crew must neither live on nor pass for a whole one at the next start
             raise
@@ -126,11 +121,9 @@ class Crew:
         self._warm = False
         self.hub.expect_leave()
         self.hub.dismiss_all()
-        for _, task in self._launches:
-            self.hub.broadcast(task.role, self._count(task), Command(exit=ExitCommand()))
-        processes, self._processes = self._processes, []
-        for running in processes:
-            running.stop()
+        for role, count in self.launched.counts.items():
+            self.hub.broadcast(role, count, Command(exit=ExitCommand()))
+        self.launched.stop()
 
     def close(self) -> None:
         self.end()
@@ -160,7 +153,7 @@ class Crew:
         except queue.Empty:
             pass
         self._watched = time.monotonic()
-        return next(iter(self._news()), None)
+        return next(iter(self.launched.news()), None)
 
     def _from_member(self, coordinator: Coordinator, arrival: Arrival) -> Outcome:
         role, rank, what = arrival.role, arrival.rank, arrival.what
@@ -178,7 +171,7 @@ class Crew:
         if guest and what.HasField("failed"):
             # One that joined at a job's very end has not found its blobs any more: that is no fault of its own.
             return self._dismiss(rank, "failed", what.failed.message) if what.job in ("", self._job) else Outcome()
-        others = [e for e in self._news() if e.rank not in (None, rank)] if what.HasField("failed") else []
+        others = [e for e in self.launched.news() if e.rank not in (None, rank)] if what.HasField("failed") else []
         if not others:
             return coordinator.from_member(role, rank, what)
         self.hub.inbox.put(arrival)  # it may have failed for want of a member that is gone: that one's end comes first
@@ -200,11 +193,11 @@ class Crew:
     def _lose(self, coordinator: Coordinator, role: str, rank: int | None, cause: str | None = None) -> Outcome:
         failure = self._explain(role, rank, cause)
         if rank is not None:
-            self._lost.add((role, rank))
+            self.launched.deal_with(role, rank)
             self.hub.forget(role, rank)
         outcome = coordinator.lost(role, rank, failure)
         # mpirun's ranks cannot be replaced one by one
-        return outcome if all(self._restartable(r) for r, _ in outcome.restart) else coordinator.fail(failure)
+        return outcome if all(self.launched.restartable(r) for r, _ in outcome.restart) else coordinator.fail(failure)
 
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
         outcome = coordinator.from_client(command)
@@ -232,11 +225,10 @@ class Crew:
             self.hub.kill(*member)
         if outcome.relaunch:
             self.end()
-            self._workers = outcome.relaunch
-            self._launch()
+            self._launch(outcome.relaunch)
         for member in outcome.restart:
-            self._restart(*member)
-        sizes = {task.role: self._count(task) for _, task in self._launches}
+            self.launched.restart(*member)
+        sizes = self.launched.counts
         for role, rank, command in outcome.commands:
             if rank is None:
                 self.hub.broadcast(role, sizes[role], command)
@@ -254,47 +246,21 @@ class Crew:
         for ref in refs:
             self._blobs.drop(ref)
 
-    def _restartable(self, role: str) -> list[Restartable]:
-        """The processes of `role`, where one of them can be replaced."""
-        pairs = zip(self._launches, self._processes, strict=True)
-        return [running for (_, task), running in pairs if task.role == role and isinstance(running, Restartable)]
-
-    def _restart(self, role: str, rank: int) -> None:
-        for running in self._restartable(role):
-            running.restart(rank)
-            self._lost.discard((role, rank))
-
-    def _exits(self) -> list[Exit]:
-        return [exit_ for running in self._processes for exit_ in running.exits()]
-
-    def _news(self) -> list[Exit]:
-        """Ends of processes that nobody has dealt with."""
-        return [e for e in self._exits() if e.rank is None or (e.role, e.rank) not in self._lost]
-
     def _explain(self, role: str, rank: int | None, cause: str | None) -> Failed:
         """Name the member, how it ended and the end of its log."""
         deadline = time.monotonic() + EXPLAIN_S
         while cause is None and time.monotonic() < deadline:
-            mine = [e for e in self._news() if e.role == role and e.rank in (rank, None)] or self._news()
+            news = self.launched.news()
+            mine = [e for e in news if e.role == role and e.rank in (rank, None)] or news
             if mine:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:
                 time.sleep(POLL_S)
         return explain_loss(role, rank, cause or "no answer", self._run_dir)
 
-    def _count(self, task: Task) -> int:
-        return self._workers if self._workers and task.role == "worker" else task.count
-
-    def _prepared(self, task: Task) -> Task:
-        env = {
-            **quiet.variables(),
-            ENGINE_VARIABLE: self.hub.address,
-            TOKEN_VARIABLE: self.hub.token,
-            SIZE_VARIABLE: str(self._count(task)),
-            **({} if self._identity is None else {tls.VARIABLE: self._identity.dumps()}),
-            **task.env,
-        }
-        return Task(task.role, task.argv, self._count(task), env)
+    def _env(self, identity: Identity | None) -> dict[str, str]:
+        whose = {} if identity is None else {tls.VARIABLE: identity.dumps()}
+        return {**quiet.variables(), ENGINE_VARIABLE: self.hub.address, TOKEN_VARIABLE: self.hub.token, **whose}
 
 
 def _blobs_of(what: object) -> list[BlobRef]:

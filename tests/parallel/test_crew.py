@@ -165,7 +165,7 @@ def test_a_member_lost_between_jobs_is_replaced(served):
     (pid,) = [attached.pid for (_, rank), attached in engine.crew.hub.attached.items() if rank == 1]
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while not engine.crew._exits():
+    while not engine.crew.launched.exits():
         assert time.monotonic() < deadline, "the launcher has not noticed"
         os.sched_yield()
     assert "finished" in converse(client, "2", 1)

@@ -1,6 +1,7 @@
 """What the shim costs a script that never trains: the whole command against `python script.py`, in seconds.
 
-One script has no `fit`, so no worker is started; the other has one that it does not come to.
+Two scripts have no `fit`, so no worker is started: one only prints, one makes a model. The third has a `fit` that it
+does not come to.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import functools
 
 import harness
 
-TARGETS_S = {"no_training.py": 0.3, "fit_not_reached.py": None}
+TARGETS_S = {"hello.py": 0.3, "no_training.py": 0.3, "fit_not_reached.py": None}
 
 
 def arguments() -> argparse.Namespace:

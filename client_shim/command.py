@@ -8,8 +8,9 @@ import client_shim
 from client_shim.may_fit import may_fit
 from client_shim.settings import Settings
 from fdt.cli import detach
+from fdt.cli.request import Request
 from fdt.cli.resume import kept
-from fdt.cli.run import MakeEngine, Request
+from fdt.cli.run import MakeEngine
 from fdt.cli.run import run as run_with_engine
 
 if TYPE_CHECKING:

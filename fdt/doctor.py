@@ -6,15 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 
-from fdt.cli.hosts import chosen_hosts, hosts_options, report_hosts
 from fdt.environment import cores
 
 GIB = 2**30
@@ -145,20 +142,3 @@ def _plain(title: str, rows: Sequence[Check], console: Console) -> None:
     widths = [max(len(r.component) for r in rows), max(len(r.found) for r in rows)]
     lines = [f"{r.component:{widths[0]}}  {r.found:{widths[1]}}  {r.verdict:7}  {r.advice}".rstrip() for r in rows]
     print("\n".join([title, *lines]), file=console.file)
-
-
-def make_command(engine: str, checks: Callable[[], list[Check]]) -> click.Command:
-    """`<engine> doctor`: exit code 0 when all that `engine` needs is there, else 1."""
-
-    @click.command("doctor", help=f"Show what this machine has of what {engine} needs, and what to do about the rest.")
-    @hosts_options
-    def doctor(**given: Any) -> None:
-        hosts = chosen_hosts(given)
-        good = report_hosts(engine, hosts) if hosts else report(f"{engine} doctor", checks())
-        if not good:
-            raise SystemExit(1)
-
-    return doctor
-
-
-doctor_command = make_command("nfdt", common_checks)

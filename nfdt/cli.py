@@ -77,7 +77,7 @@ main = program(
         "attach": "fdt.cli.attach:attach_command",
         "certs": "fdt.cli.certs:certs_command",
         "control": "nfdt.control.command:control_command",
-        "doctor": "fdt.doctor:doctor_command",
+        "doctor": "nfdt.doctor:doctor_command",
         "join": "nfdt.joining.command:join_command",
         "simulate": "nfdt.simulation.command:simulate_command",
     },

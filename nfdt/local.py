@@ -14,8 +14,8 @@ import tensorflow as tf
 from fdt.finite import all_finite
 from fdt.keras.variables import tensor_variable
 from fdt.trainable import Trainable
+from nfdt.computed import Computed, Pulled
 from nfdt.server.shards import Ownership, carried_others
-from nfdt.step import Computed, Pulled
 from nfdt.traced import Assign, ByShape, assignments
 from nfdt.variables import count_of, schedule_at
 

@@ -7,7 +7,7 @@ used, for the server's may have moved on; the server scales again with its own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,6 +15,8 @@ from fdt.errors import CaptureError
 from fdt.finite import all_finite
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.trainable import Trainable
+from nfdt.computed import Computed, Pulled
+from nfdt.local import LocalStep, LocalSteps
 from nfdt.rule import Rule
 from nfdt.server.shards import Ownership, carried_others, own
 from nfdt.traced import Assign, ByShape, assign, assignments
@@ -22,17 +24,6 @@ from nfdt.transport.client import Outgoing
 from nfdt.variables import loss_scale
 
 Tensor = Any
-Pulled = Sequence[tuple[list[int], list[Tensor]]]  # by shard: places in the pull layout, and what came there
-
-
-class Computed(NamedTuple):
-    """A worker's push: a gradient by trainable variable, what the forward pass added to which of `carried_others`."""
-
-    gradient: Sequence[Tensor | None]
-    changes: Sequence[Tensor]
-    changed: Sequence[int]
-    logs: dict[str, Tensor]
-    finite: bool
 
 
 @dataclass(frozen=True)
@@ -53,14 +44,12 @@ class Step:
         self._assign = Assign()
         self._every_pull: list[Any] = []
         self._function = ByShape(self._compute, trainable)
-        self._local: Any = None
+        self._local: LocalStep | None = None
 
     def of(self, rule: Rule) -> Any:
         """What computes a worker's pushes in a job under `rule`, whose state has been loaded: this, or LocalSteps."""
         if rule.local_steps is None:
             return self
-        from nfdt.local import LocalStep, LocalSteps
-
         self._local = self._local or LocalStep(self._trainable)
         return LocalSteps(self._local)
 

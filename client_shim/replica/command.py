@@ -9,7 +9,8 @@ from client_shim.replica.look import look, refuse_own_updates, several_optimizer
 from fdt.cli import detach
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
-from fdt.cli.run import Request, run_replicas
+from fdt.cli.request import Request
+from fdt.cli.run import run_replicas
 from fdt.cli.words import flag
 from fdt.errors import UsageError
 

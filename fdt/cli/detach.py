@@ -13,7 +13,7 @@ from fdt.errors import EXIT_INTERRUPTED
 from fdt.runs.registry import VARIABLE, Run, create
 
 if TYPE_CHECKING:
-    from fdt.cli.run import Request
+    from fdt.cli.request import Request
 
 try:
     _STARTED_IN = Path.cwd()  # before --resume goes where its run was started

@@ -11,7 +11,7 @@ from fdt.cli.words import Split
 from fdt.errors import UsageError, UserError
 
 if TYPE_CHECKING:
-    from fdt.cli.run import Request
+    from fdt.cli.request import Request
     from fdt.rundir import RunDir
 
 RESUME, RUN_DIR = "--resume", "--run-dir"

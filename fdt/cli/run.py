@@ -1,9 +1,8 @@
 """`run`: the script as an engine's client; nothing is left behind however it ends."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from fdt.cli.late import Late, late
 from fdt.cli.logs import Logs, log_directory
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
+from fdt.cli.request import Request
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
 
@@ -28,30 +28,6 @@ if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # given the directory of the ranks' logs
-
-
-@dataclass(frozen=True)
-class Request:
-    """Who is to train, and what is shown and kept. `workers` is None where the user named no number."""
-
-    engine: str
-    workers: int | None = None
-    server: str | None = None
-    token_file: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    log_dir: Path | None = None
-    tensorboard: Path | None = None
-    verbose: bool = False
-    quiet: bool = False
-    resumed: bool = False  # --log-dir is that of a run which goes on
-    own_summary: bool = False  # the command says at the end what there is to say
-    script: str = ""
-    run_dir: Path | None = None  # of --run-dir or --resume
-    detach: bool = False
-    early: bool = True  # start the engine before the script, not when it first trains
-    typed: Sequence[str] = ()  # our own words of the command line, for a run that is kept
 
 
 # Options of `run` that are the request's as they are.

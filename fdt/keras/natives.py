@@ -1,7 +1,7 @@
 """TensorFlow's own objects inside a model: variables, functions, tables, wrapped containers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +10,6 @@ from tensorflow.python.trackable import data_structures
 from tensorflow.python.util import object_identity, tf_export
 
 from fdt.keras import tables
-
-if TYPE_CHECKING:
-    from fdt.keras.pickling import ModelPickler
 
 CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
     "_self_unconditional_checkpoint_dependencies",
@@ -24,7 +21,15 @@ CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
 )
 
 
-def reduce_native(obj: Any, pickler: "ModelPickler") -> Any:
+class Values(Protocol):
+    """A pickler, as far as variables need it."""
+
+    def value_of(self, variable: Any) -> Any:
+        """What a placeholder of `variable` starts from; None: zeros."""
+        ...
+
+
+def reduce_native(obj: Any, pickler: Values) -> Any:
     """How one of TensorFlow's objects is pickled; NotImplemented when it needs no help."""
     if isinstance(obj, tf.Variable):
         return reduce_variable(obj, pickler)
@@ -45,7 +50,7 @@ def reduce_native(obj: Any, pickler: "ModelPickler") -> Any:
     return table if table is not NotImplemented else _reduce_symbol(obj)
 
 
-def reduce_variable(variable: Any, pickler: "ModelPickler") -> Any:
+def reduce_variable(variable: Any, pickler: Values) -> Any:
     """A placeholder of the same shape; optimizers find their slots by `_unique_id`, so it is kept."""
     shape = [None if d is None else int(d) for d in variable.shape]
     fixed = [int(d) for d in tf.shape(variable)] if None in shape else shape

@@ -12,7 +12,8 @@ import click
 
 from fdt.cli.options import REPORTS, TRAINING, Count, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
-from fdt.cli.run import Request, run
+from fdt.cli.request import Request
+from fdt.cli.run import run
 from fdt.cli.words import flag
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from nfdt.choices import algorithm_options, checked_rule

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fdt.blobs import LocalBlobs
-from fdt.cli.run import Request, run
+from fdt.cli.request import Request
+from fdt.cli.run import run
 from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed

@@ -11,6 +11,7 @@ from fdt.doctor import Check
 from hfdt import doctor as hfdt_doctor
 from hfdt import horovod_install
 from hfdt.horovod_build import BuildError
+from nfdt import doctor as nfdt_doctor
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_report_shows_every_row_and_fails_on_what_is_missing(terminal):
 
 
 def test_nfdt_needs_neither_mpi_nor_horovod():
-    result = CliRunner().invoke(doctor.doctor_command)
+    result = CliRunner().invoke(nfdt_doctor.doctor_command)
     assert result.exit_code == 0, result.output
     assert "TensorFlow" in result.output
     assert not any(word in result.output for word in ("MPI", "Horovod"))

@@ -23,8 +23,8 @@ from client_shim.settings import Settings
 from client_shim.state import Run
 from fdt import checkpoints, rundir
 from fdt.blobs import LocalBlobs
+from fdt.cli.request import Request
 from fdt.cli.resume import kept, resumed
-from fdt.cli.run import Request
 from fdt.cli.words import Split
 from fdt.errors import CaptureError, UsageError, UserError
 from fdt.job import FeedData

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fdt.cli.detach import taken
-from fdt.cli.run import Request
+from fdt.cli.request import Request
 from fdt.errors import UsageError, UserError
 from fdt.report import JobSummary, Reporter, Reporters
 from fdt.report.away import Away

@@ -80,6 +80,7 @@ class Crew:
     def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Iterator[Event]:
         """One job: what `coordinator` makes of the client's commands and the members' events, until it is done."""
         conversation = object()
+        timed = coordinator if isinstance(coordinator, Timed) else None
         self._passed.drop()  # of a job that failed
         threading.Thread(target=self._listen, args=(conversation, commands), daemon=True).start()
         try:
@@ -88,8 +89,8 @@ class Crew:
                 if outcome is None:
                     return
                 yield from self._carried_out(coordinator, outcome)
-                if not coordinator.done and isinstance(coordinator, Timed):
-                    yield from self._carried_out(coordinator, coordinator.tick(time.monotonic()))
+                if timed is not None and not coordinator.done:
+                    yield from self._carried_out(coordinator, timed.tick(time.monotonic()))
         finally:
             self._job = ""
             if coordinator.failed or not coordinator.done:

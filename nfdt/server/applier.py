@@ -123,6 +123,7 @@ class ModelApplier:
 
     def __post_init__(self) -> None:
         self._zeros: dict[int, Tensor] = {}
+        self._blank = tf.constant(0.0)  # where the compiled function fills in what it has read itself
         self.refresh()
 
     def refresh(self) -> None:
@@ -138,7 +139,7 @@ class ModelApplier:
 
     def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Sent | None, State, State]:
         tape = Tape()
-        eta, mu = tape.lift([tf.constant(0.0), tf.constant(0.0)])  # filled in by the compiled function
+        eta, mu = tape.lift([self._blank, self._blank])
         shared, mine, params = tape.lift([shared, mine, list(self.params)])
         result = rule.pull(shared, mine, params, Hyper(worker, eta, mu))
         sent, shared, mine = lower(result, self._run(_Program(tape, tape.outputs(result), first=2)))

@@ -84,11 +84,11 @@ class Step:
         return tf.math.divide_no_nan(value, self.share(value.dtype))
 
     def weigh(self, tensor: Tensor, weight: Tensor) -> Tensor:
-        """weight * tensor, and 0 rather than NaN where the weight is 0, which costs two passes over the tensor more."""
+        """weight * tensor, and 0 rather than NaN where the weight is 0."""
         weight = tf.cast(weight, tensor.dtype)
         if not self.terms.may_idle:
             return tensor * weight
-        return tf.where(weight == 0, tf.zeros_like(tensor), tensor * weight)
+        return tf.math.multiply_no_nan(tensor, weight)
 
     def sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
         """Add over ranks, under a name that is the same on every rank: they trace the same code."""
@@ -102,13 +102,14 @@ class Step:
         return self.comm.sum(tensors, name)
 
     def timed_sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
-        """`sum`; what it took from when this rank was ready is added to the terms' `waited`."""
+        """`sum`; what it took from when this rank was ready is added to the terms' `waited`, if there is one."""
+        if self.terms.waited is None:
+            return self.sum(tensors, what)
         with tf.control_dependencies(tensors):
             ready = tf.timestamp()
         added = self.sum(tensors, what)
-        if self.terms.waited is not None:
-            with tf.control_dependencies(added):
-                self.terms.waited.assign_add(tf.timestamp() - ready)
+        with tf.control_dependencies(added):
+            self.terms.waited.assign_add(tf.timestamp() - ready)
         return added
 
 

@@ -1,9 +1,12 @@
-"""Comms whose exchange is Python on one packed vector: packing in the graph, and a fixed order of exchanges.
+"""Comms whose exchange is Python on one packed vector: packed there, too, and in a fixed order of exchanges.
+
+In the graph an exchange is one operation: packing by TensorFlow would be three more for each tensor.
 
 Matching by order instead of by name is what MPI does, so all ranks must exchange in one order. TensorFlow promises none
 between ops without data between them: each exchange of a graph is made to wait for the one before.
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,21 +33,22 @@ class Packed:
 
     def _add(self, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
         dtype = tensors[0].dtype
-        wire = tf.float32 if dtype.name in _NARROW else dtype
-        total = self._exchange(tf.concat([tf.reshape(tf.cast(t, wire), [-1]) for t in tensors], axis=0), name)
-        sizes = tf.stack([tf.size(t) for t in tensors])
-        parts = tf.split(total, sizes, num=len(tensors))
-        return [
-            tf.ensure_shape(tf.cast(tf.reshape(part, tf.shape(t)), dtype), t.shape)
-            for part, t in zip(parts, tensors, strict=True)
-        ]
-
-    def _exchange(self, vector: Tensor, name: str) -> Tensor:
+        if dtype.name in _NARROW:
+            return [tf.cast(t, dtype) for t in self._add([tf.cast(t, tf.float32) for t in tensors], name)]
         if tf.executing_eagerly():
-            return tf.constant(self._reduce(np.array(vector), name))
+            return [tf.constant(part) for part in self._added(name, *(t.numpy() for t in tensors))]
         graph = tf.compat.v1.get_default_graph()
         before = self._last.get(graph)
         with tf.control_dependencies([before] if before is not None else []):
-            total = tf.numpy_function(lambda v: self._reduce(v, name), [vector], vector.dtype, stateful=True)
-        self._last[graph] = total.op
-        return tf.ensure_shape(total, vector.shape)
+            added = functools.partial(self._added, name)
+            parts = tf.numpy_function(added, tensors, [dtype] * len(tensors), stateful=True)
+        self._last[graph] = parts[0].op
+        for part, tensor in zip(parts, tensors, strict=True):
+            part.set_shape(tensor.shape)
+        return parts  # type: ignore[no-any-return]
+
+    def _added(self, name: str, *arrays: Any) -> list[Vector]:
+        """The arrays, each added over ranks."""
+        total = self._reduce(np.concatenate([np.ravel(a) for a in arrays]), name)
+        ends = np.cumsum([np.size(a) for a in arrays])
+        return [part.reshape(np.shape(a)) for part, a in zip(np.split(total, ends[:-1]), arrays, strict=True)]

@@ -26,7 +26,18 @@ def rows_of(values: Any) -> int | None:
 def cut(values: Any, rows: int, rank: int, size: int) -> tuple[Any, Share]:
     """The rank's part of every array of `rows` rows; everything else as it is."""
     low, high, share = _part(rows, rank, size)
-    return tf.nest.map_structure(lambda v: _rows(v, low, high) if has_rows(v, rows) else v, values), share
+    return _mapped(lambda v: _rows(v, low, high) if has_rows(v, rows) else v, values), share
+
+
+def _mapped(function: Any, values: Any) -> Any:
+    """tf.nest.map_structure, whose price is paid for what is not plainly arguments only."""
+    if isinstance(values, (tf.__internal__.EagerTensor, np.ndarray)):
+        return function(values)
+    if type(values) is tuple:
+        return tuple(_mapped(function, value) for value in values)
+    if type(values) is dict:
+        return {key: _mapped(function, value) for key, value in values.items()}
+    return tf.nest.map_structure(function, values)
 
 
 @functools.lru_cache(maxsize=64)
@@ -40,9 +51,15 @@ def _rows(values: Any, low: int, high: int) -> Any:
     """`values[low:high]`, which eagerly takes five times as long as the operation alone."""
     if not isinstance(values, tf.__internal__.EagerTensor) or hasattr(values, MARK):
         return values[low:high]
-    begin, size = np.zeros(len(values.shape), np.int32), np.full(len(values.shape), -1, np.int32)
-    begin[0], size[0] = low, high - low
+    begin, size = _between(low, high, len(values.shape))
     return tf.raw_ops.Slice(input=values, begin=begin, size=size)
+
+
+@functools.lru_cache(maxsize=64)
+def _between(low: int, high: int, rank: int) -> tuple[Any, Any]:
+    """What tf.slice asks for, as tensors: made of arrays anew they would cost more than the slice."""
+    with tf.init_scope():
+        return tf.constant([low, *[0] * (rank - 1)]), tf.constant([high - low, *[-1] * (rank - 1)])
 
 
 def cut_element(element: Any, rank: int, size: int) -> tuple[Any, Any]:

@@ -30,9 +30,9 @@ from fdt.private import is_private
 from fdt.service import tls
 from fdt.service.auth import TOKEN_VARIABLE, new_token
 from fdt.service.door import Door, Words, knock
+from fdt.service.guest import LEFT_ALONE
 from fdt.service.lines import Line
 from fdt.service.losses import tail
-from fdt.service.meeting import LEFT_ALONE
 from fdt.service.meeting import Host as Meeting
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
 

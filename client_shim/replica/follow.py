@@ -15,8 +15,8 @@ from fdt.caretaker import outlive
 from fdt.environment import bind_to_share
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
+from fdt.service.guest import LEFT_ALONE, Guest
 from fdt.service.lines import Gone
-from fdt.service.meeting import LEFT_ALONE, Guest
 
 
 def follow(make: MakeRank) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 Vector = npt.NDArray[Any]
 
 POLL_S = 0.25
+INLINE_BYTES = 32 * 1024  # what is larger lies in a mapped file
 _LENGTHS = struct.Struct("<IQ")  # of the header, of what follows it
 
 
@@ -108,3 +109,28 @@ class Slot:
                     os.posix_fallocate(file.fileno(), 0, size)  # a full /dev/shm is an error here, not a bus error
                 self._map = mmap.mmap(file.fileno(), size)
         return np.frombuffer(self._map, np.uint8)
+
+
+def inline(vector: Vector, line: Line) -> bool:
+    """Does the vector go behind its words?"""
+    return line.far or vector.nbytes <= INLINE_BYTES
+
+
+def sent(vector: Vector, line: Line, slot: Slot) -> bytes | memoryview:
+    """What goes behind the words; nothing where the vector is in the slot."""
+    if inline(vector, line):
+        return as_bytes(vector)
+    slot.write(vector)
+    return b""
+
+
+def as_bytes(vector: Vector) -> memoryview:
+    return np.ascontiguousarray(vector).view(np.uint8).data
+
+
+def unpacked(header: dict[str, Any], data: bytes, slot: Slot) -> Vector:
+    """The vector that a push or its answer carries; a copy."""
+    dtype = np.dtype(header["dtype"])
+    if len(data) == header["count"] * dtype.itemsize:
+        return np.frombuffer(data, dtype)
+    return np.array(slot.read(np.empty(header["count"], dtype)))

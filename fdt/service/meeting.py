@@ -4,9 +4,12 @@ Rank 0 is the process that the user started; it hears every other rank, checks t
 answers. So a rank that asks for something else, or leaves, is named at once instead of hanging the rest. Socket and
 files are in a directory that is private to the user; ranks of other hosts come by a door (fdt/service/door.py), and
 their vectors behind their words.
+
+Where all are on one host, large vectors are added by each rank for itself, out of the files (fdt/service/adding.py): it
+only has to hear that the others are there.
 """
 
-import os
+import contextlib
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -17,14 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.service.lines import POLL_S, Gone, Line, Slot, Vector
+from fdt.service.adding import Adding
+from fdt.service.guest import ADDRESS, Guest, Where
+from fdt.service.lines import INLINE_BYTES, POLL_S, Gone, Line, Slot, Vector, as_bytes, inline, sent, unpacked
 
-Where = Callable[[], str]  # the script's file and line, for errors
-
-ADDRESS = "meeting.sock"
-INLINE_BYTES = 32 * 1024  # what is larger lies in a mapped file
 FAILED = "exit code 1"  # an exception of the script's; other codes are its own to choose
-LEFT_ALONE = 70  # exit code; nobody is left to read it
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,35 @@ class Host:
         self._listening.listen(size)
         self._lines: dict[int, Line] = {}
         self._slots = [Slot(directory / f"slot-{rank}") for rank in range(size)]
+        self._adding = Adding(directory, size)
 
     def add(self, what: str, vector: Vector, where: Where) -> Vector:
         """The sum of all ranks' vectors, the same to the bit on every rank: rank by rank, in order."""
+        lines = self._everybody()
+        if vector.nbytes > INLINE_BYTES:
+            self._adding.begin()
+            if lines and self.serve is None and not any(line.far for line in lines.values()):
+                return self._each_adds(what, vector, where)
         total: Vector = vector.copy()
         for rank, data in self._round(what, vector, where):
             total += self._given(rank, vector, data)
         self._answer(total)
         return total
+
+    def _each_adds(self, what: str, vector: Vector, where: Where) -> Vector:
+        """A rank's word to the others is that all but it are there: so the last hears it before it has come."""
+        *others, last = self._everybody().items()
+        wanted = [what, len(vector), vector.dtype.str]
+        there = {"there": wanted}
+        self._adding.lay(0, vector)
+        for rank, line in others:
+            self._met(rank, line, wanted, where)
+        with contextlib.suppress(Gone):  # what it said before is heard yet
+            last[1].say(there)
+        self._met(*last, wanted, where)
+        for rank, line in others:
+            self._say(rank, line, there)
+        return self._adding.total(range(self.size), vector)
 
     def same(self, what: str, value: Any, where: Where) -> Any:
         """Rank 0's `value` (JSON), on every rank."""
@@ -108,14 +129,20 @@ class Host:
         wanted = [what, len(vector), vector.dtype.str]
         heard = []
         for rank, line in self._everybody().items():
-            header, data = self._hear(rank, line, self._check)
-            if header["what"] == "end" and self.serve is not None and _as_it_chose(header["value"]["how"]):
-                self.left[rank] = header["value"]
-            elif header["what"] != wanted:
-                raise self._failed(_elsewhere(rank, header, f"rank 0 is at {where()} for {_named(wanted)}"))
-            else:
+            data = self._met(rank, line, wanted, where)
+            if data is not None:
                 heard.append((rank, data))
         return heard
+
+    def _met(self, rank: int, line: Line, wanted: Sequence[Any], where: Where) -> bytes | None:
+        """What a rank brings to the exchange; None: it has left, as it may."""
+        header, data = self._hear(rank, line, self._check)
+        if header["what"] == "end" and self.serve is not None and _as_it_chose(header["value"]["how"]):
+            self.left[rank] = header["value"]
+            return None
+        if header["what"] != wanted:
+            raise self._failed(_elsewhere(rank, header, f"rank 0 is at {where()} for {_named(wanted)}"))
+        return data
 
     def arrived(self) -> list[Pushed]:
         """The pushes that have come, without waiting; what else has come is kept for the round that asks for it."""
@@ -133,10 +160,10 @@ class Host:
         """What a push gets: a vector as long as its own, or longer."""
         line = self._lines[rank]
         header = {**header, "count": len(vector), "dtype": vector.dtype.str}
-        self._say(rank, line, header, _sent(vector, line, self._slots[rank]))
+        self._say(rank, line, header, sent(vector, line, self._slots[rank]))
 
     def _vector(self, rank: int, header: dict[str, Any], data: bytes) -> Vector:
-        return _unpacked(header, data, self._slots[rank])
+        return unpacked(header, data, self._slots[rank])
 
     def _hear(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         """The rank's next word; pushes are served meanwhile, and who serves may hear that word first (`arrived`)."""
@@ -163,16 +190,16 @@ class Host:
         return WorkerError(f"rank {rank} was lost. Received: the end of its connection")
 
     def _given(self, rank: int, vector: Vector, data: bytes) -> Vector:
-        return np.frombuffer(data, vector.dtype) if len(data) == vector.nbytes else self._slots[rank].read(vector)
+        return np.frombuffer(data, vector.dtype) if len(data) == vector.nbytes else self._adding.laid(rank, vector)
 
     def _answer(self, total: Vector) -> None:
         written = False
         for rank, line in self._everybody().items():
-            inline = _inline(total, line)
-            if not (inline or written):
-                self._slots[0].write(total)
+            behind = inline(total, line)
+            if not (behind or written):
+                self._adding.lay(0, total)
                 written = True
-            self._say(rank, line, {}, _bytes(total) if inline else b"")
+            self._say(rank, line, {}, as_bytes(total) if behind else b"")
 
     def _everybody(self) -> dict[int, Line]:
         """The others, once they have come: their TensorFlow takes as long to import as ours."""
@@ -193,94 +220,7 @@ class Host:
         return WorkerError(message)
 
 
-class Guest:
-    """Any other rank's side. Rank 0 gone means that nobody is left to work for: the process ends.
-
-    `line`: to rank 0, where it is on another host; `alone` is then called in place of that end.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        rank: int,
-        size: int,
-        line: Line | None = None,
-        alone: Callable[[], object] = lambda: os._exit(LEFT_ALONE),
-    ) -> None:
-        self.rank, self.size = rank, size
-        self._alone = alone
-        self._line = line or _by_socket(directory, rank)
-        self._slots = [Slot(directory / f"slot-{number}") for number in (0, rank)]
-
-    def add(self, what: str, vector: Vector, where: Where) -> Vector:
-        _, data = self._ask(what, vector, _sent(vector, self._line, self._slots[1]), where)
-        given = len(data) == vector.nbytes
-        total: Vector = np.array(np.frombuffer(data, vector.dtype) if given else self._slots[0].read(vector))
-        return total
-
-    def push(self, header: dict[str, Any], vector: Vector) -> tuple[dict[str, Any], Vector]:
-        """Give rank 0 a vector and wait for what it answers."""
-        header = {"what": "push", "count": len(vector), "dtype": vector.dtype.str, **header}
-        answer, data = self._said(header, _sent(vector, self._line, self._slots[1]))
-        return answer, _unpacked(answer, data, self._slots[1])
-
-    def same(self, what: str, value: Any, where: Where) -> Any:
-        header, _ = self._ask(what, np.empty(0, np.uint8), b"", where)
-        return header["value"]
-
-    def end(self, said: Any) -> None:
-        """Tell what this rank did; it leaves."""
-        self._line.say({"what": "end", "value": said, "where": "its end"})
-
-    def close(self) -> None:
-        self._line.socket.close()
-
-    def _ask(self, what: str, vector: Vector, data: bytes | memoryview, where: Where) -> tuple[dict[str, Any], bytes]:
-        return self._said({"what": [what, len(vector), vector.dtype.str], "where": where()}, data)
-
-    def _said(self, header: dict[str, Any], data: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
-        try:
-            self._line.say(header, data)
-            return self._line.hear()
-        except Gone:
-            self._alone()
-            raise
-
-
 Meeting = Host | Guest
-
-
-def _by_socket(directory: Path, rank: int) -> Line:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(directory / ADDRESS))
-    line = Line(connection)
-    line.say({"rank": rank})
-    return line
-
-
-def _inline(vector: Vector, line: Line) -> bool:
-    """Does the vector go behind its words?"""
-    return line.far or vector.nbytes <= INLINE_BYTES
-
-
-def _sent(vector: Vector, line: Line, slot: Slot) -> bytes | memoryview:
-    """What goes behind the words; nothing where the vector is in the slot."""
-    if _inline(vector, line):
-        return _bytes(vector)
-    slot.write(vector)
-    return b""
-
-
-def _bytes(vector: Vector) -> memoryview:
-    return np.ascontiguousarray(vector).view(np.uint8).data
-
-
-def _unpacked(header: dict[str, Any], data: bytes, slot: Slot) -> Vector:
-    """The vector that a push or its answer carries; a copy."""
-    dtype = np.dtype(header["dtype"])
-    if len(data) == header["count"] * dtype.itemsize:
-        return np.frombuffer(data, dtype)
-    return np.array(slot.read(np.empty(header["count"], dtype)))
 
 
 def _as_it_chose(how: str) -> bool:

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
-from fdt.service.meeting import Guest, Host, Pushed
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host, Pushed
 from nfdt.momentum import clipped, is_sgd, momentum_of, off
 from nfdt.replica.rules import HELD, Arithmetic, all_hold, form_of
 from nfdt.rule import Rule

@@ -8,7 +8,8 @@ from typing import Any
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
-from fdt.service.meeting import Guest, Host, Pushed
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host, Pushed
 from nfdt import rulebook
 from nfdt.replica.exchange import Apply, Exchange, build
 from nfdt.replica.old import looked_at

@@ -26,7 +26,8 @@ from client_shim.replica.steps import Site, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
-from fdt.service.meeting import Guest, Host
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host
 from nfdt import staleness
 from nfdt.replica.by_hand import ByHand
 from nfdt.replica.exchange import build, update_of

@@ -11,7 +11,8 @@ from client_shim.replica.sessions import values
 from client_shim.replica.sessions.call import Call
 from client_shim.replica.sessions.plans import collected
 from client_shim.replica.steps import where
-from fdt.service.meeting import Guest, Host
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host
 
 
 class Kept:

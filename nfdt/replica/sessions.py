@@ -23,7 +23,8 @@ from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
-from fdt.service.meeting import Guest, Host, Pushed
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host, Pushed
 from nfdt.replica import session_writes as writes
 from nfdt.replica.session_dense import of_steps, packed, unpacked
 from nfdt.replica.session_meeting import Kept

@@ -1,12 +1,16 @@
 """Ranks of a replica script meet: sums, agreement, and an error that names who is elsewhere."""
 
+import socket
 import threading
 
 import numpy as np
 import pytest
 
 from fdt.errors import WorkerError
-from fdt.service.meeting import INLINE_BYTES, Guest, Host
+from fdt.service.adding import Adding
+from fdt.service.guest import ADDRESS, Guest
+from fdt.service.lines import INLINE_BYTES, Line
+from fdt.service.meeting import Host
 
 
 @pytest.fixture
@@ -49,6 +53,68 @@ def test_all_get_the_same_sum(meet, count):
         np.testing.assert_array_equal(twice, (2 * vectors[0] + 2 * vectors[1]) + 2 * vectors[2])
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_ahead_writes_over_nothing_that_another_has_to_read(meet, ranks):
+    count = INLINE_BYTES  # numbers: 4 times as large
+
+    def side(meeting):
+        given = (np.full(count, 10.0**meeting.rank * n, "float32") for n in range(40))
+        return [np.unique(meeting.add(f"v{n}", vector, str)).tolist() for n, vector in enumerate(given)]
+
+    assert meet(*[side] * ranks) == [[[n * sum(10.0**r for r in range(ranks))] for n in range(40)]] * ranks
+
+
+@pytest.mark.timeout(60)
+def test_who_comes_last_finds_the_others_there(tmp_path):
+    sums = []
+    host = Host(tmp_path, 2, lambda: None)
+    vector = np.ones(INLINE_BYTES, "float32")
+    adds = threading.Thread(target=lambda: sums.append(host.add("v", vector, str)[0]))
+    with socket.socket(socket.AF_UNIX) as last:
+        last.connect(str(tmp_path / ADDRESS))
+        line = Line(last)
+        line.say({"rank": 1})
+        adds.start()
+        assert line.hear() == ({"there": ["v", len(vector), "<f4"]}, b""), "before it has said a word"
+        adding = Adding(tmp_path, 2)
+        adding.begin()
+        adding.lay(1, 2 * vector)
+        line.say({"what": ["v", len(vector), "<f4"], "where": ""})
+        assert adding.total(range(2), vector)[0] == 3.0
+        adds.join()
+    host.close()
+    assert sums == [3.0]
+
+
+def test_ranks_of_this_host_and_of_others_add_together(tmp_path):
+    far, end = socket.socketpair()
+
+    class Door:
+        def came(self):
+            return [(2, Line(far, far=True))]
+
+        def close(self):
+            pass
+
+    host = Host(tmp_path, 3, lambda: None, Door())
+    guests = [Guest(tmp_path, 1, 3), Guest(tmp_path / "elsewhere", 2, 3, Line(end, far=True))]
+    sums = {0: [], 1: [], 2: []}
+
+    def add(meeting):
+        for n in (1, 2, 3):
+            sums[meeting.rank].append(float(meeting.add("v", np.full(INLINE_BYTES, n + meeting.rank), str)[-1]))
+
+    threads = [threading.Thread(target=add, args=(guest,)) for guest in guests]
+    for thread in threads:
+        thread.start()
+    add(host)
+    for thread in threads:
+        thread.join()
+    for side in (*guests, host):
+        side.close()
+    assert sums == dict.fromkeys(range(3), [6.0, 9.0, 12.0])
+
+
 def test_a_vector_may_grow(meet):
     def side(meeting):
         return [meeting.add("v", np.ones(n), str).sum() for n in (10_000, 100_000, 20_000)]
@@ -60,27 +126,36 @@ def test_rank_0s_value_is_everybodys(meet):
     assert meet(*(lambda m: m.same("time", [m.rank, "now"], str) for _ in range(2))) == [[0, "now"]] * 2
 
 
-def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch):
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda m: m.add("gradient", np.ones(4), lambda: "train.py:12"), "gradient (4 numbers)"),
+        (lambda m: m.add("gradient", np.ones(INLINE_BYTES), lambda: "train.py:12"), "gradient (32,768 numbers)"),
+        (lambda m: m.same("time", None, lambda: "train.py:12"), "time"),
+    ],
+)
+@pytest.mark.parametrize("count", [3, INLINE_BYTES + 1])
+def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch, ask, named, count):
     ended = []
-    monkeypatch.setattr(
-        "fdt.service.meeting.os._exit", lambda code: ended.append(code) or (_ for _ in ()).throw(OSError)
-    )
+    monkeypatch.setattr("fdt.service.guest.os._exit", lambda code: ended.append(code) or (_ for _ in ()).throw(OSError))
     host, _ = meet(
-        lambda m: m.add("gradient", np.ones(3), lambda: "train.py:10"),
-        lambda m: m.add("gradient", np.ones(4), lambda: "train.py:12"),
+        lambda m: m.add("gradient", np.ones(count), lambda: "train.py:10"),
+        ask,
     )
     assert isinstance(host, WorkerError)
-    assert "rank 1: at train.py:12 for gradient (4 numbers); rank 0 is at train.py:10 for gradient (3" in str(host)
+    assert f"rank 1: at train.py:12 for {named}; rank 0 is at train.py:10 for gradient ({count:,} n" in str(host)
     assert ended == [70]
 
 
-def test_a_rank_that_left_is_an_error_that_says_how(meet):
-    host, _ = meet(lambda m: m.add("v", np.ones(1), lambda: "train.py:9"), lambda m: m.end({"how": "exit code 1"}))
+@pytest.mark.parametrize("count", [1, INLINE_BYTES])
+def test_a_rank_that_left_is_an_error_that_says_how(meet, count):
+    host, _ = meet(lambda m: m.add("v", np.ones(count), lambda: "train.py:9"), lambda m: m.end({"how": "exit code 1"}))
     assert "rank 1: its script has ended (exit code 1); rank 0 is at train.py:9" in str(host)
 
 
-def test_a_lost_rank_is_an_error(meet):
-    host, _ = meet(lambda m: m.add("v", np.ones(1), str), lambda m: None)
+@pytest.mark.parametrize("count", [1, INLINE_BYTES])
+def test_a_lost_rank_is_an_error(meet, count):
+    host, _ = meet(lambda m: m.add("v", np.ones(count), str), lambda m: None)
     assert isinstance(host, WorkerError)
     assert "rank 1 was lost" in str(host)
 

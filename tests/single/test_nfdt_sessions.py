@@ -11,7 +11,8 @@ from tensorflow.python.training.optimizer import Optimizer
 
 from client_shim.replica.sessions.call import Call
 from fdt.errors import CaptureError
-from fdt.service.meeting import Guest, Host
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host
 from nfdt import rulebook
 from nfdt.replica.exchange import Exchange
 from nfdt.replica.old import looked_at

@@ -8,7 +8,8 @@ import tensorflow as tf
 from client_shim.replica import classes
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
-from fdt.service.meeting import Guest, Host, Pushed
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host, Pushed
 from nfdt import rulebook
 from nfdt.replica.exchange import Exchange, build
 from nfdt.replica.exchanges import Exchanges, moving

@@ -75,10 +75,10 @@ def _apply(rank: Exchanging) -> Any:
 def apply_gradients(rank: Exchanging) -> Any:
     """In place of tf_keras's and TensorFlow 1's Optimizer.apply_gradients."""
 
-    def apply(original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         if rank.applying():
-            return original(optimizer, pairs, *args, **kwargs)
-        pairs = list(pairs)
+            return original(optimizer, grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)
 
         def now(gradients: list[Any], variables: list[Any]) -> Any:
             return original(optimizer, list(zip(gradients, variables, strict=True)), *args, **kwargs)

@@ -68,9 +68,9 @@ class Optimizers:
     def __init__(self) -> None:
         self._of: weakref.WeakKeyDictionary[Any, list[Applied]] = weakref.WeakKeyDictionary()
 
-    def apply_gradients(self, original: Any, optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of Optimizer.apply_gradients, in any graph."""
-        pairs = list(pairs)
+    def apply_gradients(self, original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of Optimizer.apply_gradients, in any graph. The arguments have the names that scripts give them."""
+        pairs = list(grads_and_vars)
         graph = tf.compat.v1.get_default_graph()
         if not of_sessions(graph):
             optimizer._fdt_counted = args[0] if args else kwargs.get("global_step")

@@ -59,7 +59,8 @@ def _gradients(sessions, ys, xs):
 def _applied(sessions, optimizer, pairs, step=None):
     if sessions is None:
         return optimizer.apply_gradients(list(pairs), global_step=step)
-    return sessions.optimizers.apply_gradients(Optimizer.apply_gradients, optimizer, pairs, global_step=step)
+    given = {"grads_and_vars": pairs, "global_step": step}  # scripts name the arguments, or do not
+    return sessions.optimizers.apply_gradients(Optimizer.apply_gradients, optimizer, **given)
 
 
 def runner(sessions):

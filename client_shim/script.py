@@ -20,10 +20,17 @@ class ScriptError(Exception):
     """The script's own code raised in a worker; `str` is its traceback."""
 
 
-def run_script(script: str, argv: Sequence[str], name: str | None = None, rewrite: Rewrite | None = None) -> int:
+def run_script(
+    script: str,
+    argv: Sequence[str],
+    name: str | None = None,
+    rewrite: Rewrite | None = None,
+    died: Callable[[BaseException], object] = lambda error: None,
+) -> int:
     """Run `script` with `argv` in this process; its exit code. `__main__`, argv and path are put back afterwards.
 
     `name`: argv[0], where that is not `script`. `rewrite`: what to make of its syntax tree first.
+    `died` is told of the exception that ended it.
     Raises UserError: what the script asked of us and cannot have. Prints every other exception as Python would.
     """
     code = _compile(script, rewrite)
@@ -41,6 +48,7 @@ def run_script(script: str, argv: Sequence[str], name: str | None = None, rewrit
             print(str(error).rstrip(), file=sys.stderr)
             return 1
         except BaseException as error:
+            died(error)
             without_our_frames(error)
             sys.excepthook(type(error), error, error.__traceback__)
             return 1

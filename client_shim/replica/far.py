@@ -32,7 +32,7 @@ from fdt.service.auth import TOKEN_VARIABLE, new_token
 from fdt.service.door import Door, Words, knock
 from fdt.service.guest import LEFT_ALONE
 from fdt.service.lines import Line
-from fdt.service.losses import tail
+from fdt.service.losses import died_of, tail
 from fdt.service.meeting import Host as Meeting
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
 
@@ -85,7 +85,8 @@ class Ranks:
             said = tail(self._log, ended.rank)
             print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
             who = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
-            raise WorkerError(f"{who} was lost. Received: {ended.cause}; its log is {self._log}")
+            cause = died_of(ended.cause, self._log, ended.rank)
+            raise WorkerError(f"{who} was lost. Received: {cause}; its log is {self._log}")
 
     def stop(self) -> None:
         self._running.stop()

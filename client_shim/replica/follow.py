@@ -15,6 +15,7 @@ from fdt.caretaker import outlive
 from fdt.environment import bind_to_share
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
+from fdt.service.blame import one_line
 from fdt.service.guest import LEFT_ALONE, Guest
 from fdt.service.lines import Gone
 
@@ -25,6 +26,7 @@ def follow(make: MakeRank) -> None:
         del sys.path[0]  # `-m` put it there
     task, meeting = _come()
     part = Part(task.options)
+    died: list[BaseException] = []
     try:
         with (
             quiet_import(),
@@ -32,13 +34,13 @@ def follow(make: MakeRank) -> None:
             agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
             with part.installed(make, meeting, task.options):
-                code = run_script(task.script, task.words, task.name, part.hands.rewrite)
+                code = run_script(task.script, task.words, task.name, part.hands.rewrite, died.append)
                 if part.rank is not None and came_to_end(code):
                     part.rank.end()
         how = f"exit code {code}"
     except UserError as error:
         how = str(error)
-    meeting.end({"how": how, **part.counts()})
+    meeting.end({"how": how, "died_of": one_line(died[0]) if died else "", **part.counts()})
     sys.stdout.flush()
     sys.stderr.flush()
     threading.Event().wait()  # rank 0 ends us, once it has heard of it

@@ -26,7 +26,7 @@ from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
-from fdt.service.losses import tail
+from fdt.service.losses import died_of, tail
 from fdt.service.meeting import Doorway, Host, Meeting
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
@@ -146,7 +146,9 @@ class Followers:
             if code is not None:
                 log = self._logs[number]
                 print("".join(f"  | {line}\n" for line in tail(log).splitlines()), file=sys.stderr, end="")
-                raise WorkerError(f"rank {number + 1} was lost. Received: {describe(code)}; its log is {log}")
+                raise WorkerError(
+                    f"rank {number + 1} was lost. Received: {died_of(describe(code), log)}; its log is {log}"
+                )
 
     def stop(self) -> None:
         stop_all(self._popens, 2.0)

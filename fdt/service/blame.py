@@ -28,14 +28,24 @@ def failure(error: Exception) -> Failed:
     """What the client is told of `error`: one line, and a traceback where it was not expected."""
     if isinstance(error, UserError):
         return Failed(message=str(error))
-    lines = str(error).strip().splitlines()
-    message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    message = _message(error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     first = next((i for i, frame in enumerate(frames) if is_scripts(frame)), None)
     summary = traceback.TracebackException.from_exception(error)
     if first is not None:
         del summary.stack[:first]  # the user's code called what came after it
     return Failed(message=message, detail="".join(summary.format()), users_code=first is not None)
+
+
+def one_line(error: BaseException) -> str:
+    """ "ValueError: no, at /home/me/train.py:12": `error`, and the last line of the script's own that led to it."""
+    own = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if is_scripts(f)]
+    return ", at ".join([_message(error), *own[-1:]])
+
+
+def _message(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def is_scripts(frame: FrameType) -> bool:

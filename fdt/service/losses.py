@@ -8,6 +8,7 @@ from fdt.quiet import is_chatter
 from fdt.rpc.session_pb2 import Failed
 
 TAIL_LINES = 15
+LOOKED_AT = 500  # lines from a log's end, for the head of the last traceback
 _TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
 
@@ -17,8 +18,20 @@ def explain_loss(role: str, rank: int | None, cause: str, run_dir: Path) -> Fail
     log = run_dir / f"{role}-{rank}.log"
     if rank is None or not log.exists():  # it was on another host, and mpirun brought what it said
         log = run_dir / log_name(role)
-    message = f"{name} was lost. Received: {cause}; its log is {log}"
+    message = f"{name} was lost. Received: {died_of(cause, log, rank)}; its log is {log}"
     return Failed(message=message, detail=tail(log, rank))
+
+
+def died_of(cause: str, log: Path, rank: int | None = None) -> str:
+    """ "exit code 1 (ValueError: no)": `cause`, and the exception that the log ends with, if that was it."""
+    raised, within = "", False
+    for line in tail(log, rank, lines=LOOKED_AT).splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            within = True
+        elif within and line.strip() and not line.startswith(" "):
+            raised, within = line.strip(), False
+    told = raised and not cause.startswith("signal") and raised in tail(log, rank)
+    return f"{cause} ({raised})" if told else cause
 
 
 def tail(log: Path, rank: int | None = None, lines: int = TAIL_LINES) -> str:

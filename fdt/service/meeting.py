@@ -228,8 +228,9 @@ def _as_it_chose(how: str) -> bool:
 
 
 def _elsewhere(rank: int, header: dict[str, Any], mine: str) -> str:
-    ended = f"its script has ended ({header['value']['how']})" if header["what"] == "end" else ""
-    theirs = ended or f"at {header['where']} for {_named(header['what'])}"
+    ended = header["value"] if header["what"] == "end" else {}
+    how = ": ".join(filter(None, (ended.get("how"), ended.get("died_of"))))
+    theirs = f"its script has ended ({how})" if ended else f"at {header['where']} for {_named(header['what'])}"
     return f"all ranks must do the same in the same order. Received: rank {rank}: {theirs}; {mine}"
 
 

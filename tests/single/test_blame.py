@@ -1,11 +1,12 @@
 """Whose error a worker reports."""
 
+import re
 import site
 
 import pytest
 
 from fdt.errors import CaptureError
-from fdt.service.blame import failure
+from fdt.service.blame import failure, one_line
 
 
 def raised(source, name):
@@ -26,6 +27,11 @@ def test_the_scripts_own_error_comes_with_its_own_frames_only():
     assert told.users_code
     assert told.message == "ValueError: no"
     assert "/home/me/train.py" in told.detail
+
+
+def test_in_one_line_an_error_has_the_scripts_own_place():
+    inside = "import json\ndef f():\n    json.loads('{')\nf()"
+    assert re.fullmatch(r"JSONDecodeError: .*, at /home/me/train.py:3", one_line(raised(inside, "/home/me/train.py")))
 
 
 @pytest.mark.parametrize("name", ["<string>", f"{site.getusersitepackages()}/tensorflow/ops.py"])

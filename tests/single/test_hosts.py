@@ -228,6 +228,34 @@ def test_the_log_of_a_rank_on_another_host_is_what_mpirun_brought(tmp_path):
     assert failed.detail == "Boom\nmpirun: rank 1 ended" and "mpirun.log" in failed.message
 
 
+DIED = """Traceback (most recent call last):
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "worker.py", line 1, in run
+    ^^^
+OSError: [Errno 28] No space left
+on device
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "said", "told"),
+    [
+        ("exit code 1", DIED, "exit code 1 (OSError: [Errno 28] No space left)"),
+        ("exit code 1", DIED + "trained on\n" * 15, "exit code 1"),
+        ("exit code 1", "Error: none of Python's\n", "exit code 1"),
+        ("signal 9 (SIGKILL)", DIED, "signal 9 (SIGKILL)"),
+    ],
+)
+def test_a_worker_that_died_of_its_own_exception_is_reported_with_it(tmp_path, cause, said, told):
+    (tmp_path / "worker-1.log").write_text(said)
+    message = explain_loss("worker", 1, cause, tmp_path).message
+    assert message.startswith(f"worker 1 was lost. Received: {told}; its log is ")
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_only_a_directory_of_ours_alone_is_believed(tmp_path, monkeypatch, mode):
     monkeypatch.setattr(hosted, "ROOTS", (str(tmp_path / "shm"), str(tmp_path / "tmp")))

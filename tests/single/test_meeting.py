@@ -148,9 +148,16 @@ def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch
 
 
 @pytest.mark.parametrize("count", [1, INLINE_BYTES])
-def test_a_rank_that_left_is_an_error_that_says_how(meet, count):
-    host, _ = meet(lambda m: m.add("v", np.ones(count), lambda: "train.py:9"), lambda m: m.end({"how": "exit code 1"}))
-    assert "rank 1: its script has ended (exit code 1); rank 0 is at train.py:9" in str(host)
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"how": "exit code 1"}, "(exit code 1)"),
+        ({"how": "exit code 1", "died_of": "ValueError: no, at b.py:3"}, "(exit code 1: ValueError: no, at b.py:3)"),
+    ],
+)
+def test_a_rank_that_left_is_an_error_that_says_how(meet, count, said, told):
+    host, _ = meet(lambda m: m.add("v", np.ones(count), lambda: "train.py:9"), lambda m: m.end(said))
+    assert f"rank 1: its script has ended {told}; rank 0 is at train.py:9" in str(host)
 
 
 @pytest.mark.parametrize("count", [1, INLINE_BYTES])

@@ -14,6 +14,7 @@ from fdt.cli.options import REPORTS, TRAINING, Count, apply, job_options, report
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.request import Request
 from fdt.cli.run import run
+from fdt.cli.signals import ended_by_signals
 from fdt.cli.words import flag
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from nfdt.choices import algorithm_options, checked_rule
@@ -185,7 +186,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     rules = split_rules(given["compare"])
     for rule in rules:
         rulebook.make(rule)
-    with tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
         root: Path = given["report"] or Path(scratch)
         outcomes, failed = [], []
         for rule in rules:
@@ -217,10 +218,21 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
     if not given["quiet"]:
         click.echo(f"{NAME}: {rule}", err=True)
     argv = [sys.executable, "-m", "nfdt.cli", "simulate", script, *options, "--", *words]
-    code = subprocess.run(argv, check=False).returncode
+    code = _waited_for(argv)
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     return code
+
+
+def _waited_for(argv: list[str]) -> int:
+    """A process's exit code. Where a signal ends this one, that one is ended first, in its own way."""
+    running = subprocess.Popen(argv)
+    try:
+        return running.wait()
+    except SystemExit:
+        running.terminate()
+        running.wait()
+        raise
 
 
 def _read(directory: Path) -> "Outcome":

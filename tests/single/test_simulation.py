@@ -2,7 +2,10 @@
 
 import json
 import re
+import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from fdt.errors import UsageError, UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
+from nfdt.simulation import command  # noqa: E402
 from nfdt.simulation.batches import Batches  # noqa: E402
 from nfdt.simulation.command import split_rules  # noqa: E402
 from nfdt.simulation.outcome import Outcome, summary  # noqa: E402
@@ -182,19 +186,47 @@ def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
     (tmp_path / "dana_dc").mkdir()
     (tmp_path / "dana_dc" / "run.json").write_text("of an earlier comparison")
 
-    def run(argv, check):
+    def run(argv):
         rule, directory = argv[argv.index("--rule") + 1], Path(argv[argv.index("--data") + 1])
         if rule != "dana_dc":
             outcome(tmp_path, rule).write(directory)
-        return subprocess.CompletedProcess(argv, 3 if rule == "dana_dc" else 0)
+        return 3 if rule == "dana_dc" else 0
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(command, "_waited_for", run)
     argv = ["simulate", "--compare", "dana_dc,asgd,ssgd", "--report", str(tmp_path), str(tmp_path / "train.py")]
     ended = CliRunner().invoke(main, argv)
     assert ended.exit_code == 1
     assert "must end well. Received: exit code 3 under dana_dc" in ended.stderr.splitlines()[-1]
     assert [row["rule"] for row in json.loads((tmp_path / "compare.json").read_text())] == ["asgd", "ssgd"]
     assert "asgd" in ended.stdout and not (tmp_path / "dana_dc" / "run.json").exists()
+
+
+def test_a_comparison_that_is_ended_leaves_neither_its_directory_nor_a_run(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "train.py").write_text("")
+    started, signalled = [], []
+
+    class Running(subprocess.Popen):
+        def __init__(self, argv):
+            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"])
+            started.append(self)
+
+        def wait(self, timeout=None):
+            if not signalled:
+                signalled.append(True)
+                signal.raise_signal(signal.SIGTERM)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(command.subprocess, "Popen", Running)
+    before = signal.signal(signal.SIGTERM, lambda *_: started[0].kill())  # where nobody takes it
+    try:
+        argv = ["simulate", "--compare", "asgd,ssgd", str(tmp_path / "train.py")]
+        assert CliRunner().invoke(main, argv).exit_code == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [each.returncode for each in started] == [-signal.SIGTERM]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_points_with_nothing_trained_between_them_are_one():

@@ -7,7 +7,6 @@ between ops without data between them: each exchange of a graph is made to wait 
 """
 
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from fdt.beside import Beside
 from hfdt.comm.base import Tensor, by_dtype
 
 Vector = npt.NDArray[Any]
@@ -26,7 +26,7 @@ class Packed:
 
     def __init__(self, reduce: Callable[[Vector, str], Vector]) -> None:
         self._reduce = reduce
-        self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # graph -> its last exchange
+        self._last: Beside[Any] = Beside()  # a graph's last exchange
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return by_dtype(tensors, name, self._add)
@@ -42,7 +42,7 @@ class Packed:
         with tf.control_dependencies([before] if before is not None else []):
             added = functools.partial(self._added, name)
             parts = tf.numpy_function(added, tensors, [dtype] * len(tensors), stateful=True)
-        self._last[graph] = parts[0].op
+        self._last.put(graph, parts[0].op)
         for part, tensor in zip(parts, tensors, strict=True):
             part.set_shape(tensor.shape)
         return parts  # type: ignore[no-any-return]

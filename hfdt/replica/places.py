@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import Site
+from fdt.beside import Beside
 from fdt.patches import Patch, patched
 from hfdt import step as steps
 from hfdt.replica import kinds
@@ -61,7 +62,7 @@ class Places:
         self.terms = terms
         self.reading = Reading.MEAN  # of the step function that is called
         self._here = _Here()
-        self._graphs: weakref.WeakKeyDictionary[Any, ReplicaStep] = weakref.WeakKeyDictionary()
+        self._graphs: Beside[ReplicaStep] = Beside()
         self._entered: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs that a batch came into
         self._share: Any = None
         self._told: Share | None = None  # what `share` holds, where that is known
@@ -157,9 +158,11 @@ class Places:
 
     def _of_graph(self) -> ReplicaStep:
         graph = tf.compat.v1.get_default_graph()
-        if graph not in self._graphs:
-            self._graphs[graph] = ReplicaStep(self.terms, self.share.read_value(), self.reading)
-        return self._graphs[graph]
+        step = self._graphs.get(graph)
+        if step is None:
+            step = ReplicaStep(self.terms, self.share.read_value(), self.reading)
+            self._graphs.put(graph, step)
+        return step
 
     def _in_entered_graph(self) -> bool:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt.beside import Beside
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.service.guest import Guest
@@ -25,9 +26,16 @@ Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
 Poll = Callable[[int], list[Pushed]]  # the pushes that have come for an optimizer
 
+GONE = (
+    "a step's optimizer must be there as long as the step is. Received: a step of an optimizer that the script has "
+    "dropped; keep it in a variable"
+)
+
 
 class Exchange:
-    """`number`: of the optimizer, in the order in which the script first uses them."""
+    """`number`: of the optimizer, in the order in which the script makes them."""
+
+    apply: Apply  # the optimizer's own update, as it was last used
 
     def __init__(
         self, number: int, optimizer: Any, variables: Sequence[Any], rule: Rule, meeting: Host | Guest, poll: Poll
@@ -47,6 +55,9 @@ class Exchange:
         self.samples = 0  # of the batch at hand
         self.taus: list[int] = []
         self.changed = False  # by rank 0, since all met
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of its optimizer is another one
 
     @property
     def held(self) -> list[Any]:
@@ -217,24 +228,38 @@ def update_of(optimizer: Any) -> Apply:
     return lambda gradients, variables: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
-_last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # graph -> what its next call follows
+_last: Beside[Any] = Beside()  # a graph's: what its next call follows
 
 
-def in_order(function: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:
-    """Call `function` on NumPy arrays, after all earlier such calls of the graph: TensorFlow promises no order."""
+def in_order(method: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:
+    """Call `method` on NumPy arrays, after all earlier such calls of the graph: TensorFlow promises no order."""
     if tf.executing_eagerly():
-        return tf.numpy_function(function, inputs, dtype)
-    before = _last.get(tf.compat.v1.get_default_graph())
+        return tf.numpy_function(method, inputs, dtype)
+    graph = tf.compat.v1.get_default_graph()
+    before = _last.get(graph)
     with tf.control_dependencies([before] if before is not None else []):
-        result = tf.numpy_function(function, inputs, dtype, stateful=True)
+        result = tf.numpy_function(_weakly(method), inputs, dtype, stateful=True)
     _follow(result)
     return result
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """TensorFlow keeps what a graph calls for ever. `Exchanges.of` has the method's owner kept while it is needed."""
+    known = weakref.WeakMethod(method)
+
+    def call(*arrays: Any) -> Any:
+        found = known()
+        if found is None:
+            raise CaptureError(GONE)
+        return found(*arrays)
+
+    return call
 
 
 def _follow(results: Any) -> None:
     """The graph's next call comes after these."""
     if not tf.executing_eagerly():
-        _last[tf.compat.v1.get_default_graph()] = tf.nest.flatten(results)[0].op
+        _last.put(tf.compat.v1.get_default_graph(), tf.nest.flatten(results)[0].op)
 
 
 def _flat(tensors: Sequence[Any]) -> Any:

@@ -1,9 +1,13 @@
 """All optimizers of a replica script: their exchanges, the pushes that come for them, and what all workers hold alike
 when they meet."""
 
+import contextlib
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import tensorflow as tf
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
@@ -15,19 +19,29 @@ from nfdt.replica.exchange import Apply, Exchange, build
 from nfdt.replica.old import looked_at
 from nfdt.replica.together import become_rank_0s
 
+OF_OPTIMIZER = "_fdt_exchange"  # an attribute, so an optimizer and its exchange go together
+OF_FUNCTION = "_fdt_exchanges"  # of a tf.function: those in its traces, whatever the script does with the optimizers
+
 
 class Exchanges:
-    """`rule`: the command line's, if any. `of_sessions`: is given the pushes that are sessions'."""
+    """`rule`: the command line's, if any. `of_sessions`: is given the pushes that are sessions'.
+
+    Optimizers that the script has dropped go, with the weights that they trained. But rank 0 serves the others' pushes
+    for those that it has used itself until all have met: behind that none of them is used by any worker.
+    """
 
     def __init__(self, meeting: Host | Guest, rule: str | None, of_sessions: Callable[[Pushed], None]) -> None:
         self._meeting, self._rule, self._of_sessions = meeting, rule, of_sessions
         self.applying = False  # is an optimizer's own update under way?
         self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last = -1  # number of an optimizer
-        self._known: dict[int, Exchange] = {}  # by the optimizer's id
-        self._applies: dict[int, tuple[Exchange, Apply]] = {}  # its own update, by the exchange's number
+        self._known: weakref.WeakValueDictionary[int, Exchange] = weakref.WeakValueDictionary()  # by number
+        self._used: dict[int, Exchange] = {}  # of these, since all met
+        self._function: Any = None  # the outermost tf.function that is being called
+        self._taus: Counter[int] = Counter()
         self._arrived: list[Pushed] = []
-        self._models: list[Callable[[], Any]] = []  # weakly
+        self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._last_model = -1
         self._samples = 0
 
     def made(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -43,9 +57,21 @@ class Exchanges:
 
     def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> Exchange:
         """The optimizer's. `apply(gradients, variables)`: its own update."""
-        exchange = self._known.get(id(optimizer)) or self._made(optimizer, variables)
-        self._applies[exchange.number] = exchange, apply
+        exchange: Exchange = vars(optimizer).get(OF_OPTIMIZER) or self._made(optimizer, variables)
+        exchange.apply = apply
+        self._used[exchange.number] = exchange
+        if self._function is not None and not tf.executing_eagerly():
+            vars(self._function).setdefault(OF_FUNCTION, {})[exchange.number] = exchange
         return exchange
+
+    @contextlib.contextmanager
+    def within(self, function: Any) -> Iterator[None]:
+        """A tf.function is being called: `of` may be asked while it is traced."""
+        before, self._function = self._function, function
+        try:
+            yield
+        finally:
+            self._function = before
 
     def step(self, exchange: Exchange, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
         """In place of the optimizer's update."""
@@ -58,11 +84,19 @@ class Exchanges:
     def count(self, samples: int) -> None:
         """Of the batch at hand."""
         self._samples = samples
-        for exchange in self._known.values():
+        for exchange in self._exchanges():
             exchange.samples = samples
 
-    def taus(self) -> Iterator[int]:
-        return (tau for exchange in self._known.values() for tau in exchange.taus)
+    def taus(self) -> Counter[int]:
+        """Of all pushes."""
+        for exchange in self._exchanges():
+            self._taus.update(exchange.taus)
+            exchange.taus.clear()
+        return self._taus
+
+    def _exchanges(self) -> Iterator[Exchange]:
+        """In their order. Of optimizers that the script has not dropped."""
+        return (exchange for _, exchange in sorted(self._known.items()))
 
     def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
         seen = looked_at(optimizer)
@@ -71,13 +105,15 @@ class Exchanges:
         made.samples = self._samples
         if self._meeting.rank and getattr(seen, "use_ema", False):
             build(seen, variables)  # which `fit` looks at in the end; what it holds here is not used
-        self._known[id(optimizer)] = made
+        self._known[made.number] = vars(optimizer)[OF_OPTIMIZER] = made
         return made
 
     # -- rank 0 serves ---------------------------------------------------------------------------------------------
     def poll(self, number: int | None) -> list[Pushed]:
-        """The pushes that have come for one optimizer, None: for sessions; others wait for theirs."""
+        """The pushes that have come for one optimizer, which is in use; None: for sessions. Others wait for theirs."""
         assert isinstance(self._meeting, Host)
+        if number is not None:
+            self._used[number] = self._known[number]
         self._arrived += self._meeting.arrived()
         mine = [push for push in self._arrived if push.header.get("optimizer") == number]
         self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
@@ -99,19 +135,20 @@ class Exchanges:
             self.applying = before
 
     def _serve_one(self, push: Pushed) -> None:
-        if push.header["optimizer"] not in self._applies:
+        exchange = self._known.get(push.header["optimizer"])
+        if exchange is None:
             raise CaptureError(
                 "rank 0 must have used every optimizer that another does: it applies the updates. Received: a gradient "
                 f"of rank {push.rank}'s for one that rank 0, at {where()}, has not"
             )
-        exchange, apply = self._applies[push.header["optimizer"]]
-        exchange.serve(apply, push)
+        self._used[exchange.number] = exchange
+        exchange.serve(exchange.apply, push)
 
     # -- all meet --------------------------------------------------------------------------------------------------
     def trains(self, model: Any) -> None:
         """What its training steps change besides weights is to be alike, too: the averages of BatchNorm."""
-        if not any(known() is model for known in self._models):
-            self._models.append(weakref.ref(model))
+        if model not in self._models:
+            self._last_model = self._models[model] = self._last_model + 1
 
     def meet(self) -> None:
         """All workers come here; they leave with rank 0's weights."""
@@ -119,15 +156,16 @@ class Exchanges:
         for push in arrived:
             self.serve(push)
         self._meeting.same("a meeting", None, where)  # rank 0 has served the others' last pushes when all have come
-        moved = {id(v) for exchange in self._known.values() if exchange.changed for v in exchange.raw}
+        moved = {id(v) for exchange in self._exchanges() if exchange.changed for v in exchange.raw}
         held = {
             f"optimizer {exchange.number}": exchange.held
-            for exchange in self._known.values()
+            for exchange in self._exchanges()
             if self._meeting.rank or any(id(v) in moved for v in exchange.raw)
         }
-        models = ((number, known()) for number, known in enumerate(self._models))
-        held |= {f"model {number}": moving(model) for number, model in models if model is not None}
+        held |= {f"model {number}": moving(model) for model, number in self._models.items()}
         self.alike(held)
+        self.taus()
+        self._used.clear()
 
     def alike(self, held: Mapping[str, list[Any]]) -> None:
         """Give variables what rank 0's hold. A worker that had no batch may have none yet: rank 0's names count."""
@@ -135,7 +173,7 @@ class Exchanges:
         shapes = {name: [v.shape.as_list() for v in variables] for name, variables in raw.items()}
         for name, known in self._meeting.same("weights", shapes, where).items():
             become_rank_0s(self._meeting, raw.get(name, []), known, f"weights of {name}")
-        for exchange in self._known.values():
+        for exchange in self._exchanges():
             exchange.met()
 
 

@@ -69,7 +69,7 @@ class Rank:
             meeting.serve = self._exchanges.serve
 
     def counts(self) -> Mapping[str, Any]:
-        taus = Counter([*self._exchanges.taus(), *self._sessions.taus])
+        taus = self._exchanges.taus() + Counter(self._sessions.taus)
         of_sessions = {name: getattr(self._sessions, name) for name in ("steps", "samples", "sent_bytes")}
         counts = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         return {**counts, "extra": staleness.fields(taus)} if taus else counts
@@ -140,10 +140,14 @@ class Rank:
             self._meet()
 
     def _call(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """A tf.function: a training step outside a loop over batches is called in turn."""
         run = functools.partial(original, function, *args, **kwargs)
         if not tf.executing_eagerly():
             return run()
+        with self._exchanges.within(function):
+            return self._called(function, run, args, kwargs)
+
+    def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
+        """A tf.function: a training step outside a loop over batches is called in turn."""
         if not function_trains(function):
             return self._turns.watched(function, run)
         if function._jit_compile:

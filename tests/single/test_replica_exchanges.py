@@ -1,5 +1,11 @@
 """The optimizers of a replica script, and what all workers hold alike when they have met."""
 
+import contextlib
+import copy
+import gc
+import pickle
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -98,6 +104,76 @@ def test_a_push_that_comes_as_rank_0_waits_for_the_others_is_told_to_all():
     assert told[-1] == {"optimizer 0": [[1], []]} and weight.numpy().tolist() == [0.5]
 
 
+class Meeting0(Rank0):
+    """All of whom say the same."""
+
+    def same(self, what, value, where):
+        return value
+
+    def add(self, what, vector, where):
+        return vector
+
+
+def stepping(exchanges, compiled):
+    """A step of an optimizer's, and weak references to the optimizer and what it trains."""
+    held = {"optimizer": keras.optimizers.SGD(1.0), "weight": tf.Variable([1.0])}
+
+    def step():
+        optimizer, weights = held["optimizer"], [held["weight"]]
+        exchange = exchanges.of(optimizer, optimizer.apply, weights)
+        exchanges.step(exchange, exchange.apply, [tf.constant([0.5])], weights)
+
+    run = tf.function(step, autograph=False) if compiled else step
+
+    def call():
+        with exchanges.within(run) if compiled else contextlib.nullcontext():
+            run()
+
+    return call, held
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_optimizers_that_the_script_drops_go_once_all_have_met(compiled):
+    exchanges = Exchanges(Meeting0(), "asgd", lambda push: None)
+
+    def train():
+        step, held = stepping(exchanges, compiled)
+        step()
+        exchanges.meet()
+        step()  # the meeting is behind the trace
+        return [weakref.ref(each) for each in held.values()]
+
+    dropped = train()
+    gc.collect()
+    exchanges.serve(Pushed(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32")))
+    exchanges.meet()
+    gc.collect()
+    assert [each() for each in dropped] == [None, None]
+    assert exchanges.taus() == {0: 2, 1: 1}, "what they were late by is told in the end"
+    train()
+    assert exchanges.taus() == {0: 4, 1: 1}
+
+
+def test_a_trace_keeps_the_optimizer_that_it_was_made_with():
+    exchanges = Exchanges(Meeting0(), "asgd", lambda push: None)
+    step, held = stepping(exchanges, compiled=True)
+    step()
+    held["optimizer"] = keras.optimizers.SGD(2.0)
+    exchanges.meet()
+    gc.collect()
+    step()
+    assert held["weight"].numpy().tolist() == [0.0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copied_optimizer_is_another_one(copied):
+    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    one = exchanges.of(optimizer, optimizer.apply_gradients, [tf.Variable([1.0])])
+    other = copied(optimizer)
+    assert exchanges.of(other, other.apply_gradients, [tf.Variable([1.0])]).number == one.number + 1
+
+
 def test_an_optimizer_that_a_worker_never_uses_shifts_no_other():
     exchanges = Exchanges(Worker1(), None, lambda push: None)
     weight = tf.Variable([1.0])
@@ -106,6 +182,18 @@ def test_an_optimizer_that_a_worker_never_uses_shifts_no_other():
         last = keras.optimizers.SGD()
     numbers = [exchanges.of(each, each.apply, [weight]).number for each in (last, scaled.inner_optimizer)]
     assert numbers == [3, 1]
+
+
+def test_gradients_may_be_given_by_name():
+    class Rank:
+        def applying(self):
+            return False
+
+        def exchanged(self, optimizer, apply, gradients, variables):
+            return gradients, variables
+
+    apply = classes.apply_gradients(Rank())
+    assert apply(None, "an optimizer", grads_and_vars=zip([1], [2], strict=True)) == ([1], [2])
 
 
 def test_a_push_for_what_rank_0_has_not_used_is_an_error():

@@ -32,9 +32,8 @@ class Guard:
         self._counted, self._size, self._skips = counted, terms.comm.size, skips
         self._step, self._skipped = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))  # of the epoch
         self._left_out = tf.Variable(False, trainable=False)  # this step, or a part of it
-        self._first = tf.Variable(
-            [0] * (self._size + 2), dtype=tf.int64, trainable=False
-        )  # left out: its number, and whose
+        # Of the first step that was left out its number, and whose gradient it was.
+        self._first = tf.Variable([0] * (self._size + 2), dtype=tf.int64, trainable=False)
 
     # -- inside a step ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.data.slicing import leading
 from fdt.errors import CaptureError
 from fdt.finite import all_finite
 from fdt.keras.variables import is_loss_scaled, tensor_variable
@@ -132,10 +133,7 @@ class Step:
 
 
 def samples_of(batch: Any) -> int:
-    """Rows of a batch, whatever tree it is."""
-    while isinstance(batch, (tuple, list, dict)):  # tf.nest.flatten takes longer than the rest of a small push
-        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
-    return int(batch.shape[0])
+    return int(leading(batch).shape[0])
 
 
 def ownerships(trainable: Trainable, shards: int) -> list[Ownership]:

@@ -19,7 +19,7 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from client_shim.replica.syntax import (
-    FUNCTIONS,
+    SCOPES,
     Loop,
     last_name,
     loops_around,
@@ -239,7 +239,7 @@ def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) ->
     if owner is not None and code.co_argcount:
         names[code.co_varnames[0]] = owner
     body = scope.body if isinstance(scope.body, list) else [scope.body]
-    inner = [n for n in ast.walk(scope) if isinstance(n, FUNCTIONS) and n is not scope]  # helpers defined within
+    inner = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n is not scope]  # helpers defined within
     return _of_nodes([*body, *inner], names, seen, through=through)
 
 

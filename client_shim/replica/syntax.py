@@ -9,15 +9,15 @@ from types import CodeType, FrameType
 from typing import Any
 
 Loop = ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
-LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+ITERATING = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def loops_around(frame: FrameType) -> list[Any]:
     """The syntax of the loops of its own that it is in, innermost first."""
     line, scope = frame.f_lineno, scope_of(parsed(frame.f_code.co_filename), frame.f_code)
     nodes = () if scope is None else own_nodes(scope)
-    around = [n for n in nodes if isinstance(n, LOOPS) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    around = [n for n in nodes if isinstance(n, ITERATING) and n.lineno <= line <= (n.end_lineno or n.lineno)]
     return sorted(around, key=lambda n: (n.lineno, n.col_offset), reverse=True)
 
 
@@ -40,9 +40,9 @@ def scope_of(tree: ast.Module, code: CodeType) -> Any:
         return tree
     comprehension = code.co_name in ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
     for node in ast.walk(tree):
-        if comprehension and isinstance(node, LOOPS[2:]) and node.lineno == code.co_firstlineno:
+        if comprehension and isinstance(node, ITERATING[2:]) and node.lineno == code.co_firstlineno:
             return ast.Expression(node)
-        if isinstance(node, FUNCTIONS) and _first_line(node) == code.co_firstlineno:
+        if isinstance(node, SCOPES) and _first_line(node) == code.co_firstlineno:
             return node
     return None
 
@@ -55,7 +55,7 @@ def own_nodes(scope: Any) -> Iterator[ast.AST]:
     """The nodes of `scope`, those of functions and classes within left out."""
     for child in ast.iter_child_nodes(scope):
         yield child
-        if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+        if not isinstance(child, (*SCOPES, ast.ClassDef)):
             yield from own_nodes(child)
 
 

@@ -151,10 +151,10 @@ def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:
 
 def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
     """As fdt/data/slicing.py, on arrays: views, not copies."""
-    total = next(len(leaf) for leaf in tf.nest.flatten(batch) if leaf is not None)
+    total = next(len(leaf) for leaf in tf.nest.flatten(batch) if np.ndim(leaf))
     part = epochs.cut(np.array([0]), np.array([total]), rank, size)
     low, high = int(part.low[0]), int(part.high[0])
-    return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[low:high], batch), part.share[0]
+    return tf.nest.map_structure(lambda leaf: leaf[low:high] if np.ndim(leaf) else leaf, batch), part.share[0]
 
 
 def _open(spec: Any) -> Any:

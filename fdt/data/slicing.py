@@ -35,13 +35,18 @@ def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, A
 
 
 def rows(batch: Batch) -> Any:
-    """Samples of a batch: the rows of its first tensor that is no scalar (the index that `enumerate` puts first)."""
-    first = next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None and leaf.shape.rank != 0)
+    """Samples of a batch: the rows of its leading tensor."""
+    first = leading(batch)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows(tf.int32)
     if isinstance(first, tf.SparseTensor):
         return tf.cast(first.dense_shape[0], tf.int32)
     return tf.shape(first)[0]
+
+
+def leading(batch: Batch) -> Any:
+    """The first tensor of a batch that is no scalar, as the index that `enumerate` puts first is."""
+    return next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None and leaf.shape.rank != 0)
 
 
 def _cut_leaf(leaf: Any, low: Any, high: Any, parts: int) -> Any:

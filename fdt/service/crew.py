@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdt import quiet
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, Task
@@ -261,7 +260,7 @@ class Crew:
 
     def _env(self, identity: Identity | None) -> dict[str, str]:
         whose = {} if identity is None else {tls.VARIABLE: identity.dumps()}
-        return {**quiet.variables(), ENGINE_VARIABLE: self.hub.address, TOKEN_VARIABLE: self.hub.token, **whose}
+        return {ENGINE_VARIABLE: self.hub.address, TOKEN_VARIABLE: self.hub.token, **whose}
 
 
 def _blobs_of(what: object) -> list[BlobRef]:

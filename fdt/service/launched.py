@@ -5,6 +5,7 @@ Each end of one is news once: until somebody has dealt with it.
 
 from collections.abc import Mapping, Sequence
 
+from fdt import quiet
 from fdt.launch import Exit, Launcher, Processes, Restartable, Task
 from fdt.service.member import SIZE_VARIABLE
 
@@ -69,5 +70,5 @@ class Launched:
         return self._workers if self._workers and task.role == "worker" else task.count
 
     def _prepared(self, task: Task) -> Task:
-        env = {SIZE_VARIABLE: str(self._count(task)), **self._env, **task.env}
+        env = {**quiet.variables(), SIZE_VARIABLE: str(self._count(task)), **self._env, **task.env}
         return Task(task.role, task.argv, self._count(task), env)

@@ -169,7 +169,7 @@ class Peers(Sequence[Peer]):
     @property
     def links(self) -> dict[str, int]:
         """Bytes that have set out over each direction of each link."""
-        return dict(zip(self.topology.names, map(int, self._transfers.carried), strict=True))
+        return dict(zip(self.topology.names, self._transfers.carried, strict=True))
 
     def wait(self, *acks: Ack) -> None:
         """Let time pass until all of `acks` are there; none given: until every command is carried out."""

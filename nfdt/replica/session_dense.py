@@ -24,12 +24,12 @@ def dense(arrays: Sequence[Array], sparse: Sequence[str], shapes: Sequence[Seque
     return made
 
 
-def of_steps(taken: Sequence[Any], shapes: Sequence[Sequence[int]], gradients: Sequence[Array]) -> list[Array]:
+def of_step(taken: Sequence[Any], shapes: Sequence[Sequence[int]], gradients: Sequence[Array]) -> list[Array]:
     """`dense` for all `Taken` of a step, one after another. `shapes`: of all their variables."""
     made: list[Array] = []
-    rest, of = iter(gradients), iter(shapes)
+    arrays, places = iter(gradients), iter(shapes)
     for each in taken:
-        made += dense([next(rest) for _ in each.inputs], each.sparse, [next(of) for _ in each.variables])
+        made += dense([next(arrays) for _ in each.inputs], each.sparse, [next(places) for _ in each.variables])
     return made
 
 

@@ -26,7 +26,7 @@ from fdt.errors import CaptureError
 from fdt.service.guest import Guest
 from fdt.service.meeting import Host, Pushed
 from nfdt.replica import session_writes as writes
-from nfdt.replica.session_dense import of_steps, packed, unpacked
+from nfdt.replica.session_dense import of_step, packed, unpacked
 from nfdt.replica.session_meeting import Kept
 from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import Given, Server
@@ -171,7 +171,7 @@ class Sessions:
         known = dict(zip((f.name for f in wanted), run, strict=False))
         gradients = run[len(wanted) : len(wanted) + len(step.gradients)]
         rows = len(run[-1]) if step.counted else rows_of(feeds)
-        push = Given(self._meeting.rank, of_steps(step.taken, step.shapes, gradients), rows)
+        push = Given(self._meeting.rank, of_step(step.taken, step.shapes, gradients), rows)
         if guest:
             self._push(call, step, push, feeds)
         else:

@@ -240,8 +240,9 @@ class Desk:
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         entries = self.policy.core.take_log()
-        for entry in entries if self.job.shards > 1 else ():
-            self._write(to_proto(entry))
+        if self.job.shards > 1:
+            for entry in entries:
+                self._log.write(to_proto(entry))
         for instruction in instructions:
             if isinstance(instruction, StepDone):
                 self._send_event(self._step_end(instruction))

@@ -102,7 +102,7 @@ class Fleet:
         return (yield answer)
 
     def _train(self, lane: int, sent: Send) -> Events:
-        if self._lanes == 1:
+        if self._lanes == 1:  # nobody else is on this worker's cores
             gradient, nbytes = yield from self._compute(lane, sent)
         else:
             with self._cores[lane // self._lanes].request() as core:

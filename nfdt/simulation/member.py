@@ -62,10 +62,10 @@ def described_cluster() -> Cluster:
 
 def main() -> None:
     member = Member.attach("worker")
+    warm_up(member.run_dir, computes=True)
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()
-    warm_up(member.run_dir, computes=True)
     Simulator(member, described_cluster()).run()
 
 

@@ -226,7 +226,7 @@ class Session:
                 **vars(walls),
             )
         )
-        self.record.links = dict(zip(self._fleet.topology.names, map(int, self._fleet.transfers.carried), strict=True))
+        self.record.links = dict(zip(self._fleet.topology.names, self._fleet.transfers.carried, strict=True))
         tally.reset()
         self._over, self._moved = None, [0, 0]
         walls.reset()

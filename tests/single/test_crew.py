@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.rpc.job_pb2 import JobSpec, State
 from fdt.rpc.session_pb2 import (
@@ -25,6 +26,8 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.service.crew import Crew
 from fdt.service.hub import Arrival
+from fdt.service.launched import Launched
+from fdt.service.member import SIZE_VARIABLE
 from hfdt.coordinator import RanksCoordinator
 from hfdt.recovery import Recovery
 
@@ -48,6 +51,47 @@ def crew(tmp_path):
         crew = Crew("hfdt", tmp_path, blobs, [(Nobody(), Task("worker", ("nobody",), 1))])
         crew.start()
         yield crew
+        crew.close()
+
+
+class Counting(Nobody):
+    """`sizes`: of what was started. With `refuses` it starts nothing."""
+
+    def __init__(self, refuses=False):
+        self.sizes, self.running, self._refuses = [], 0, refuses
+
+    def start(self, task):
+        if self._refuses:
+            raise UserError("no room")
+        self.sizes.append((task.count, task.env[SIZE_VARIABLE]))
+        self.running += 1
+        return self
+
+    def stop(self, grace_s=0):
+        self.running -= 1
+
+
+def test_a_crew_that_went_on_with_fewer_is_whole_again_at_its_next_start():
+    launcher = Counting()
+    launched = Launched([(launcher, Task("worker", ("nobody",), 3))], {})
+    launched.start()
+    assert launched.whole
+    launched.stop()
+    launched.start(2)
+    assert not launched.whole and launched.counts == {"worker": 2}
+    launched.stop()
+    launched.start()
+    assert launched.whole and launcher.sizes == [(3, "3"), (2, "2"), (3, "3")]
+
+
+def test_half_a_crew_is_ended(tmp_path):
+    launchers = [Counting(), Counting(refuses=True)]
+    with contextlib.closing(LocalBlobs.create()) as blobs:
+        tasks = [Task("worker", ("nobody",), 1), Task("server", ("nobody",), 1)]
+        crew = Crew("nfdt", tmp_path, blobs, list(zip(launchers, tasks, strict=True)))
+        with pytest.raises(UserError, match="no room"):
+            crew.start()
+        assert launchers[0].running == 0 and not crew.launched
         crew.close()
 
 

@@ -131,7 +131,11 @@ def test_fair_rates_fill_what_they_can(flows):
         assert any(all(rates[i] <= rate + 1e-9 for i, f in enumerate(flows) if c in f) for c in full)
 
 
-@given(FLOWS, st.lists(st.floats(0.1, 10), min_size=3, max_size=3))
+WAYS = st.lists(st.lists(st.integers(0, 2), max_size=2), min_size=1, max_size=20)
+BANDWIDTHS = st.one_of(st.floats(0.1, 10), st.sampled_from([0.0, math.inf]))
+
+
+@given(WAYS, st.lists(BANDWIDTHS, min_size=3, max_size=3))
 def test_fair_rates_of_few_are_those_of_many(flows, bandwidths):
     capacity = np.array([*bandwidths, np.inf])
     rates = []

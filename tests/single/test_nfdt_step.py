@@ -8,12 +8,13 @@ import pytest
 keras = pytest.importorskip("keras")
 import tensorflow as tf  # noqa: E402
 
+from fdt.data import slicing  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt.local import LocalStep, LocalSteps  # noqa: E402
 from nfdt.run import Run  # noqa: E402
-from nfdt.step import Step, ownerships  # noqa: E402
+from nfdt.step import Step, ownerships, samples_of  # noqa: E402
 from nfdt.traced import ByShape  # noqa: E402
 
 
@@ -66,3 +67,21 @@ def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=3))
     notes = list(Run._find_notes(run))
     assert len(notes) == len(said) and all(words in note for words, note in zip(said, notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        tf.zeros((4, 3)),
+        (tf.zeros((4, 3)), tf.zeros(4), None),
+        ({"scale": tf.constant(1.0), "image": tf.zeros((4, 3))}, tf.zeros(4)),  # a tree's leaves go by sorted names
+        ({"nodes": tf.zeros((9, 3)), "edges": tf.zeros((4, 2))}, tf.zeros(4)),
+        (tf.constant(7), (tf.zeros((4, 3)), tf.zeros(4))),  # as `enumerate` has them
+        ((), {}, tf.zeros((4, 3))),
+        tf.ragged.constant([[1.0], [], [2.0, 3.0], [4.0]]),
+        tf.sparse.from_dense(tf.zeros((4, 3))),
+    ],
+    ids=["tensor", "weighted", "scalar", "dict", "enumerated", "empty", "ragged", "sparse"],
+)
+def test_rows_of_a_batch(batch):
+    assert samples_of(batch) == int(slicing.rows(batch)) == 4

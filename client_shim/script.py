@@ -11,7 +11,8 @@ from types import CodeType, ModuleType, TracebackType
 
 from fdt.errors import EXIT_INTERRUPTED, UserError
 
-_OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("client_shim", "fdt"))
+_OURS = ("client_shim", "fdt", "hfdt", "nfdt")
+_OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in _OURS)
 
 Rewrite = Callable[[ast.Module], ast.Module]
 

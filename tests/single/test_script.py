@@ -74,6 +74,15 @@ def test_its_own_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().err == expected.stderr
 
 
+@pytest.mark.parametrize("package", ["client_shim", "fdt", "hfdt", "nfdt"])
+def test_frames_of_ours_are_not_in_it(package: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ours = Path(__file__).parents[2] / package / "between.py"
+    text = f"def f():\n    {{}}['key']\nexec(compile('f()', {str(ours)!r}, 'exec'))\n"
+    assert run_script(script(tmp_path, text), []) == 1
+    said = capfd.readouterr().err
+    assert "KeyError: 'key'" in said and "in f" in said and f'File "{ours}"' not in said
+
+
 def test_a_syntax_error_is_shown_with_its_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="must be Python"):
         run_script(script(tmp_path, "x = (\n"), [])

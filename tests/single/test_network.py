@@ -3,7 +3,6 @@
 import math
 import re
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import numpy.testing as npt
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdt.errors import UsageError
-from fdt.network import sharing
 from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed, equal_nodes
 from fdt.network.pace import Pace
 from fdt.network.reading import parse_cluster, read_cluster
@@ -131,24 +129,10 @@ def test_fair_rates_fill_what_they_can(flows):
         assert any(all(rates[i] <= rate + 1e-9 for i, f in enumerate(flows) if c in f) for c in full)
 
 
-WAYS = st.lists(st.lists(st.integers(0, 2), max_size=2), min_size=1, max_size=20)
-BANDWIDTHS = st.one_of(st.floats(0.1, 10), st.sampled_from([0.0, math.inf]))
-
-
-@given(WAYS, st.lists(BANDWIDTHS, min_size=3, max_size=3))
-def test_fair_rates_of_few_are_those_of_many(flows, bandwidths):
-    capacity = np.array([*bandwidths, np.inf])
-    rates = []
-    for few in (0, 100):
-        with mock.patch.object(sharing, "FEW", few):
-            rates.append(fair_rates(capacity, paths(*flows)))
-    npt.assert_array_equal(*rates)
-
-
-def arrivals(topology, sends):
+def arrivals(topology, sends, kind=Transfers):
     """When each of `sends` (start, from, to, bytes) arrives."""
     env = simpy.Environment()
-    transfers, arrived = Transfers(env, topology), {}
+    transfers, arrived = kind(env, topology), {}
 
     def one(i, start, a, b, nbytes):
         yield env.timeout(start)
@@ -172,6 +156,37 @@ def test_transfers_share_a_link():
 def test_one_begins_as_another_ends():
     star = topology_of(Cluster((Group("n", 2),), server=Link(100.0)))
     assert arrivals(star, [(0, 0, SERVER, 100), (1, 1, SERVER, 100)])[0] == [1.0, 2.0]
+
+
+def test_a_flow_is_held_back_from_when_another_comes_and_no_longer():
+    star = topology_of(Cluster((Group("n", 2),), link=Link(6.0), server=Link(10.0)))
+    # 6 a second until 5 s, 5 each until the first ends at 11 s, 6 again; later it is alone as at first.
+    done, _ = arrivals(star, [(0, 0, SERVER, 60), (5, 1, SERVER, 60), (20, 0, SERVER, 60)])
+    npt.assert_allclose(done, [11.0, 16.0, 30.0])
+
+
+class Reckoned(Transfers):
+    """Every flow's rate is reckoned by what all others have."""
+
+    def _begin(self, flow):
+        for channel in flow.route.channels:
+            self._flows[channel] += 1
+        flow.free = False
+        self._contended.begin(flow)
+
+
+SENDS = st.tuples(
+    st.floats(0, 20) | st.integers(0, 3), st.integers(0, 3), st.integers(-1, 3), st.integers(0, 200)
+).filter(lambda send: send[1] != send[2])
+
+
+@given(st.lists(SENDS, min_size=1, max_size=15), st.sampled_from([8.0, 20.0, 60.0]), st.sampled_from(["star", "ring"]))
+def test_flows_that_nobody_holds_back_end_as_if_they_were_reckoned(sends, bandwidth, shape):
+    groups = (Group("n", 3), Group("wide", 1, link=Link(25.0, 0.5)))
+    made = topology_of(Cluster(groups, shape, link=Link(10.0), server=Link(bandwidth, 0.1)))
+    done, transfers = arrivals(made, sends)
+    npt.assert_allclose(done, arrivals(made, sends, Reckoned)[0], rtol=1e-9)
+    assert not any(transfers._flows) and not any(transfers._wanted) and not any(transfers._free)
 
 
 def test_directions_do_not_share():

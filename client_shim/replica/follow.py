@@ -30,7 +30,7 @@ def follow(make: MakeRank) -> None:
     try:
         with (
             quiet_import(),
-            diverted(Path(task.scratch)),
+            diverted(Path(task.scratch), Path(task.directory)),
             agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
             with part.installed(make, meeting, task.options):

@@ -68,17 +68,18 @@ _NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", 
 
 
 class Scratch:
-    """`folder`: below it the rank's own world."""
+    """`folder`: below it the rank's own world. `ours`: where ranks meet, which is not the script's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ours: Path) -> None:
         self._folder = os.path.realpath(folder)  # before anything is replaced
+        self._real = self._folder + os.sep, os.path.abspath(ours) + os.sep, *_SYSTEM
 
     def written(self, path: Any) -> Any:
         """Where `path` is to be written; its folder is there wherever the real one is."""
         if not _is_path(path):
             return path
         real = os.path.abspath(os.fsdecode(path))
-        if real.startswith((self._folder + os.sep, *_SYSTEM)) or real == self._folder:
+        if real.startswith(self._real) or real == self._folder:
             return path
         mine = self._folder + real
         if _isdir(os.path.dirname(real)):
@@ -153,9 +154,9 @@ def real_paths() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def diverted(folder: Path) -> Iterator[None]:
-    """Within, this process writes below `folder`."""
-    scratch = Scratch(folder)
+def diverted(folder: Path, ours: Path) -> Iterator[None]:
+    """Within, this process writes below `folder`; but into `ours`, where ranks meet."""
+    scratch = Scratch(folder, ours)
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
         tempfile.tempdir = os.path.join(folder, "tmp")  # AutoGraph's files are there, which Python itself opens

@@ -1,6 +1,7 @@
 """Whose error it is: the user's arguments, the script's own code, or ours."""
 
 import os
+import re
 import site
 import sysconfig
 import tempfile
@@ -21,6 +22,8 @@ _LIBRARIES = tuple(
         *(Path(__file__).parents[2] / package for package in _OURS),
     )
 )
+_GRAPH_ERROR = "Graph execution error:"  # of TensorFlow's, in front of all else
+_NODE = re.compile(r"^\{\{\w+ [^}]*\}\} ?")  # which it names in front of what failed
 _GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # AutoGraph's, <string>
 
 
@@ -44,8 +47,10 @@ def one_line(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines[:1] == [_GRAPH_ERROR]:  # what failed is said behind where it stands in the graph, and after that the node
+        lines = [line for line in lines[1:] if not line.startswith("[[{{")][-1:] or lines
+    return f"{type(error).__name__}: {_NODE.sub('', lines[0])}" if lines else type(error).__name__
 
 
 def is_scripts(frame: FrameType) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fdt.service.adding import Adding
-from fdt.service.lines import Gone, Line, Slot, Vector, as_bytes, inline, sent, unpacked
+from fdt.service.lines import Gone, Line, Vector, as_bytes, inline, sent, unpacked
 
 Where = Callable[[], str]  # the script's file and line, for errors
 
@@ -34,14 +34,17 @@ class Guest:
         self.rank, self.size = rank, size
         self._alone = alone
         self._line = line or _by_socket(directory, rank)
-        self._slot = Slot(directory / f"slot-{rank}")
         self._adding = Adding(directory, size)
 
     def add(self, what: str, vector: Vector, where: Where) -> Vector:
+        total = self._added(what, vector, where)
+        self._adding.number += 1
+        return total
+
+    def _added(self, what: str, vector: Vector, where: Where) -> Vector:
         if inline(vector, self._line):
             _, data = self._ask(what, vector, as_bytes(vector), where)
             return np.array(np.frombuffer(data, vector.dtype))
-        self._adding.begin()
         self._adding.lay(self.rank, vector)
         header, _ = self._ask(what, vector, b"", where)
         if "there" in header:
@@ -51,8 +54,9 @@ class Guest:
     def push(self, header: dict[str, Any], vector: Vector) -> tuple[dict[str, Any], Vector]:
         """Give rank 0 a vector and wait for what it answers."""
         header = {"what": "push", "count": len(vector), "dtype": vector.dtype.str, **header}
-        answer, data = self._said(header, sent(vector, self._line, self._slot))
-        return answer, unpacked(answer, data, self._slot)
+        slot = self._adding.slots[self.rank]
+        answer, data = self._said(header, sent(vector, self._line, slot))
+        return answer, unpacked(answer, data, slot)
 
     def same(self, what: str, value: Any, where: Where) -> Any:
         header, _ = self._ask(what, np.empty(0, np.uint8), b"", where)
@@ -66,7 +70,7 @@ class Guest:
         self._line.socket.close()
 
     def _ask(self, what: str, vector: Vector, data: bytes | memoryview, where: Where) -> tuple[dict[str, Any], bytes]:
-        wanted = [what, len(vector), vector.dtype.str]
+        wanted = [what, len(vector), vector.dtype.str, self._adding.number]
         header, given = self._said({"what": wanted, "where": where()}, data)
         while header.get("there", wanted) != wanted:  # rank 0 is elsewhere; as soon as it hears us it ends the line
             header, given = self._heard()

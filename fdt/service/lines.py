@@ -1,5 +1,6 @@
 """What ranks speak by: a stream socket of (words, bytes), and, on one host, a mapped file for large vectors."""
 
+import errno
 import json
 import mmap
 import os
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fdt.errors import UserError
 
 Vector = npt.NDArray[Any]
 
@@ -106,9 +109,21 @@ class Slot:
                 size = os.fstat(file.fileno()).st_size
                 if size < nbytes:
                     size = nbytes
-                    os.posix_fallocate(file.fileno(), 0, size)  # a full /dev/shm is an error here, not a bus error
+                    self._make_room(file.fileno(), size)
                 self._map = mmap.mmap(file.fileno(), size)
         return np.frombuffer(self._map, np.uint8)
+
+    def _make_room(self, file: int, size: int) -> None:
+        """A full /dev/shm is an error here, not a bus error later."""
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise UserError(
+                f"{self._path.parent} must have room for what ranks exchange. Received: no {size / 1e6:.1f} MB more; "
+                "give it more (docker run --shm-size=2g)"
+            ) from None
 
 
 def inline(vector: Vector, line: Line) -> bool:

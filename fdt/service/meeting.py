@@ -5,7 +5,7 @@ answers. So a rank that asks for something else, or leaves, is named at once ins
 files are in a directory that is private to the user; ranks of other hosts come by a door (fdt/service/door.py), and
 their vectors behind their words.
 
-Where all are on one host, large vectors are added by each rank for itself, out of the files (fdt/service/adding.py): it
+Where all are on one host, most vectors are added by each rank for itself, out of the files (fdt/service/adding.py): it
 only has to hear that the others are there.
 """
 
@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.service.adding import Adding
+from fdt.service.adding import EACH_BYTES, Adding
 from fdt.service.guest import ADDRESS, Guest, Where
-from fdt.service.lines import INLINE_BYTES, POLL_S, Gone, Line, Slot, Vector, as_bytes, inline, sent, unpacked
+from fdt.service.lines import INLINE_BYTES, POLL_S, Gone, Line, Vector, as_bytes, inline, sent, unpacked
 
 FAILED = "exit code 1"  # an exception of the script's; other codes are its own to choose
 
@@ -69,16 +69,18 @@ class Host:
         self._listening.bind(str(directory / ADDRESS))
         self._listening.listen(size)
         self._lines: dict[int, Line] = {}
-        self._slots = [Slot(directory / f"slot-{rank}") for rank in range(size)]
         self._adding = Adding(directory, size)
 
     def add(self, what: str, vector: Vector, where: Where) -> Vector:
         """The sum of all ranks' vectors, the same to the bit on every rank: rank by rank, in order."""
         lines = self._everybody()
-        if vector.nbytes > INLINE_BYTES:
-            self._adding.begin()
-            if lines and self.serve is None and not any(line.far for line in lines.values()):
-                return self._each_adds(what, vector, where)
+        near = lines and self.serve is None and not any(line.far for line in lines.values())
+        total = (self._each_adds if near and _in_turn(vector) else self._sum)(what, vector, where)
+        self._adding.number += 1
+        return total
+
+    def _sum(self, what: str, vector: Vector, where: Where) -> Vector:
+        """Added here, and given to all."""
         total: Vector = vector.copy()
         for rank, data in self._round(what, vector, where):
             total += self._given(rank, vector, data)
@@ -86,9 +88,9 @@ class Host:
         return total
 
     def _each_adds(self, what: str, vector: Vector, where: Where) -> Vector:
-        """A rank's word to the others is that all but it are there: so the last hears it before it has come."""
+        """A word to a rank is that all others are there. The last has it before it has come: of two it never waits."""
         *others, last = self._everybody().items()
-        wanted = [what, len(vector), vector.dtype.str]
+        wanted = self._wanted(what, vector)
         there = {"there": wanted}
         self._adding.lay(0, vector)
         for rank, line in others:
@@ -126,13 +128,17 @@ class Host:
 
     def _round(self, what: str, vector: Vector, where: Where) -> list[tuple[int, bytes]]:
         """Everybody's contribution to the exchange `what`."""
-        wanted = [what, len(vector), vector.dtype.str]
+        wanted = self._wanted(what, vector)
         heard = []
         for rank, line in self._everybody().items():
             data = self._met(rank, line, wanted, where)
             if data is not None:
                 heard.append((rank, data))
         return heard
+
+    def _wanted(self, what: str, vector: Vector) -> list[Any]:
+        """What the others must be at; the number of sums, too, lest one that was left is taken for the next."""
+        return [what, len(vector), vector.dtype.str, self._adding.number]
 
     def _met(self, rank: int, line: Line, wanted: Sequence[Any], where: Where) -> bytes | None:
         """What a rank brings to the exchange; None: it has left, as it may."""
@@ -160,10 +166,10 @@ class Host:
         """What a push gets: a vector as long as its own, or longer."""
         line = self._lines[rank]
         header = {**header, "count": len(vector), "dtype": vector.dtype.str}
-        self._say(rank, line, header, sent(vector, line, self._slots[rank]))
+        self._say(rank, line, header, sent(vector, line, self._adding.slots[rank]))
 
     def _vector(self, rank: int, header: dict[str, Any], data: bytes) -> Vector:
-        return unpacked(header, data, self._slots[rank])
+        return unpacked(header, data, self._adding.slots[rank])
 
     def _hear(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         """The rank's next word; pushes are served meanwhile, and who serves may hear that word first (`arrived`)."""
@@ -223,6 +229,10 @@ class Host:
 Meeting = Host | Guest
 
 
+def _in_turn(vector: Vector) -> bool:
+    return INLINE_BYTES < vector.nbytes <= EACH_BYTES
+
+
 def _as_it_chose(how: str) -> bool:
     return how.startswith("exit code ") and how != FAILED
 
@@ -234,6 +244,8 @@ def _elsewhere(rank: int, header: dict[str, Any], mine: str) -> str:
     return f"all ranks must do the same in the same order. Received: rank {rank}: {theirs}; {mine}"
 
 
-def _named(wanted: Sequence[Any]) -> str:
-    name, count, _ = wanted
+def _named(wanted: Any) -> str:
+    if wanted == "push":
+        return "a push"
+    name, count, *_ = wanted
     return f"{name} ({count:,} numbers)" if count else str(name)

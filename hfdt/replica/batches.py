@@ -51,14 +51,23 @@ def _rows(values: Any, low: int, high: int) -> Any:
     """`values[low:high]`, which eagerly takes five times as long as the operation alone."""
     if not isinstance(values, tf.__internal__.EagerTensor) or hasattr(values, MARK):
         return values[low:high]
-    begin, size = _between(low, high, len(values.shape))
+    try:
+        begin, size = _between(low, high, len(values.shape))
+    except _InGraph:
+        return values[low:high]
     return tf.raw_ops.Slice(input=values, begin=begin, size=size)
+
+
+class _InGraph(Exception):
+    """What is made outside of functions is a graph's all the same: of one that nobody calls, as TensorFlow 1's."""
 
 
 @functools.lru_cache(maxsize=64)
 def _between(low: int, high: int, rank: int) -> tuple[Any, Any]:
     """What tf.slice asks for, as tensors: made of arrays anew they would cost more than the slice."""
     with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise _InGraph  # which is not remembered
         return tf.constant([low, *[0] * (rank - 1)]), tf.constant([high - low, *[-1] * (rank - 1)])
 
 

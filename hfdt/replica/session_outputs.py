@@ -20,12 +20,11 @@ INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 
 class How(Enum):
-    """What the ranks' numbers make. FIRST: rank 0's. SAME: each has it already."""
+    """What the ranks' numbers make. FIRST: rank 0's."""
 
     MEAN = "mean"
     SUM = "sum"
     ROWS = "rows"
-    SAME = "same"
     FIRST = "first"
 
 
@@ -88,18 +87,14 @@ class Combining:
         self._rank, self._size, (self._mine, self._total), self._add = rank, size, share, add
 
     def whole(self, made: Sequence[Cell], hows: Sequence[How]) -> list[Cell]:
-        """The cells as the whole batch gives them; nothing is asked where all are the same already."""
-        places = [i for i, h in enumerate(hows) if h is not How.SAME]
-        result = list(made)
-        if not places:
-            return result
-        addends = [self._addend(np.asarray(made[i], np.float64), hows[i]) for i in places]
-        added = np.split(
-            self._add(np.concatenate([a.ravel() for a in addends])), np.cumsum([a.size for a in addends])[:-1]
-        )
-        for i, vector, addend in zip(places, added, addends, strict=True):
-            result[i] = _typed(vector.reshape(addend.shape), np.asarray(made[i]).dtype)
-        return result
+        """The cells as the whole batch gives them."""
+        if not made:
+            return []
+        addends = [self._addend(np.asarray(cell, np.float64), kind) for cell, kind in zip(made, hows, strict=True)]
+        total = self._add(np.concatenate([a.ravel() for a in addends]))
+        added = np.split(total, np.cumsum([a.size for a in addends])[:-1])
+        parts = zip(added, addends, made, strict=True)
+        return [_typed(vector.reshape(addend.shape), np.asarray(cell).dtype) for vector, addend, cell in parts]
 
     def _addend(self, cell: Cell, kind: How) -> Cell:
         if kind is How.ROWS:

@@ -43,12 +43,13 @@ class Known:
 
 @dataclass(frozen=True)
 class Trial:
-    """`fails`: on halves of the batch. `off`: how far a gradient is from being a mean or a sum, at most. `unknown`: the
-    whole batch's cells of which it is not yet known what they are."""
+    """`fails`: on halves of the batch. `off`: how far a gradient is from being a mean or a sum, at most. `whole`: the
+    whole batch's cells. `unknown`: those of which it is not yet known what they are."""
 
     fails: str = ""
     off: float = 0.0
-    unknown: Mapping[Name, Cell] = field(default_factory=dict)
+    whole: Mapping[Name, Cell] = field(default_factory=dict)
+    unknown: Sequence[Name] = ()
 
 
 def tried(
@@ -76,10 +77,10 @@ def tried(
     except (tf.errors.OpError, ValueError) as error:
         return Trial(fails=str(error).splitlines()[0])
     off = _read_gradients(plan, known, (even[1], first[1], second[1]))
-    unknown = _read_outputs(plan, known, [each[0] for each in (whole, first, second, even)], rows)
+    given, unknown = _read_outputs(plan, known, [each[0] for each in (whole, first, second, even)], rows)
     missing = any(taken.number not in known.readings for taken in plan.taken)
     known.tries[plan] = known.tries.get(plan, 0) + 1 if unknown or missing else TRIES
-    return Trial(off=off, unknown=unknown)
+    return Trial("", off, given, unknown)
 
 
 def _read_gradients(plan: Plan, known: Known, runs: Sequence[Recorded]) -> float:
@@ -109,15 +110,19 @@ def _flat(sparse: Sequence[str], runs: Sequence[Sequence[Any]]) -> list[Any]:
     return [np.concatenate(part) for part in parts]
 
 
-def _read_outputs(plan: Plan, known: Known, runs: Sequence[list[Any]], rows: int) -> dict[Name, Cell]:
-    unknown = {}
+def _read_outputs(
+    plan: Plan, known: Known, runs: Sequence[list[Any]], rows: int
+) -> tuple[dict[Name, Cell], list[Name]]:
+    """The first run's cells, and the names of those that are not yet known."""
+    whole, unknown = {}, []
     for place, tensor in enumerate(plan.fetches):
         for i, each in enumerate(zip(*(cells(tensor, values_[place]) for values_ in runs), strict=False)):
             name = tensor.name, i
+            whole[name] = each[0]
             if name not in known.outputs:
                 found = how(each[0], each[1], each[2], each[3], rows)
                 if found is None:
-                    unknown[name] = each[0]
+                    unknown.append(name)
                 else:
                     known.outputs[name] = found
-    return unknown
+    return whole, unknown

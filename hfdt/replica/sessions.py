@@ -9,6 +9,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,11 +153,14 @@ class Sessions:
             "off": off,
             "readings": {str(number): r.name for number, r in known.readings.items()},
             "outputs": [[list(name), h.name] for name, h in known.outputs.items()],
+            "unknown": [list(name) for name in trial.unknown],
             "tries": known.tries.get(plan, 0),
         }
         said = self.rank_0s("how a run is read", said)
-        known.readings |= {int(number): Reading[name] for number, name in said["readings"].items()}
-        known.outputs |= {(name[0], name[1]): How[h] for name, h in said["outputs"]}
+        # What this rank has found beside it goes: a step that is read in no order is 0 on one rank and 1 on another.
+        known.readings = {int(number): Reading[name] for number, name in said["readings"].items()}
+        known.outputs = {(name[0], name[1]): How[h] for name, h in said["outputs"]}
+        trial = replace(trial, unknown=[(name, i) for name, i in said["unknown"]])
         if said["fails"]:
             return trial, FIXED.format(f"one that fails on half a batch: {said['fails']}", where())
         known.tries[plan] = said["tries"]
@@ -261,8 +265,9 @@ def _whole_batchs(
     made = [cells(tensor, value) for tensor, value in zip(plan.fetches, given, strict=True)]
     names = [(tensor.name, i) for tensor, group in zip(plan.fetches, made, strict=True) for i in range(len(group))]
     flat = [cell for group in made for cell in group]
-    hows = [How.SAME if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
-    whole = iter([trial.unknown.get(name, cell) for name, cell in zip(names, combining.whole(flat, hows), strict=True)])
+    hows = [How.FIRST if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
+    flat = [trial.whole.get(n, c) if n in trial.unknown else c for n, c in zip(names, flat, strict=True)]
+    whole = iter(combining.whole(flat, hows))
     return [
         rebuilt(tensor, value, [next(whole) for _ in group])
         for tensor, value, group in zip(plan.fetches, given, made, strict=True)

@@ -36,6 +36,7 @@ class Exchange:
     """`number`: of the optimizer, in the order in which the script makes them."""
 
     apply: Apply  # the optimizer's own update, as it was last used
+    made_for: Callable[[], Any]  # the optimizer, as long as it is there
 
     def __init__(
         self, number: int, optimizer: Any, variables: Sequence[Any], rule: Rule, meeting: Host | Guest, poll: Poll

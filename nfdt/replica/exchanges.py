@@ -2,6 +2,7 @@
 when they meet."""
 
 import contextlib
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.service.guest import Guest
 from fdt.service.meeting import Host, Pushed
 from nfdt import rulebook
@@ -21,6 +22,10 @@ from nfdt.replica.together import become_rank_0s
 
 OF_OPTIMIZER = "_fdt_exchange"  # an attribute, so an optimizer and its exchange go together
 OF_FUNCTION = "_fdt_exchanges"  # of a tf.function: those in its traces, whatever the script does with the optimizers
+
+
+class _Calling(threading.local):
+    function: Any = None  # the tf.function that this thread calls
 
 
 class Exchanges:
@@ -37,7 +42,7 @@ class Exchanges:
         self._last = -1  # number of an optimizer
         self._known: weakref.WeakValueDictionary[int, Exchange] = weakref.WeakValueDictionary()  # by number
         self._used: dict[int, Exchange] = {}  # of these, since all met
-        self._function: Any = None  # the outermost tf.function that is being called
+        self._calling = _Calling()
         self._taus: Counter[int] = Counter()
         self._arrived: list[Pushed] = []
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -57,21 +62,28 @@ class Exchanges:
 
     def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> Exchange:
         """The optimizer's. `apply(gradients, variables)`: its own update."""
-        exchange: Exchange = vars(optimizer).get(OF_OPTIMIZER) or self._made(optimizer, variables)
+        exchange = self._own(optimizer) or self._made(optimizer, variables)
         exchange.apply = apply
         self._used[exchange.number] = exchange
-        if self._function is not None and not tf.executing_eagerly():
-            vars(self._function).setdefault(OF_FUNCTION, {})[exchange.number] = exchange
+        if self._calling.function is not None and not tf.executing_eagerly():
+            vars(self._calling.function).setdefault(OF_FUNCTION, {})[exchange.number] = exchange
         return exchange
+
+    def _own(self, optimizer: Any) -> Exchange | None:
+        """The exchange that was made for it: a shallow copy of an optimizer has the original's as an attribute."""
+        found: Exchange | None = vars(optimizer).get(OF_OPTIMIZER)
+        return found if found is not None and found.made_for() is optimizer else None
 
     @contextlib.contextmanager
     def within(self, function: Any) -> Iterator[None]:
-        """A tf.function is being called: `of` may be asked while it is traced."""
-        before, self._function = self._function, function
+        """A tf.function is being called, on this worker or, in its turn, on another: `of` may be asked while it is
+        traced, and is not where it is traced already."""
+        before, self._calling.function = self._calling.function, function
+        self._used |= vars(function).get(OF_FUNCTION, {})
         try:
             yield
         finally:
-            self._function = before
+            self._calling.function = before
 
     def step(self, exchange: Exchange, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
         """In place of the optimizer's update."""
@@ -102,6 +114,7 @@ class Exchanges:
         seen = looked_at(optimizer)
         rule = rulebook.make(self._rule or rulebook.default_for(seen, variables))
         made = Exchange(self._number(optimizer), seen, variables, rule, self._meeting, self.poll)
+        made.made_for = weakref.ref(optimizer)
         made.samples = self._samples
         if self._meeting.rank and getattr(seen, "use_ema", False):
             build(seen, variables)  # which `fit` looks at in the end; what it holds here is not used
@@ -149,6 +162,10 @@ class Exchanges:
         """What its training steps change besides weights is to be alike, too: the averages of BatchNorm."""
         if model not in self._models:
             self._last_model = self._models[model] = self._last_model + 1
+        optimizer = getattr(model, "optimizer", None)
+        exchange = None if optimizer is None else self._own(inner_optimizer(optimizer))
+        if exchange is not None:
+            self._used[exchange.number] = exchange
 
     def meet(self) -> None:
         """All workers come here; they leave with rank 0's weights."""

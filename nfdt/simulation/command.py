@@ -1,5 +1,6 @@
 """`nfdt simulate`: a script's training on a simulated clock; `--compare`: under several rules, one after another."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -34,6 +35,7 @@ REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
 OF_ONE_RUN = ("data", "log_dir", "tensorboard")
 DIRECTORIES = ("report", "data")
 EQUAL_WORKERS = 8
+GRACE_S = 10.0  # for a rule's run to end when it is asked to
 
 EXAMPLES = """\b
 Examples:
@@ -225,14 +227,16 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
 
 
 def _waited_for(argv: list[str]) -> int:
-    """A process's exit code. Where a signal ends this one, that one is ended first, in its own way."""
-    running = subprocess.Popen(argv)
-    try:
-        return running.wait()
-    except SystemExit:
-        running.terminate()
-        running.wait()
-        raise
+    """A process's exit code. Where this one is to end before it, that one is ended first, in its own way if it will."""
+    with subprocess.Popen(argv) as running:
+        try:
+            return running.wait()
+        except BaseException:
+            running.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(GRACE_S)
+            running.kill()
+            raise
 
 
 def _read(directory: Path) -> "Outcome":

@@ -34,6 +34,19 @@ def test_in_one_line_an_error_has_the_scripts_own_place():
     assert re.fullmatch(r"JSONDecodeError: .*, at /home/me/train.py:3", one_line(raised(inside, "/home/me/train.py")))
 
 
+def test_what_failed_in_a_graph_is_said():
+    import tensorflow as tf
+
+    bad = tf.function(lambda x: tf.debugging.check_numerics(x / 0.0, "no number"))
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        bad(tf.constant([1.0]))
+    assert one_line(raised.value).startswith("InvalidArgumentError: no number")
+    text = (
+        "Graph execution error:\n\nDetected at node x defined at (most recent call last):\nno number\n\t [[{{node x}}]]"
+    )
+    assert one_line(tf.errors.InvalidArgumentError(None, None, text)) == "InvalidArgumentError: no number"
+
+
 @pytest.mark.parametrize("name", ["<string>", f"{site.getusersitepackages()}/tensorflow/ops.py"])
 def test_generated_code_and_the_users_site_are_not_the_scripts(name):
     error = raised("1 / 0", name)

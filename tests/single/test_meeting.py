@@ -1,15 +1,17 @@
 """Ranks of a replica script meet: sums, agreement, and an error that names who is elsewhere."""
 
+import errno
+import os
 import socket
 import threading
 
 import numpy as np
 import pytest
 
-from fdt.errors import WorkerError
-from fdt.service.adding import Adding
+from fdt.errors import UserError, WorkerError
+from fdt.service.adding import EACH_BYTES, Adding
 from fdt.service.guest import ADDRESS, Guest
-from fdt.service.lines import INLINE_BYTES, Line
+from fdt.service.lines import INLINE_BYTES, Gone, Line, Slot
 from fdt.service.meeting import Host
 
 
@@ -44,7 +46,7 @@ def meet(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("count", [1, 7, INLINE_BYTES // 4 + 1])
+@pytest.mark.parametrize("count", [1, 7, INLINE_BYTES // 4 + 1, EACH_BYTES // 4 + 1])
 def test_all_get_the_same_sum(meet, count):
     vectors = [np.random.default_rng(rank).normal(size=count).astype("float32") for rank in range(3)]
     sides = [lambda m, v=v: [m.add("gradient", v, str), m.add("again", 2 * v, str)] for v in vectors]
@@ -75,11 +77,10 @@ def test_who_comes_last_finds_the_others_there(tmp_path):
         line = Line(last)
         line.say({"rank": 1})
         adds.start()
-        assert line.hear() == ({"there": ["v", len(vector), "<f4"]}, b""), "before it has said a word"
+        assert line.hear() == ({"there": ["v", len(vector), "<f4", 0]}, b""), "before it has said a word"
         adding = Adding(tmp_path, 2)
-        adding.begin()
         adding.lay(1, 2 * vector)
-        line.say({"what": ["v", len(vector), "<f4"], "where": ""})
+        line.say({"what": ["v", len(vector), "<f4", 0], "where": ""})
         assert adding.total(range(2), vector)[0] == 3.0
         adds.join()
     host.close()
@@ -113,6 +114,63 @@ def test_ranks_of_this_host_and_of_others_add_together(tmp_path):
     for side in (*guests, host):
         side.close()
     assert sums == dict.fromkeys(range(3), [6.0, 9.0, 12.0])
+
+
+def test_a_sum_that_was_left_may_be_tried_again(tmp_path):
+    """A script may go on behind a Ctrl-C, which rank 0 alone gets."""
+    interrupts, summed = [KeyboardInterrupt], threading.Event()
+
+    def check():
+        if interrupts:
+            raise interrupts.pop()
+
+    def vector(n):
+        return np.full(INLINE_BYTES, float(n), "float32")
+
+    def guest():
+        mine = Guest(tmp_path, 1, 2)
+        sums.append(mine.add("v", vector(10), str)[0])
+        summed.wait(30)
+        sums.extend(mine.add("v", vector(n), str)[0] for n in (20, 30))
+        mine.close()
+
+    sums = []
+    host, thread = Host(tmp_path, 2, lambda: None), threading.Thread(target=guest)
+    thread.start()
+    own = [host.add("v", vector(1), str)[0]]
+    host._check = check
+    with pytest.raises(KeyboardInterrupt):
+        host.add("v", vector(2), str)
+    summed.set()
+    own += [host.add("v", vector(n), str)[0] for n in (2, 3)]
+    thread.join(30)
+    host.close()
+    assert own == sums == [11.0, 22.0, 33.0]
+
+
+def test_ranks_that_are_at_different_sums_are_named(tmp_path):
+    def ahead():
+        guest = Guest(tmp_path, 1, 2, alone=lambda: None)
+        guest._adding.number += 1
+        with pytest.raises(Gone):
+            guest.add("v", np.ones(INLINE_BYTES), str)
+        guest.close()
+
+    host, thread = Host(tmp_path, 2, lambda: None), threading.Thread(target=ahead)
+    thread.start()
+    with pytest.raises(WorkerError, match="all ranks must do the same"):
+        host.add("v", np.ones(INLINE_BYTES), str)
+    thread.join(30)
+    host.close()
+
+
+def test_no_room_for_a_vector_is_said(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"must have room for what ranks exchange. Received: no 0.1 MB more"):
+        Slot(tmp_path / "slot").write(np.ones(INLINE_BYTES, "float32"))
 
 
 def test_a_vector_may_grow(meet):

@@ -93,3 +93,12 @@ def test_a_batch_of_no_rows_is_no_error():
     """`x[i : i + BATCH]` behind the last row, in a loop that ends one step late."""
     with places().part((0, 0)) as step:
         assert np.isnan(step.share(tf.float32))  # as a mean of nothing is
+
+
+def test_a_graph_that_nobody_calls_leaves_nothing_behind():
+    """TensorFlow 1's: what is made there, outside of functions too, is of no use elsewhere."""
+    x = tf.constant(ROWS)
+    batches._between.cache_clear()
+    with tf.Graph().as_default(), pytest.raises(Exception):  # noqa: B017 - TensorFlow's own words
+        batches.cut(x, 5, 0, 2)
+    npt.assert_array_equal(batches.cut(x, 5, 0, 2)[0], ROWS[:2])

@@ -125,9 +125,11 @@ def stepping(exchanges, compiled):
 
     run = tf.function(step, autograph=False) if compiled else step
 
-    def call():
+    def call(mine=True):
+        """`mine`: not in another's turn."""
         with exchanges.within(run) if compiled else contextlib.nullcontext():
-            run()
+            if mine:
+                run()
 
     return call, held
 
@@ -163,6 +165,31 @@ def test_a_trace_keeps_the_optimizer_that_it_was_made_with():
     gc.collect()
     step()
     assert held["weight"].numpy().tolist() == [0.0]
+
+
+def test_rank_0_serves_a_step_that_was_another_workers_turn():
+    exchanges = Exchanges(Meeting0(), "asgd", lambda push: None)
+
+    def train():
+        step, held = stepping(exchanges, compiled=True)
+        step()
+        exchanges.meet()
+        step(mine=False)
+        return held["weight"]
+
+    weight = train()
+    gc.collect()
+    exchanges.serve(Pushed(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32")))
+    assert weight.numpy().tolist() == [0.0]
+
+
+def test_a_shallow_copy_has_an_exchange_of_its_own():
+    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    one = exchanges.of(optimizer, optimizer.apply_gradients, [tf.Variable([1.0])])
+    other = copy.copy(optimizer)
+    assert exchanges.of(other, other.apply_gradients, [tf.Variable([1.0])]) is not one
+    assert exchanges.of(optimizer, optimizer.apply_gradients, [tf.Variable([1.0])]) is one
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])

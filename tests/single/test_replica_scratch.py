@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client_shim.replica import follow
 from client_shim.replica.run import Task
 from client_shim.replica.scratch import diverted
+from fdt.service.lines import Slot
 
 
 def read(path):
@@ -31,7 +33,7 @@ def world(tmp_path, monkeypatch):
 
 
 def test_what_is_written_is_read_again_and_stays_out_of_the_real_folder(world, tmp_path):
-    with diverted(tmp_path / "scratch"):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
         for path in ("new.txt", "logs/new.txt", str(world / "absolute.txt")):
             with open(path, "w") as file:
                 file.write(path)
@@ -47,7 +49,7 @@ def test_what_is_written_is_read_again_and_stays_out_of_the_real_folder(world, t
 
 
 def test_an_existing_file_is_read_where_it_is_and_changed_in_a_copy(world, tmp_path):
-    with diverted(tmp_path / "scratch"):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
         assert read("data.txt") == "given\n"
         with open("data.txt", "a") as file:
             file.write("more\n")
@@ -55,8 +57,15 @@ def test_an_existing_file_is_read_where_it_is_and_changed_in_a_copy(world, tmp_p
     assert read("data.txt") == "given\n"
 
 
+def test_where_ranks_meet_is_not_the_scripts(world, tmp_path):
+    (tmp_path / "ours").mkdir()
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
+        Slot(tmp_path / "ours" / "slot-1").write(np.ones(3))
+    assert (tmp_path / "ours" / "slot-1").stat().st_size == 24
+
+
 def test_what_is_removed_and_moved_stays_in_the_real_folder(world, tmp_path):
-    with diverted(tmp_path / "scratch"):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
         shutil.rmtree("logs")  # rank 0 may have written there since
         os.makedirs("logs", exist_ok=True)
         os.remove("data.txt")
@@ -68,7 +77,7 @@ def test_what_is_removed_and_moved_stays_in_the_real_folder(world, tmp_path):
 
 
 def test_a_folder_that_is_there_already_lists_its_files(world, tmp_path):
-    with diverted(tmp_path / "scratch"):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
         os.makedirs(world, exist_ok=True)
         assert sorted(glob.glob("*")) == ["data.txt", "logs"]
 
@@ -80,7 +89,7 @@ from pathlib import Path
 from client_shim.replica import follow
 from client_shim.replica.run import Task
 from client_shim.replica.scratch import diverted
-with diverted(Path(sys.argv[1])):
+with diverted(Path(sys.argv[1]), Path(sys.argv[1]) / "ours"):
     import tensorflow as tf
     tf.io.write_file("new.txt", tf.constant("text"))
     assert tf.io.read_file("new.txt") == b"text" and tf.io.read_file("data.txt") == b"given\\n"
@@ -101,7 +110,7 @@ def test_a_rank_whose_command_was_killed_leaves_nothing(tmp_path, monkeypatch):
     """Its ending runs in the process whose writing is diverted; the command may be gone before it begins to look."""
     mine, ended = tmp_path / "fdt-scratch-x" / "1", []
     monkeypatch.setattr(follow.os, "_exit", ended.append)
-    with diverted(mine):
+    with diverted(mine, tmp_path / "ours"):
         with open(tmp_path / "checkpoint", "w") as file:
             file.write("large")
         follow._end_with_parent(Task(str(tmp_path), str(mine), 1, 2, 0, {}, "/x", "x", [], parent=2**22 + 1))

@@ -135,6 +135,28 @@ def scalar(text):
     return v1.Summary.FromString(text).value[0].simple_value
 
 
+def test_what_ranks_find_differently_is_as_rank_0_has_it(monkeypatch):
+    """A global step that is read in no order beside the update is 0 on one rank and 1 on another."""
+
+    def rank(meeting):
+        sessions = Sessions(meeting, lambda share: None, None)
+
+        def gradients(ys, xs):
+            return sessions.gradients._taken(gradients_util._GradientsHelper, ys, xs)
+
+        graph = Graph(gradients, tf.reduce_mean)
+        with graph.graph.as_default():
+            read = v1.py_func(lambda: np.int64(3 * meeting.rank), [], tf.int64)
+        with v1.Session(graph=graph.graph, config=CONFIG) as session:
+            session.run(graph.first)
+            fetches, feed = [graph.train, graph.loss, read], {graph.x: X[:5], graph.words: WORDS[:5]}
+            return [sessions.run(BaseSession.run, session, fetches, feed)[1:] for _ in range(2)]
+
+    first, second = on_ranks(2, rank, monkeypatch)
+    assert first == second
+    assert [step for _, step in first] == [0, 0]
+
+
 def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch):
     with pytest.raises(CaptureError, match="any number of rows. Received: Placeholder"):
         on_ranks(2, lambda meeting: as_rank(meeting, tf.reduce_mean, [], rows=5), monkeypatch)
@@ -223,7 +245,7 @@ def test_how_numbers_of_halves_make_the_whole():
     assert reading(np.array([3.0]), np.array([1.0]), np.array([2.0])) == (Reading.STEP_SUM, 0.0)
     assert reading(np.array([3.0]), np.array([1.0]), np.array([1.0]))[1] == pytest.approx(1 / 3)
     combining = Combining(0, 2, (1, 4), lambda vector: vector)
-    assert combining.whole([np.float32(8), total], [How.MEAN, How.SAME]) == [2.0, 4]
+    assert combining.whole([np.float32(8), total], [How.MEAN, How.FIRST]) == [2.0, 4]
 
 
 def test_fetches_keep_their_structure():

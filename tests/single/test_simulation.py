@@ -201,7 +201,8 @@ def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
     assert "asgd" in ended.stdout and not (tmp_path / "dana_dc" / "run.json").exists()
 
 
-def test_a_comparison_that_is_ended_leaves_neither_its_directory_nor_a_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_comparison_that_is_ended_leaves_neither_its_directory_nor_a_run(tmp_path, monkeypatch, number, code):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "train.py").write_text("")
@@ -215,14 +216,14 @@ def test_a_comparison_that_is_ended_leaves_neither_its_directory_nor_a_run(tmp_p
         def wait(self, timeout=None):
             if not signalled:
                 signalled.append(True)
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(number)
             return super().wait(timeout)
 
     monkeypatch.setattr(command.subprocess, "Popen", Running)
     before = signal.signal(signal.SIGTERM, lambda *_: started[0].kill())  # where nobody takes it
     try:
         argv = ["simulate", "--compare", "asgd,ssgd", str(tmp_path / "train.py")]
-        assert CliRunner().invoke(main, argv).exit_code == 128 + signal.SIGTERM
+        assert CliRunner().invoke(main, argv).exit_code == code
     finally:
         signal.signal(signal.SIGTERM, before)
     assert [each.returncode for each in started] == [-signal.SIGTERM]

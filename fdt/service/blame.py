@@ -1,5 +1,6 @@
 """Whose error it is: the user's arguments, the script's own code, or ours."""
 
+import itertools
 import os
 import re
 import site
@@ -23,7 +24,7 @@ _LIBRARIES = tuple(
     )
 )
 _GRAPH_ERROR = "Graph execution error:"  # of TensorFlow's, in front of all else
-_NODE = re.compile(r"^\{\{\w+ [^}]*\}\} ?")  # which it names in front of what failed
+_NODE = re.compile(r"^(\(\d+\) [A-Z_]+: *)?(\{\{\w+ [^}]*\}\} ?)?")  # what it says in front of what failed
 _GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # AutoGraph's, <string>
 
 
@@ -48,8 +49,8 @@ def one_line(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines[:1] == [_GRAPH_ERROR]:  # what failed is said behind where it stands in the graph, and after that the node
-        lines = [line for line in lines[1:] if not line.startswith("[[{{")][-1:] or lines
+    if lines[:1] == [_GRAPH_ERROR]:  # what failed is said behind where it stands in the graph, and in front of the node
+        lines = list(itertools.takewhile(lambda line: not line.startswith("[["), lines))[-1:]
     return f"{type(error).__name__}: {_NODE.sub('', lines[0])}" if lines else type(error).__name__
 
 

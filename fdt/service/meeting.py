@@ -12,7 +12,7 @@ only has to hear that the others are there.
 import contextlib
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +63,8 @@ class Host:
         self._door = door
         self.left: dict[int, Any] = {}  # asynchronous ranks may end before rank 0: what they said
         self._kept: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._met: dict[int, tuple[dict[str, Any], bytes]] = {}  # in the exchange at hand
+        self._told: list[Any] = []  # the last sum of which somebody was told that all others are there
         self.directory = directory
         self._check = check
         self._listening = socket.socket(socket.AF_UNIX)
@@ -92,12 +94,17 @@ class Host:
         *others, last = self._everybody().items()
         wanted = self._wanted(what, vector)
         there = {"there": wanted}
-        self._adding.lay(0, vector)
-        for rank, line in others:
-            self._met(rank, line, wanted, where)
-        with contextlib.suppress(Gone):  # what it said before is heard yet
-            last[1].say(there)
-        self._met(*last, wanted, where)
+        with self._at_hand():
+            if self._told != wanted:  # else this one was left, and who was told may have added already
+                self._adding.lay(0, vector)
+                for rank, line in others:
+                    self._meet(rank, line, wanted, where)
+                self._told = wanted
+                with contextlib.suppress(Gone):  # what it said before is heard yet
+                    last[1].say(there)
+            for rank, line in (*others, last):
+                if rank not in self._met:
+                    self._meet(rank, line, wanted, where)
         for rank, line in others:
             self._say(rank, line, there)
         return self._adding.total(range(self.size), vector)
@@ -130,24 +137,36 @@ class Host:
         """Everybody's contribution to the exchange `what`."""
         wanted = self._wanted(what, vector)
         heard = []
-        for rank, line in self._everybody().items():
-            data = self._met(rank, line, wanted, where)
-            if data is not None:
-                heard.append((rank, data))
+        with self._at_hand():
+            for rank, line in self._everybody().items():
+                data = self._meet(rank, line, wanted, where)
+                if data is not None:
+                    heard.append((rank, data))
         return heard
+
+    @contextlib.contextmanager
+    def _at_hand(self) -> Iterator[None]:
+        """An exchange that is left, by a Ctrl-C say, may be tried again: what was said to it is still to be heard."""
+        self._met.clear()
+        try:
+            yield
+        except BaseException:
+            self._kept |= self._met
+            raise
 
     def _wanted(self, what: str, vector: Vector) -> list[Any]:
         """What the others must be at; the number of sums, too, lest one that was left is taken for the next."""
         return [what, len(vector), vector.dtype.str, self._adding.number]
 
-    def _met(self, rank: int, line: Line, wanted: Sequence[Any], where: Where) -> bytes | None:
+    def _meet(self, rank: int, line: Line, wanted: Sequence[Any], where: Where) -> bytes | None:
         """What a rank brings to the exchange; None: it has left, as it may."""
-        header, data = self._hear(rank, line, self._check)
+        header, data = self._met[rank] = self._hear(rank, line, self._check)
         if header["what"] == "end" and self.serve is not None and _as_it_chose(header["value"]["how"]):
             self.left[rank] = header["value"]
             return None
         if header["what"] != wanted:
-            raise self._failed(_elsewhere(rank, header, f"rank 0 is at {where()} for {_named(wanted)}"))
+            mine = f"rank 0 is at {where()} for {_named(wanted, header['what'])}"
+            raise self._failed(_elsewhere(rank, header, mine, wanted))
         return data
 
     def arrived(self) -> list[Pushed]:
@@ -237,15 +256,17 @@ def _as_it_chose(how: str) -> bool:
     return how.startswith("exit code ") and how != FAILED
 
 
-def _elsewhere(rank: int, header: dict[str, Any], mine: str) -> str:
+def _elsewhere(rank: int, header: dict[str, Any], mine: str, wanted: Sequence[Any] = ()) -> str:
     ended = header["value"] if header["what"] == "end" else {}
     how = ": ".join(filter(None, (ended.get("how"), ended.get("died_of"))))
-    theirs = f"its script has ended ({how})" if ended else f"at {header['where']} for {_named(header['what'])}"
+    theirs = f"its script has ended ({how})" if ended else f"at {header['where']} for {_named(header['what'], wanted)}"
     return f"all ranks must do the same in the same order. Received: rank {rank}: {theirs}; {mine}"
 
 
-def _named(wanted: Any) -> str:
+def _named(wanted: Any, beside: Any) -> str:
+    """Told apart from `beside`, which it is not."""
     if wanted == "push":
         return "a push"
-    name, count, *_ = wanted
-    return f"{name} ({count:,} numbers)" if count else str(name)
+    name, count, _, number = wanted
+    said = f"{name} ({count:,} numbers)" if count else str(name)
+    return f"{said}, sum {number + 1:,}" if list(wanted[:2]) == list(beside[:2]) else said

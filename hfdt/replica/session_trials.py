@@ -27,10 +27,12 @@ Try = Callable[[dict[Any, Any], Recorded | None], tuple[list[Any], Recorded]]
 
 @dataclass
 class Known:
-    """Of one graph. `readings`: by a gradient's number. `outputs`: how cells are made the whole batch's."""
+    """Of one graph. `readings`: by a gradient's number. `outputs`: how cells are made the whole batch's. `refused`: why
+    runs that were tried cannot be divided."""
 
     readings: dict[int, Reading] = field(default_factory=dict)
     outputs: dict[Name, How] = field(default_factory=dict)
+    refused: "weakref.WeakKeyDictionary[Plan, str]" = field(default_factory=weakref.WeakKeyDictionary)
     tries: "weakref.WeakKeyDictionary[Plan, int]" = field(default_factory=weakref.WeakKeyDictionary)
 
     def settled(self, plan: Plan) -> bool:

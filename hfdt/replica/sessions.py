@@ -112,9 +112,13 @@ class Sessions:
             self._synced.add(call.session)
         rows = feeding.rows_of(feeds)
         known = self._known.setdefault(call.session.graph, trials.Known())
-        trial, reason = trials.Trial(), "" if plan in known.tries and rows else self._undivided(plan, feeds, rows)
+        trial, reason = trials.Trial(), known.refused.get(plan, "")
+        if not reason and not (plan in known.tries and rows):
+            reason = self._undivided(plan, feeds, rows)
         if not reason and not known.settled(plan):
             trial, reason = self._tried(call, plan, feeds, rows or 0, known)
+            if reason:
+                known.refused[plan] = reason
         if reason:
             return self._whole(call, plan, feeds, reason)
         return self._in_part(call, plan, feeds, rows or 0, known, trial)

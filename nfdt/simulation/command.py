@@ -234,8 +234,10 @@ def _waited_for(argv: list[str]) -> int:
         except BaseException:
             running.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(GRACE_S)
-            running.kill()
+                try:
+                    running.wait(GRACE_S)
+                finally:  # of a second signal, too
+                    running.kill()
             raise
 
 

@@ -41,10 +41,16 @@ def test_what_failed_in_a_graph_is_said():
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         bad(tf.constant([1.0]))
     assert one_line(raised.value).startswith("InvalidArgumentError: no number")
-    text = (
-        "Graph execution error:\n\nDetected at node x defined at (most recent call last):\nno number\n\t [[{{node x}}]]"
+    place = (
+        "Graph execution error:\n\nDetected at node x defined at (most recent call last):\n  File train.py, line 3\n\n"
     )
-    assert one_line(tf.errors.InvalidArgumentError(None, None, text)) == "InvalidArgumentError: no number"
+    for text in (
+        "no number\n\t [[{{node x}}]]",
+        "no number\n\t [[{{node x}}]]\nHint: see more.\n [Op:__inference_f_4]",
+        "2 root error(s) found.\n  (0) INTERNAL:  no number\n\t [[{{node x}}]]\n\t [[g/_4]]\n0 derived errors ignored.",
+    ):
+        error = tf.errors.InternalError(None, None, place + text)
+        assert one_line(error) == "InternalError: no number"
 
 
 @pytest.mark.parametrize("name", ["<string>", f"{site.getusersitepackages()}/tensorflow/ops.py"])

@@ -182,6 +182,24 @@ def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
         on_ranks(2, run, monkeypatch)
 
 
+def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(monkeypatch):
+    whole = []
+
+    def run(meeting):
+        sessions = Sessions(meeting, lambda share: None, lambda: whole.append(meeting.rank))
+        with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
+            x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
+            loss = tf.reduce_mean(x * w) + tf.reduce_sum(tf.square(x * w))
+            (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss], [w])
+            sessions.run(BaseSession.run, session, w.initializer)
+            for _ in range(2):
+                sessions.run(BaseSession.run, session, w.assign_sub(0.1 * gradient), {x: X[:4]})
+            return session.run(w).tolist()
+
+    on_ranks(2, run, monkeypatch)
+    assert sorted(whole) == [0, 0, 1, 1]
+
+
 def test_a_saved_graph_is_the_scripts_own():
     sessions = Sessions(Pair(1).rank(0), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default() as graph:

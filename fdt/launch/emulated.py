@@ -8,6 +8,7 @@ engine talks to its members over a Unix socket, which is on no link: commands, d
 Everything ends with the processes in it: the engine's own end closes the pipe on which the network's namespace waits.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -132,7 +133,7 @@ class EmulatedNetwork:
             return
         burst = max(LEAST_BURST, int(link.bandwidth * BURST_S))
         rate = f"rate {int(link.bandwidth * 8)}bit burst {burst} latency 400ms"
-        _inside(self._switch.pid, ["tc", *f"qdisc add dev {interface} root tbf {rate}".split()])
+        _inside(_network_of(self._switch.pid), ["tc", *f"qdisc add dev {interface} root tbf {rate}".split()])
 
 
 class EmulatedLauncher:
@@ -181,11 +182,13 @@ class EmulatedProcesses:
     def __init__(self, role: str, run_dir: Path, sockets: Path) -> None:
         self._role, self._run_dir, self._sockets = role, run_dir, sockets
         self._running: list[tuple[subprocess.Popen[bytes], Host]] = []
+        self._networks: list[int] = []  # descriptors of their namespaces: what crossed is known when a rank has ended
 
     def add(self, popen: "subprocess.Popen[bytes]", host: Host, network: EmulatedNetwork) -> None:
         """Join a rank that has just been started to the network, and let it go on."""
         self._running.append((popen, host))
         _await_namespace(popen)
+        self._networks.append(os.open(_network_of(popen.pid), os.O_RDONLY))
         network.attach(popen.pid, host)
         assert popen.stdin is not None
         popen.stdin.write(b"go\n")
@@ -200,7 +203,7 @@ class EmulatedProcesses:
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
 
     def stop(self, grace_s: float = 2.0) -> None:
-        if self._sockets.exists():
+        if self._networks:
             self._note_counters()
         stop_all([popen for popen, _ in self._running], grace_s)
         shutil.rmtree(self._sockets, ignore_errors=True)
@@ -209,11 +212,11 @@ class EmulatedProcesses:
         """Add what crossed the hosts' interfaces to INTERFACES."""
         file = self._run_dir / INTERFACES
         known = json.loads(file.read_text()) if file.exists() else {}
-        for popen, host in self._running:
-            try:
-                known[host.name] = counters(popen.pid)
-            except UserError:  # it has ended, and its interface with it
-                continue
+        for network, (_, host) in zip(self._networks, self._running, strict=False):
+            with contextlib.suppress(UserError):  # it was not joined to the network yet
+                known[host.name] = _crossed(f"/proc/{os.getpid()}/fd/{network}")
+            os.close(network)
+        self._networks.clear()
         file.write_text(json.dumps(known))
 
 
@@ -223,7 +226,11 @@ def _places(topology: Topology) -> list[int]:
 
 def counters(pid: int) -> dict[str, int]:
     """Bytes that left and came over eth0 of the namespace of process `pid`, as the kernel counts them."""
-    said = json.loads(_inside(pid, ["ip", "-s", "-j", "link", "show", "eth0"]))[0]["stats64"]
+    return _crossed(_network_of(pid))
+
+
+def _crossed(network: str) -> dict[str, int]:
+    said = json.loads(_inside(network, ["ip", "-s", "-j", "link", "show", "eth0"]))[0]["stats64"]
     return {"sent": int(said["tx"]["bytes"]), "received": int(said["rx"]["bytes"])}
 
 
@@ -238,13 +245,17 @@ def _await_namespace(popen: "subprocess.Popen[bytes]") -> None:
 
 
 def _ip(pid: int, *commands: str) -> None:
-    _inside(pid, ["ip", "-batch", "-"], "\n".join(commands) + "\n")
+    _inside(_network_of(pid), ["ip", "-batch", "-"], "\n".join(commands) + "\n")
 
 
-def _inside(pid: int, argv: Sequence[str], given: str = "") -> str:
-    """What `argv` prints, run in the network namespace of process `pid`. Raises UserError when it fails."""
+def _network_of(pid: int) -> str:
+    return f"/proc/{pid}/ns/net"
+
+
+def _inside(network: str, argv: Sequence[str], given: str = "") -> str:
+    """What `argv` prints, run in the network namespace at that path. Raises UserError when it fails."""
     done = subprocess.run(
-        ["nsenter", f"--net=/proc/{pid}/ns/net", *argv], input=given, capture_output=True, text=True, check=False
+        ["nsenter", f"--net={network}", *argv], input=given, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise UserError(f"`{' '.join(argv)}` must work on an emulated host. Received: {' '.join(done.stderr.split())}")

@@ -4,13 +4,18 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from fdt.errors import UserError
-from fdt.launch.emulated import INTERFACES, check_privilege
+from fdt.launch import Task
+from fdt.launch.emulated import INTERFACES, EmulatedLauncher, EmulatedNetwork, Host, address_of, check_privilege
+from fdt.network.cluster import Cluster, Group
+from fdt.network.topology import topology_of
+from fdt.service.member import ENGINE_VARIABLE
 from nfdt.cli import main
 
 CONTROL = Path(__file__).parents[2] / "examples" / "control"
@@ -57,6 +62,22 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
     expected_s = simulated[1]["simulated_s"] - simulated[0]["simulated_s"]
     fastest_s = min(end["seconds"] for end in ends[1:])  # the first compiles; others may be slowed down
     assert fastest_s == pytest.approx(expected_s, rel=0.25)
+
+
+def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privilege):
+    (tmp_path / "engine").touch()
+    network = EmulatedNetwork(topology_of(Cluster((Group("node", 2),))))
+    launcher = EmulatedLauncher(tmp_path, network, lambda role, rank: Host(rank, f"node-{rank}", address_of(rank)))
+    processes = launcher.start(Task("worker", ["true"], 2, {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"}))
+    try:
+        deadline = time.monotonic() + 30
+        while len(processes.exits()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [each.cause for each in processes.exits()] == ["exit code 0"] * 2
+    finally:
+        processes.stop(0.0)
+        network.close()
+    assert sorted(json.loads((tmp_path / INTERFACES).read_text())) == ["node-0", "node-1"]
 
 
 @pytest.mark.timeout(240)

@@ -79,7 +79,7 @@ def test_ctrl_c_is_one_line_and_exit_130(engine, training):
     workers = members(training.pid, f"{engine}.worker")
     assert len(workers) == 2
     training.send_signal(signal.SIGINT)
-    assert gone(workers, 5)
+    assert gone(workers, 10)
     _, err, _ = ended(training, 20)
     assert training.returncode == 130
     assert err.strip().splitlines()[-1] == f"{engine}: interrupted"

@@ -14,6 +14,7 @@ WORKDIR /opt/hfdt
 COPY pyproject.toml setup.py README.md ./
 COPY fdt fdt
 COPY client_shim client_shim
+COPY replica replica
 COPY hfdt hfdt
 COPY nfdt nfdt
 RUN pip install --no-cache-dir '.[mpi]' && hfdt doctor --install-horovod

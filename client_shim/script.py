@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
+from fdt import PACKAGES
 from fdt.errors import EXIT_INTERRUPTED, UserError
 
-_OURS = ("client_shim", "fdt", "hfdt", "nfdt")
-_OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in _OURS)
+_OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 
 Rewrite = Callable[[ast.Module], ast.Module]
 

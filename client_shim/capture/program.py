@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from fdt import PACKAGES
 from fdt.blobs import Blobs
 from fdt.job import Program
 from fdt.keras import Flavor
@@ -51,12 +52,9 @@ def local_modules_by_value() -> Iterator[None]:
 def _is_local(module: ModuleType, installed: tuple[str, ...]) -> bool:
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
-    if not file or name == "__main__" or name not in sys.modules or name.partition(".")[0] in _OURS:
+    if not file or name == "__main__" or name not in sys.modules or name.partition(".")[0] in PACKAGES:
         return False
     return not file.startswith(installed) and not str(Path(file).resolve()).startswith(installed)
-
-
-_OURS = ("fdt", "client_shim", "hfdt", "nfdt")
 
 
 def _installed() -> tuple[str, ...]:

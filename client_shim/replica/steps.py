@@ -29,12 +29,13 @@ from client_shim.replica.syntax import (
     resolved,
     scope_of,
 )
+from fdt import PACKAGES
 
 APPLIES = ("apply_gradients", "minimize")
 BATCHWISE = "train_on_batch"
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 
-_OURS = tuple(str(Path(__file__).resolve().parents[2] / name) + "/" for name in ("client_shim", "fdt", "hfdt", "nfdt"))
+_OURS = tuple(str(Path(__file__).resolve().parents[2] / name) + "/" for name in PACKAGES)
 _PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
 _LIBRARIES = tuple(f"{path}/" for path in _PATHS)
 _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_keras"))

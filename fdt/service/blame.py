@@ -10,17 +10,17 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
+from fdt import PACKAGES
 from fdt.errors import UserError
 from fdt.rpc.session_pb2 import Failed
 
-_OURS = ("fdt", "client_shim", "hfdt", "nfdt")
 _LIBRARIES = tuple(
     f"{path}{os.sep}"
     for path in (
         *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")},
         *site.getsitepackages(),  # on Debian, dist-packages
         site.getusersitepackages(),
-        *(Path(__file__).parents[2] / package for package in _OURS),
+        *(Path(__file__).parents[2] / package for package in PACKAGES),
     )
 )
 _GRAPH_ERROR = "Graph execution error:"  # of TensorFlow's, in front of all else

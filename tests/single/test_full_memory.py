@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdt import blobs
+from fdt import PACKAGES, blobs
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
@@ -98,7 +98,7 @@ def test_where_the_disk_is_full_too_both_are_named_and_nothing_stays(tiny, monke
 def test_nothing_but_what_people_read_goes_by_the_wall_clock():
     """Which jumps: a lease, a heartbeat, a deadline that it decides would end too early or never."""
     found = set()
-    for package in ("fdt", "client_shim", "hfdt", "nfdt"):
+    for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
             if any(_reads_wall_clock(node) for node in ast.walk(ast.parse(file.read_text()))):
                 found.add(str(file.relative_to(ROOT)))

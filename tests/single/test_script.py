@@ -10,6 +10,7 @@ import pytest
 
 import client_shim
 from client_shim.script import run_script
+from fdt import PACKAGES
 from fdt.errors import CaptureError, UserError
 from fdt.report.screen import Screen
 
@@ -74,7 +75,7 @@ def test_its_own_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().err == expected.stderr
 
 
-@pytest.mark.parametrize("package", ["client_shim", "fdt", "hfdt", "nfdt"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_frames_of_ours_are_not_in_it(package: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ours = Path(__file__).parents[2] / package / "between.py"
     text = f"def f():\n    {{}}['key']\nexec(compile('f()', {str(ours)!r}, 'exec'))\n"

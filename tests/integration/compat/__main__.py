@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from client_shim.replica.look import look
+from fdt import PACKAGES
 from tests.integration.compat.catalogue import OTHER_NUMBERS, QUICK, REFUSED, STEPS_PRINTED, Script, all_scripts
 from tests.integration.compat.outputs import difference, ends_apart, file_names
 
@@ -25,7 +26,6 @@ MARKS = "<!-- table: make compat -->\n", "<!-- /table -->\n"
 ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 SHARE = re.compile(r"worker (\d+):\s+([\d,]+) samples")
 DONE = ROOT / ".cache" / "compat"
-SOURCES = ("fdt", "client_shim", "hfdt", "nfdt")
 SUITE = "tests/integration/compat"
 NEWEST = "2.21"
 TIMEOUT_S = 300
@@ -156,7 +156,7 @@ class Done:
 
 def fingerprint(root: Path) -> str:
     """What decides a row besides its script: our code, how a run is judged, the modules beside the scripts."""
-    ours = [p for name in SOURCES for p in (root / name).rglob("*.py")]
+    ours = [p for name in PACKAGES for p in (root / name).rglob("*.py")]
     suite = [*(root / SUITE).glob("*.py"), *(root / SUITE / "scripts").glob("beside_*.py")]
     files = b"".join(p.read_bytes() for p in sorted([*ours, *suite]))
     return hashlib.sha256(files).hexdigest()[:16]

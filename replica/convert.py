@@ -1,0 +1,100 @@
+"""Conversions of eager tensors between placements."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import constant_op
+
+from replica.exchange import Exchange
+from replica.placement import Partial, Placement, Shard
+from replica.tensors import EagerTensor, Tensor, local_array, local_shape_of, place, placement_of, unrecorded
+
+
+class Converter:
+    """Converts eager tensors.
+
+    Args:
+        exchange: The collectives.
+        execute: TensorFlow's own `execute`, which knows nothing of placements.
+    """
+
+    def __init__(self, exchange: Exchange, execute: Any) -> None:
+        self.exchange, self._execute = exchange, execute
+        self.rank, self.size = exchange.rank, exchange.size
+
+    def whole(self, tensor: Tensor, name: str = "read") -> Tensor:
+        """Return the global tensor; a collective, unless it is known already."""
+        if tensor._placement is None:
+            return tensor
+        if tensor._replicated is None:
+            self._replicate([tensor, *self._partial_siblings(tensor)], name)
+        return tensor._replicated
+
+    def all_whole(self, tensors: Sequence[Tensor], name: str) -> None:
+        """Make the global values of `tensors` known, in one collective."""
+        missing = {id(t): t for t in tensors if t._placement is not None and t._replicated is None}
+        for tensor in list(missing.values()):
+            missing |= {id(t): t for t in self._partial_siblings(tensor)}
+        if missing:
+            self._replicate(list(missing.values()), name)
+
+    def converted(self, tensor: Tensor, target: Placement) -> Tensor:
+        """Return a tensor whose memory holds what `target` says of the global tensor."""
+        placement = placement_of(tensor)
+        if placement == target:
+            return tensor
+        if isinstance(target, Shard):
+            return self.part(self.whole(tensor), target)
+        if isinstance(target, Partial):
+            return self._addend(self.whole(tensor))
+        return self.whole(tensor)
+
+    def part(self, whole: Tensor, target: Shard) -> Tensor:
+        """Return this rank's entries of a global tensor."""
+        shape = local_shape_of(whole)
+        low, high = target.bounds(self.rank)
+        begin, size = [0] * len(shape), [-1] * len(shape)
+        begin[target.axis], size[target.axis] = low, high - low
+        attrs = ("T", whole._datatype_enum(), "Index", tf.int32.as_datatype_enum)
+        inputs = [whole, _integers(begin), _integers(size)]
+        return self._execute("Slice", 1, inputs, attrs, context.context())[0]
+
+    def cut(self, whole: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
+        """Return a placed tensor that remembers its global value."""
+        with unrecorded():
+            placement = Shard(axis, sizes)
+            return place(self.part(whole, placement), placement, local_shape_of(whole), whole)
+
+    def _addend(self, whole: Tensor) -> Tensor:
+        """Rank 0's is the value, the others' are zeros."""
+        if self.rank == 0:
+            return whole
+        return self._execute("ZerosLike", 1, [whole], ("T", whole._datatype_enum()), context.context())[0]
+
+    def _partial_siblings(self, tensor: Tensor) -> list[Tensor]:
+        """Return Partials that were made together with this one, as gradients are: one collective replicates all."""
+        if not isinstance(tensor._placement, Partial) or tensor._siblings is None:
+            return []
+        return [t for t in tensor._siblings if t is not tensor and t._replicated is None]
+
+    def _replicate(self, tensors: Sequence[Tensor], name: str) -> None:
+        arrays = [np.asarray(local_array(t), t.dtype.as_numpy_dtype) for t in tensors]
+        found = self.exchange.replicated(name, arrays, [t._placement for t in tensors])
+        with unrecorded():
+            for tensor, array in zip(tensors, found, strict=True):
+                tensor._replicated = constant_op.constant(array, tensor.dtype)
+
+
+def joined(tensors: Sequence[Any]) -> None:
+    """Note that these tensors were made together."""
+    partial = [t for t in tensors if type(t) is EagerTensor and isinstance(t._placement, Partial)]
+    if len(partial) > 1:
+        for tensor in partial:
+            tensor._siblings = partial
+
+
+def _integers(values: Sequence[int]) -> Tensor:
+    return constant_op.constant(values, tf.int32)

@@ -1,0 +1,208 @@
+"""Eager operations under the rule table, below the gradient tape.
+
+Generated operations call `TFE_Py_FastPathExecute`. With a placed input it raises TensorFlow's own fallback exception;
+the generated fallback then calls `execute.execute`, replaced here, and records the gradient with the original tensors.
+No collective is ever differentiated.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import core
+from tensorflow.python.framework import constant_op
+
+import replica.rules  # noqa: F401  fills the rule table
+from fdt.patches import Patch
+from replica.convert import Converter
+from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
+from replica.plan import Arg, Array, Call, Plan, plan
+from replica.report import Report
+from replica.rules.shape import known_outputs
+from replica.tensors import EagerTensor, PlacementError, Tensor, check, local_array, local_shape_of, place, unrecorded
+
+# Operations whose first input, where it is whole and has rows enough, is divided for their sake.
+PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
+_KNOWN_ELEMENTS = 64  # inputs of so many elements may be read by a rule
+_FALLBACK = core._FallbackException
+
+
+class Eager:
+    """Runs eager operations.
+
+    Args:
+        converter: Changes placements.
+        report: Notes what was gathered.
+    """
+
+    def __init__(self, converter: Converter, report: Report, original: Any) -> None:
+        self._converter, self._report, self._original = converter, report, original
+        self.rank, self.size = converter.rank, converter.size
+        self._plans: dict[Any, _Learnt] = {}
+
+    def patches(self) -> list[Patch]:
+        """Return what is replaced in TensorFlow, but for the two functions below, which are too hot for a wrapper."""
+        return [Patch(pywrap_tfe, "TFE_Py_TensorShapeSlice", _shape_slice)]
+
+    def fast_path(self, original: Any) -> Any:
+        """Return the replacement of TFE_Py_FastPathExecute."""
+
+        def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
+            for arg in args:
+                kind = type(arg)
+                if kind is EagerTensor:
+                    if arg._placement is not None:
+                        raise _FALLBACK
+                elif kind is list or kind is tuple:
+                    for each in arg:
+                        if type(each) is EagerTensor and each._placement is not None:
+                            raise _FALLBACK
+            if op in PAYING:
+                raise _FALLBACK
+            return original(ctx, op, name, *args)
+
+        return fast_path
+
+    def execute(self, op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
+        """Replace `execute.execute`."""
+        op = op_name.decode() if type(op_name) is bytes else op_name
+        placed = any(type(t) is EagerTensor and t._placement is not None for t in inputs)
+        if not placed and not (op in PAYING and self.pays(inputs[0])):
+            return self._original(op_name, num_outputs, inputs, attrs, ctx, name)
+        with unrecorded():
+            return self._placed(op, num_outputs, list(inputs), attrs, ctx, name)
+
+    def pays(self, tensor: Tensor) -> bool:
+        """Tell whether a whole tensor has rows to divide."""
+        if type(tensor) is not EagerTensor:
+            return False
+        shape = local_shape_of(tensor)
+        return len(shape) > 1 and shape[0] >= max(2, self.size) and self.size > 1
+
+    def _placed(self, op: str, count: int, inputs: list[Tensor], attrs: Any, ctx: Any, name: Any) -> Any:
+        if ctx.has_function(op):
+            raise PlacementError(f"the function {op} was called with a rank's parts as they are")
+        entry = self._planned(op, inputs, attrs)
+        if entry.constants is not None:
+            return [constant_op.constant(value) for value in entry.constants]
+        found = entry.plan
+        args = self._inputs(op, inputs, found)
+        attrs = _with(attrs, found.attrs) if found.attrs else attrs
+        outputs = self._original(found.op or op, count, args, attrs, ctx, name)
+        if not outputs:
+            return outputs
+        return [self._output(op, t, found.output(i), found.scale) for i, t in enumerate(outputs)]
+
+    def _inputs(self, op: str, inputs: list[Tensor], found: Plan) -> list[Tensor]:
+        gathered = [t for t, p in zip(inputs, found.inputs, strict=True) if _must_gather(t, p)]
+        if gathered:
+            self._report.gathered(op, gathered)
+            self._converter.all_whole(gathered, op)
+        args = [
+            self._converter.converted(t, p) if _is_eager(t) else t for t, p in zip(inputs, found.inputs, strict=True)
+        ]
+        for index, values in found.values.items():
+            args[index] = constant_op.constant(values[self.rank])
+        return args
+
+    def _output(self, op: str, local: Tensor, placement: Placement, scale: float | None) -> Tensor:
+        if scale is not None:
+            local = local * constant_op.constant(scale, local.dtype)
+        if placement is REPLICATE:
+            return local
+        shape = local_shape_of(local)
+        whole = global_shape(shape, placement)
+        if isinstance(placement, Shard):
+            check(local, placement, whole, self.rank, op)
+        return place(local, placement, whole)
+
+    # -- plans, by what they depend on -----------------------------------------------------------------------------
+    def _planned(self, op: str, inputs: list[Tensor], attrs: Any) -> "_Cached":
+        key = op, _hashable(attrs), tuple(map(_described, inputs))
+        learnt = self._plans.get(key)
+        if learnt is None:
+            learnt = self._plans[key] = _Learnt()
+        values = tuple(_bytes(inputs[i]) for i in learnt.used)
+        found = learnt.entries.get(values)
+        return found if found is not None else self._plan(learnt, op, inputs, attrs)
+
+    def _plan(self, learnt: "_Learnt", op: str, inputs: list[Tensor], attrs: Any) -> "_Cached":
+        used: set[int] = set(learnt.used)
+        args = tuple(self._arg(op, i, t, used) for i, t in enumerate(inputs))
+        call = Call(op, dict(zip(attrs[::2], attrs[1::2], strict=True)) if attrs else {}, args, self.size)
+        cached = _Cached(plan(call), known_outputs(call))
+        if tuple(sorted(used)) != learnt.used:
+            learnt.used, learnt.entries = tuple(sorted(used)), {}
+        learnt.entries[tuple(_bytes(inputs[i]) for i in learnt.used)] = cached
+        return cached
+
+    def _arg(self, op: str, index: int, tensor: Tensor, used: set[int]) -> Arg:
+        if not _is_eager(tensor):
+            return Arg(REPLICATE, None)
+        placement = tensor._placement or REPLICATE
+        shape = tensor._shape_tuple()
+        if index == 0 and op in PAYING and placement is REPLICATE and self.pays(tensor):
+            placement = Shard(0, divided(shape[0], self.size))
+
+        def known() -> Array | None:
+            if tensor._placement is not None or int(np.prod(shape)) > _KNOWN_ELEMENTS:
+                return None
+            used.add(index)
+            return np.asarray(local_array(tensor))
+
+        return Arg(placement, shape, tensor.dtype.name, known)
+
+
+class _Cached:
+    """A plan, or the constants that the operation returns."""
+
+    def __init__(self, found: Plan, constants: list[Array] | None) -> None:
+        self.plan, self.constants = found, constants
+
+
+class _Learnt:
+    """The plans of one operation on inputs of one kind, by the values that the rule read."""
+
+    def __init__(self) -> None:
+        self.used: tuple[int, ...] = ()
+        self.entries: dict[tuple[bytes, ...], _Cached] = {}
+
+
+def _is_eager(tensor: Any) -> bool:
+    return type(tensor) is EagerTensor
+
+
+def _must_gather(tensor: Any, target: Placement) -> bool:
+    return _is_eager(tensor) and tensor._placement is not None and tensor._placement != target
+
+
+def _described(tensor: Any) -> Any:
+    if type(tensor) is not EagerTensor:
+        return type(tensor)
+    return tensor._placement, tensor._shape_tuple(), tensor._datatype_enum()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return np.asarray(local_array(tensor)).tobytes()
+
+
+def _hashable(attrs: Any) -> Any:
+    try:
+        hash(attrs)
+    except TypeError:
+        return str(attrs)
+    return attrs
+
+
+def _with(attrs: Any, changed: Any) -> tuple[Any, ...]:
+    merged = {**dict(zip(attrs[::2], attrs[1::2], strict=True)), **changed}
+    return tuple(part for pair in merged.items() for part in pair)
+
+
+def _shape_slice(original: Any, tensors: Sequence[Tensor], dimension: int) -> Tensor:
+    """Sizes of one dimension, read in C++: of the global tensors."""
+    if any(t._placement is not None for t in tensors):
+        return constant_op.constant([t._shape_tuple()[dimension] for t in tensors], tf.int32)
+    return original(tensors, dimension)

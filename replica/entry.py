@@ -1,0 +1,105 @@
+"""Where rows enter a script: elements of datasets, arguments of functions, constants. Each is cut along dimension 0.
+
+The choice decides speed only, never numbers: what is cut keeps its placement, and its global value.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.eager import record
+from tensorflow.python.eager.polymorphic_function import concrete_function
+
+from client_shim.replica.steps import by_script, where
+from fdt.patches import Patch
+from replica.convert import Converter
+from replica.placement import divided
+from replica.tensors import EagerTensor, Tensor, is_placed, local_shape_of
+
+
+class Entry:
+    """Cuts what enters.
+
+    Attributes:
+        rows: This rank's and all rows of the last tensor that was cut; zeros before.
+        first: Where the first one was cut: file, line, and a description.
+    """
+
+    def __init__(self, converter: Converter) -> None:
+        self._converter = converter
+        self.rank, self.size = converter.rank, converter.size
+        self.rows = (0, 0)
+        self.first: tuple[str, str, int] | None = None
+
+    def patches(self) -> list[Patch]:
+        """Return what is replaced in TensorFlow."""
+        return [
+            Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
+            Patch(concrete_function.ConcreteFunction, "_call_flat", self._call_flat),
+            Patch(tf, "constant", self._constant),
+            Patch(tf, "convert_to_tensor", self._constant),
+        ]
+
+    def cut(self, tensor: Any, what: str) -> Any:
+        """Return the placed tensor, or the value itself where there are no rows to divide."""
+        if not self._has_rows(tensor):
+            return tensor
+        rows = local_shape_of(tensor)[0]
+        sizes = divided(rows, self.size)
+        if len(local_shape_of(tensor)) > 1 or not self.rows[1]:
+            self.rows = sizes[self.rank], rows
+        if self.first is None:
+            self.first = where(), what, rows
+        return self._converter.cut(tensor, 0, sizes)
+
+    def cut_all(self, values: Any, what: str) -> Any:
+        """Cut every tensor of a structure."""
+        return tf.nest.map_structure(lambda v: self.cut(v, what), values)
+
+    def _has_rows(self, tensor: Any) -> bool:
+        if type(tensor) is not EagerTensor or tensor._placement is not None or self.size == 1:
+            return False
+        shape, dtype = local_shape_of(tensor), tensor.dtype
+        numeric = dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
+        return bool(numeric and not dtype.is_quantized and len(shape) and shape[0] >= max(2, self.size))
+
+    def _next(self, original: Any, iterator: Any) -> Any:
+        element = original(iterator)
+        return self.cut_all(element, "batches of a dataset") if tf.executing_eagerly() else element
+
+    def _call_flat(self, original: Any, function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+        """Arguments of a function that is called from Python, where none of them is placed yet."""
+        if tf.executing_eagerly() and not any(is_placed(t) for t in (*tensor_inputs, *captured_inputs)):
+            rows = self._common_rows(tensor_inputs)
+            tensor_inputs = [self._cut_recorded(t) if rows and _rows_of(t) == rows else t for t in tensor_inputs]
+        return original(function, tensor_inputs, captured_inputs)
+
+    def _common_rows(self, tensors: Any) -> int:
+        """Return the rows of the largest matrix among the arguments."""
+        found = [t for t in tensors if self._has_rows(t)]
+        matrices = [t for t in found if len(local_shape_of(t)) > 1] or found
+        return max(((_elements(t), _rows_of(t)) for t in matrices), default=(0, 0))[1]
+
+    def _cut_recorded(self, tensor: Tensor) -> Tensor:
+        made = self.cut(tensor, "arguments of a function")
+        if made is not tensor and record.could_possibly_record():
+            record.record_operation("cut", [made], [tensor], lambda gradient: [gradient])
+        return made
+
+    def _constant(self, original: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(value, *args, **kwargs)
+        if type(made) is EagerTensor and made is not value and by_script():
+            return self.cut(made, "a constant")
+        return made
+
+
+def _rows_of(tensor: Any) -> int:
+    shape = local_shape_of(tensor) if type(tensor) is EagerTensor else ()
+    return int(shape[0]) if shape else 0
+
+
+def _elements(tensor: Tensor) -> int:
+    elements = 1
+    for n in local_shape_of(tensor):
+        elements *= int(n)
+    return elements

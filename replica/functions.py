@@ -1,0 +1,165 @@
+"""tf.functions that are called with placed tensors: the traced graph is emitted for them, once per kind of call."""
+
+import re
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import handle_data_util
+
+from fdt.patches import Patch
+from replica.convert import Converter, joined
+from replica.entry import Entry
+from replica.graph.emit import PAYING, Argument, Emitted, Emitter
+from replica.graph.flatten import Flat, flatten
+from replica.placement import Shard, global_shape
+from replica.report import Report
+from replica.tensors import (
+    EagerTensor,
+    Tensor,
+    check,
+    is_placed,
+    local_array,
+    local_shape_of,
+    place,
+    placement_of,
+    unrecorded,
+)
+
+_KNOWN_ELEMENTS = 64
+_KINDS = 8  # an argument whose value is another in so many calls is not a shape
+
+
+@dataclass
+class _Kind:
+    """The emitted functions for one kind of arguments, by the values that went into their graphs."""
+
+    used: tuple[int, ...] = ()
+    entries: dict[tuple[bytes, ...], tuple[Any, Emitted]] = field(default_factory=dict)
+    frozen: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Function:
+    """What is known of a traced function."""
+
+    flat: Flat
+    sources: list[int]
+    pays: bool
+    kinds: dict[Any, _Kind] = field(default_factory=dict)
+
+
+class Functions:
+    """Replaces the call of a traced function from eager code."""
+
+    def __init__(self, converter: Converter, entry: Entry, report: Report, execute: Any) -> None:
+        self._converter, self._entry, self._report, self._execute = converter, entry, report, execute
+        self._known: weakref.WeakKeyDictionary[Any, _Function] = weakref.WeakKeyDictionary()
+
+    def patches(self) -> list[Patch]:
+        """Return what is replaced in TensorFlow."""
+        return [Patch(atomic_function.AtomicFunction, "call_flat", self._call_flat)]
+
+    def _call_flat(self, original: Any, function: Any, *args: Any) -> Any:
+        if not function._bound_context.executing_eagerly():
+            return original(function, *args)
+        known = self._function(function)
+        if not (known.sources or known.pays or any(is_placed(a) for a in args)):
+            return original(function, *args)
+        with unrecorded():
+            inputs = [*args, *self._drawn(known, args)]
+            emitted, result = self._emitted(function, known, inputs)
+            if not result.divides and not known.sources:
+                return original(function, *args)
+            return self._run(function, emitted, result, inputs)
+
+    def _function(self, function: Any) -> _Function:
+        known = self._known.get(function)
+        if known is None:
+            flat = flatten(function.graph)
+            known = self._known[function] = _Function(flat, flat.sources(), flat.has(PAYING))
+        return known
+
+    def _drawn(self, known: _Function, args: Sequence[Any]) -> list[Tensor]:
+        """Return the elements that the function would draw, cut. Raises OutOfRangeError as the function would."""
+        drawn: list[Tensor] = []
+        for number in known.sources:
+            node = known.flat.nodes[number]
+            iterator = args[known.flat.nodes[node.inputs[0][0]].argument or 0]
+            types, shapes = node.op.get_attr("output_types"), node.op.get_attr("output_shapes")
+            element = tf.raw_ops.IteratorGetNext(iterator=iterator, output_types=types, output_shapes=shapes)
+            drawn += [self._entry.cut(t, "batches of a dataset") for t in element]
+        return drawn
+
+    def _emitted(self, function: Any, known: _Function, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
+        kind = known.kinds.setdefault(tuple(map(_described, inputs)), _Kind())
+        values = tuple(_bytes(inputs[i]) for i in kind.used)
+        found = kind.entries.get(values)
+        return found if found is not None else self._emit(function, known, kind, inputs)
+
+    def _emit(self, function: Any, known: _Function, kind: _Kind, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
+        name = f"{function.name.decode()}_{ops.uid()}"
+        values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
+        arguments = [_argument(t) for t in inputs]
+        plain = re.sub(r"^__|_\d+$", "", function.name.decode())  # the number is another on each rank
+        emitter = Emitter(known.flat, arguments, values, self._converter.exchange, self._report, plain)
+        result = emitter.run()
+        made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})
+        self._remember(kind, inputs, (made, result))
+        return made, result
+
+    def _remember(self, kind: _Kind, inputs: Sequence[Any], made: tuple[Any, Emitted]) -> None:
+        used = tuple(sorted({*kind.used, *made[1].used}))
+        if used != kind.used:
+            kind.used, kind.entries = used, {}
+        kind.entries[tuple(_bytes(inputs[i]) for i in used)] = made
+        if len(kind.entries) > _KINDS:
+            kind.frozen, kind.used, kind.entries = {*kind.frozen, *used}, (), {}
+
+    def _run(self, function: Any, emitted: Any, result: Emitted, inputs: Sequence[Any]) -> list[Any]:
+        ctx = context.context()
+        attrs = tuple(part for pair in ctx.function_call_options.as_attrs().items() for part in pair)
+        count = len(result.outputs)
+        outputs = self._execute(emitted.name.decode(), count, list(inputs), attrs, ctx)
+        outputs = list(outputs or ())
+        for i, output in enumerate(outputs):
+            placement, shape = result.outputs[i]
+            if isinstance(placement, Shard) and shape is not None:
+                check(output, placement, shape, self._converter.rank, function.name.decode())
+            outputs[i] = place(output, placement, global_shape(local_shape_of(output), placement))
+            _handle_data(function, i, outputs[i])
+        joined(outputs)
+        return outputs
+
+
+def _handle_data(function: Any, index: int, output: Any) -> None:
+    data = function.function_type.flat_outputs[index].dtype._handle_data
+    if data:
+        handle_data_util.set_handle_data(output, data.shape_inference)
+
+
+def _described(tensor: Any) -> Any:
+    if type(tensor) is not EagerTensor:
+        return type(tensor)
+    return tensor._placement, tensor._shape_tuple(), tensor._datatype_enum()
+
+
+def _argument(tensor: Any) -> Argument:
+    shape = None if tensor.dtype in (tf.resource, tf.variant) else tensor._shape_tuple()
+    return Argument(placement_of(tensor), shape, tensor.dtype)
+
+
+def _value(tensor: Any) -> Any:
+    if type(tensor) is not EagerTensor or tensor._placement is not None or not tensor.dtype.is_integer:
+        return None
+    return np.asarray(local_array(tensor)) if int(np.prod(tensor._shape_tuple())) <= _KNOWN_ELEMENTS else None
+
+
+def _bytes(tensor: Any) -> bytes:
+    return np.asarray(local_array(tensor)).tobytes()

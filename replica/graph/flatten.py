@@ -1,0 +1,122 @@
+"""A traced function as one list of operations: the functions that it calls are inlined."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Ref = tuple[int, int]  # a node's number, and which of its outputs
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_SOURCES = ("IteratorGetNext",)
+
+
+@dataclass
+class Node:
+    """An operation. `argument`: the function's argument that it stands for."""
+
+    op: Any
+    inputs: list[Ref] = field(default_factory=list)
+    controls: set[int] = field(default_factory=set)
+    argument: int | None = None
+
+
+@dataclass
+class Flat:
+    """A function's operations in an order in which each follows its inputs."""
+
+    nodes: list[Node]
+    outputs: list[Ref]
+    controls: set[int]
+
+    def sources(self) -> list[int]:
+        """Return the operations that draw an element from an iterator which is an argument of the function."""
+        return [
+            number
+            for number, node in enumerate(self.nodes)
+            if node.argument is None and node.op.type in _SOURCES and self.nodes[node.inputs[0][0]].argument is not None
+        ]
+
+    def has(self, types: Iterable[str]) -> bool:
+        """Tell whether some operation is of these types."""
+        wanted = frozenset(types)
+        return any(node.argument is None and node.op.type in wanted for node in self.nodes)
+
+
+def flatten(graph: Any) -> Flat:
+    """Return the operations of a FuncGraph that its outputs and side effects need."""
+    builder = _Builder()
+    arguments = [builder.argument(tensor, index) for index, tensor in enumerate(graph.inputs)]
+    outputs, controls = builder.add(graph, arguments, set())
+    return _pruned(Flat(builder.nodes, outputs, controls))
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def argument(self, tensor: Any, index: int) -> Ref:
+        self.nodes.append(Node(tensor.op, argument=index))
+        return len(self.nodes) - 1, 0
+
+    def add(self, graph: Any, arguments: Sequence[Ref], before: set[int]) -> tuple[list[Ref], set[int]]:
+        """Add a graph's operations; its outputs, and the nodes that its end waits for."""
+        refs = {(t.op.name, t.value_index): ref for t, ref in zip(graph.inputs, arguments, strict=True)}
+        done: dict[str, set[int]] = {t.op.name: {ref[0]} for t, ref in zip(graph.inputs, arguments, strict=True)}
+        for op in _in_order(graph):
+            if op.name in done:
+                continue
+            inputs = [refs[t.op.name, t.value_index] for t in op.inputs]
+            controls = set().union(*(done[c.name] for c in op.control_inputs))
+            if op.op_def.is_stateful:
+                controls |= before
+            if op.type in _CALLS:
+                inner = graph._get_function(op.get_attr("f").name).graph
+                outputs, ends = self.add(inner, inputs, controls)
+                done[op.name] = ends | {number for number, _ in outputs} | controls
+            else:
+                self.nodes.append(Node(op, inputs, controls))
+                number = len(self.nodes) - 1
+                outputs = [(number, i) for i in range(len(op.outputs))]
+                done[op.name] = {number}
+            refs.update({(op.name, i): ref for i, ref in enumerate(outputs)})
+        ends = set().union(*(done[op.name] for op in graph.control_outputs)) if graph.control_outputs else set()
+        return [refs[t.op.name, t.value_index] for t in graph.outputs], ends
+
+
+def _in_order(graph: Any) -> list[Any]:
+    """Return the operations, each behind its inputs; graphs made of function definitions promise no order."""
+    ordered: list[Any] = []
+    state: dict[str, bool] = {}  # False: on the stack, True: done
+    for start in graph.get_operations():
+        stack = [start]
+        while stack:
+            op = stack[-1]
+            if state.get(op.name):
+                stack.pop()
+                continue
+            missing = [o for o in (*(t.op for t in op.inputs), *op.control_inputs) if not state.get(o.name)]
+            if missing and op.name not in state:
+                state[op.name] = False
+                stack.extend(missing)
+            else:
+                state[op.name] = True
+                ordered.append(op)
+                stack.pop()
+    return ordered
+
+
+def _pruned(flat: Flat) -> Flat:
+    needed, stack = set(), [*(number for number, _ in flat.outputs), *flat.controls]
+    while stack:
+        number = stack.pop()
+        if number not in needed:
+            needed.add(number)
+            node = flat.nodes[number]
+            stack.extend([*(n for n, _ in node.inputs), *node.controls])
+    needed |= {number for number, node in enumerate(flat.nodes) if node.argument is not None}
+    new = {old: number for number, old in enumerate(sorted(needed))}
+    nodes = [flat.nodes[old] for old in sorted(needed)]
+    for node in nodes:
+        node.inputs = [(new[n], i) for n, i in node.inputs]
+        node.controls = {new[n] for n in node.controls}
+    outputs = [(new[n], i) for n, i in flat.outputs]
+    return Flat(nodes, outputs, {new[n] for n in flat.controls})

@@ -1,0 +1,61 @@
+"""Placements on the one mesh axis: what a rank's tensor is of the global tensor, as in DTensor and GSPMD."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Every rank has the global tensor."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The global tensor is the sum of the ranks' tensors, which all have its shape."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rank r has `sizes[r]` consecutive entries of dimension `axis` of the global tensor, in the order of the ranks."""
+
+    axis: int
+    sizes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Return the global size of the divided dimension."""
+        return sum(self.sizes)
+
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """Return the first entry of `rank` and the one behind its last."""
+        low = sum(self.sizes[:rank])
+        return low, low + self.sizes[rank]
+
+    def at(self, axis: int) -> "Shard":
+        """Return the same division of dimension `axis`."""
+        return Shard(axis, self.sizes)
+
+
+Placement = Replicate | Partial | Shard
+
+REPLICATE = Replicate()
+PARTIAL = Partial()
+
+
+def divided(rows: int, size: int) -> tuple[int, ...]:
+    """Return how many of `rows` entries each of `size` ranks gets: the contiguous division of fdt/data/slicing.py."""
+    return tuple(rows * (rank + 1) // size - rows * rank // size for rank in range(size))
+
+
+def local_shape(shape: Sequence[int | None], placement: Placement, rank: int) -> tuple[int | None, ...]:
+    """Return the shape that `rank` holds of a global tensor of `shape`."""
+    if not isinstance(placement, Shard):
+        return tuple(shape)
+    return (*shape[: placement.axis], placement.sizes[rank], *shape[placement.axis + 1 :])
+
+
+def global_shape(shape: Sequence[int | None], placement: Placement) -> tuple[int | None, ...]:
+    """Return the shape of the global tensor of which a rank holds `shape`."""
+    if not isinstance(placement, Shard):
+        return tuple(shape)
+    return (*shape[: placement.axis], placement.total, *shape[placement.axis + 1 :])

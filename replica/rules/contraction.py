@@ -1,0 +1,102 @@
+"""Products that sum over shared dimensions: matrix products, einsum, and the gradients of filters and biases."""
+
+import string
+from collections.abc import Sequence
+
+from replica.placement import PARTIAL, REPLICATE, Placement, Shard
+from replica.plan import Call, Plan, any_partial, rule, widest
+
+
+@rule("MatMul")
+def mat_mul(call: Call) -> Plan | None:
+    """Rows stay divided; a contraction of the divided dimension is Partial."""
+    left = "km" if call.attrs.get("transpose_a") else "mk"
+    right = "nk" if call.attrs.get("transpose_b") else "kn"
+    return contracted(call, (left, right), "mn")
+
+
+@rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+def batch_mat_mul(call: Call) -> Plan | None:
+    """As MatMul, behind batch dimensions that broadcast."""
+    batch = max(arg.rank for arg in call.args) - 2
+    names = string.ascii_lowercase[:batch]
+    left = "ZY" if call.attrs.get("adj_x") else "YZ"
+    right = "XZ" if call.attrs.get("adj_y") else "ZX"
+    labels = [names[batch - (arg.rank - 2) :] + own for arg, own in zip(call.args, (left, right), strict=True)]
+    return contracted(call, labels, names + "YX")
+
+
+@rule("Einsum")
+def einsum(call: Call) -> Plan | None:
+    """Any equation without an ellipsis or a repeated label within one input."""
+    equation = call.text("equation").replace(" ", "")
+    left, arrow, out = equation.partition("->")
+    labels = left.split(",")
+    if not arrow or "." in equation or any(len(set(each)) != len(each) for each in [*labels, out]):
+        return None
+    return contracted(call, labels, out)
+
+
+def contracted(call: Call, labels: Sequence[str], out: str) -> Plan | None:
+    """Divide every input along the label that the largest divided input is divided along.
+
+    Args:
+        call: The call.
+        labels: For each input, one letter per dimension.
+        out: The letters of the output; those that are missing are summed over.
+    """
+    index = widest(call.args)
+    if index is None or any_partial(call.args):
+        return None
+    target = call.args[index].placement
+    assert isinstance(target, Shard)
+    label = labels[index][target.axis]
+    inputs: list[Placement] = []
+    for arg, letters in zip(call.args, labels, strict=True):
+        axis = letters.find(label)
+        if axis < 0 or (arg.shape or ())[axis] == 1:
+            inputs.append(REPLICATE)
+        elif (arg.shape or ())[axis] == target.total:
+            inputs.append(target.at(axis))
+        else:
+            return None
+    if label not in out and REPLICATE in (p for p, ls in zip(inputs, labels, strict=True) if label in ls):
+        return None
+    return Plan(tuple(inputs), (target.at(out.index(label)) if label in out else PARTIAL,))
+
+
+@rule("BiasAdd")
+def bias_add(call: Call) -> Plan | None:
+    """Keep a division of any dimension but the channels."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis == _channels(call) or any_partial(call.args):
+        return None
+    return Plan((placement, REPLICATE), (placement,))
+
+
+@rule("BiasAddGrad")
+def bias_add_grad(call: Call) -> Plan | None:
+    """Sum over every dimension but the channels."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis == _channels(call):
+        return None
+    return Plan((placement,), (PARTIAL,))
+
+
+def _channels(call: Call) -> int:
+    return 1 if call.text("data_format", "NHWC").startswith("NC") else call.args[0].rank - 1
+
+
+@rule(
+    "Conv2DBackpropFilter",
+    "Conv3DBackpropFilterV2",
+    "DepthwiseConv2dNativeBackpropFilter",
+    "Dilation2DBackpropFilter",
+)
+def filter_gradient(call: Call) -> Plan | None:
+    """Sum over the rows of the input and of the output's gradient."""
+    rows = [call.args[0].placement, call.args[2].placement]
+    shards = [p for p in rows if isinstance(p, Shard) and p.axis == 0]
+    if call.op == "Dilation2DBackpropFilter" or not shards or any_partial(call.args):
+        return None
+    return Plan((shards[0], REPLICATE, shards[0]), (PARTIAL,))

@@ -1,0 +1,137 @@
+"""Operations that treat each element alike, with broadcasting, and those that are linear in a Partial input."""
+
+import numpy as np
+
+from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard
+from replica.plan import Arg, Call, Plan, any_partial, rule, widest
+
+# Functions of one tensor, elementwise, or of several of the same shape.
+_UNARY = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Cos Cosh Digamma Elu Erf Erfc Erfinv Exp Expm1 "
+    "Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 "
+    "Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh"
+)
+_BINARY = (
+    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue EluGrad FloorDiv FloorMod Greater "
+    "GreaterEqual Igamma Igammac InvGrad LeakyReluGrad Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod "
+    "MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
+    "SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
+)
+
+
+@rule(*_UNARY.split(), *_BINARY.split())
+def elementwise(call: Call) -> Plan | None:
+    """Keep the division of the largest input; broadcast inputs are divided or stay whole."""
+    target = _target(call.args)
+    if target is None:
+        return None
+    placement, out_rank = target
+    inputs = tuple(_aligned(arg, placement, out_rank) for arg in call.args)
+    return None if None in inputs else Plan(inputs, (placement,))  # type: ignore[arg-type]
+
+
+@rule("Equal", "NotEqual")
+def compared(call: Call) -> Plan | None:
+    """Compare elementwise, unless shapes that do not fit are to give one truth."""
+    return elementwise(call) if call.attrs.get("incompatible_shape_error", True) else None
+
+
+@rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real")
+def linear(call: Call) -> Plan | None:
+    """Keep any placement: the sum of the results is the result of the sum."""
+    placement = call.args[0].placement
+    return Plan((placement,), (placement,))
+
+
+@rule("ZerosLike")
+def zeros_like(call: Call) -> Plan | None:
+    """Return zeros, which are the same on every rank where the input has its global shape."""
+    placement = call.args[0].placement
+    return Plan((placement,), (placement if isinstance(placement, Shard) else REPLICATE,))
+
+
+@rule("Cast")
+def cast(call: Call) -> Plan | None:
+    """Keep a division; keep Partial between floating-point types, where a cast is linear up to rounding."""
+    placement = call.args[0].placement
+    if isinstance(placement, Shard) or all(_is_floating(call.attrs.get(name)) for name in ("SrcT", "DstT")):
+        return Plan((placement,), (placement,))
+    return None
+
+
+@rule("AddV2", "Add", "Sub", "AddN")
+def added(call: Call) -> Plan | None:
+    """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone."""
+    if not any_partial(call.args):
+        return elementwise(call)
+    if any(isinstance(arg.placement, Shard) for arg in call.args) or len({arg.shape for arg in call.args}) > 1:
+        return None
+    return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
+
+
+@rule("Mul", "RealDiv", "Div", "DivNoNan")
+def scaled(call: Call) -> Plan | None:
+    """Scale a Partial by a known finite number; otherwise as any elementwise operation.
+
+    An unknown factor may be infinite: a rank whose part is 0 would then make NaN of it.
+    """
+    if not any_partial(call.args):
+        return elementwise(call)
+    left, right = call.args
+    if isinstance(left.placement, Partial) and _is_factor(right, left, divides=call.op != "Mul"):
+        return Plan((PARTIAL, REPLICATE), (PARTIAL,))
+    if call.op == "Mul" and isinstance(right.placement, Partial) and _is_factor(left, right, divides=False):
+        return Plan((REPLICATE, PARTIAL), (PARTIAL,))
+    return None
+
+
+@rule("Select")
+def select(call: Call) -> Plan | None:
+    """Select by a condition of the same shape (the one of a vector picks whole rows)."""
+    condition, *others = call.args
+    if condition.rank == others[0].rank:
+        return elementwise(call)
+    index = widest(call.args)
+    if index is None or condition.rank != 1:
+        return None
+    placement = call.args[index].placement
+    if not isinstance(placement, Shard) or placement.axis != 0:
+        return None
+    return Plan((placement,) * 3, (placement,))
+
+
+def _is_factor(arg: Arg, partial: Arg, *, divides: bool) -> bool:
+    """Tell whether `arg` is a known finite tensor by which `partial` is scaled without growing."""
+    if arg.value is None or not isinstance(arg.placement, Replicate) or arg.rank > partial.rank:
+        return False
+    if arg.rank and arg.shape != partial.shape and arg.elements != 1:
+        return False
+    value = np.asarray(arg.value, np.float64) if np.asarray(arg.value).dtype.kind != "c" else np.asarray(arg.value)
+    return bool(np.all(np.isfinite(value)) and (not divides or np.all(value != 0)))
+
+
+def _target(args: tuple[Arg, ...]) -> tuple[Shard, int] | None:
+    """Return the division of the result, and its number of dimensions."""
+    index = widest(args)
+    if index is None:
+        return None
+    out_rank = max(arg.rank for arg in args)
+    placement = args[index].placement
+    assert isinstance(placement, Shard)
+    return placement.at(placement.axis + out_rank - args[index].rank), out_rank
+
+
+def _aligned(arg: Arg, target: Shard, out_rank: int) -> Placement | None:
+    """Return what `arg` is converted to for a result divided so; None where that is not known."""
+    axis = target.axis - (out_rank - arg.rank)
+    if axis < 0:
+        return REPLICATE
+    assert arg.shape is not None
+    if arg.shape[axis] == target.total:
+        return target.at(axis)
+    return REPLICATE if arg.shape[axis] == 1 else None
+
+
+def _is_floating(dtype: object) -> bool:
+    name = str(getattr(dtype, "name", dtype))
+    return "float" in name

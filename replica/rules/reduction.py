@@ -1,0 +1,88 @@
+"""Reductions, and what runs along one dimension: softmax, sorting, cumulative sums."""
+
+import numpy as np
+
+from replica.placement import PARTIAL, REPLICATE, Partial, Shard
+from replica.plan import Arg, Call, Plan, rule
+
+
+@rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
+def reduced(call: Call) -> Plan | None:
+    """Reduce other dimensions in place; a sum or mean over the divided one is Partial."""
+    arg, axes = call.args[0], axes_of(call)
+    if axes is None or not _stays_whole(call.args[1]):
+        return None
+    if isinstance(arg.placement, Partial):
+        return Plan((PARTIAL, REPLICATE), (PARTIAL,)) if call.op in ("Sum", "Mean") else None
+    if not isinstance(arg.placement, Shard):
+        return None
+    axis, keeps = arg.placement.axis, bool(call.attrs.get("keep_dims", False))
+    if axis not in axes:
+        out = axis if keeps else axis - sum(1 for other in axes if other < axis)
+        return Plan((arg.placement, REPLICATE), (arg.placement.at(out),))
+    if call.op == "Sum":
+        return Plan((arg.placement, REPLICATE), (PARTIAL,))
+    return _mean(arg, axes) if call.op == "Mean" else None
+
+
+def _mean(arg: Arg, axes: set[int]) -> Plan | None:
+    """A mean over the divided dimension: the local sum over the global count."""
+    counted = [(arg.shape or ())[axis] for axis in axes]
+    if None in counted or "float" not in arg.dtype:
+        return None
+    count = int(np.prod([n for n in counted if n is not None]))
+    return Plan((arg.placement, REPLICATE), (PARTIAL,), op="Sum", scale=1.0 / count) if count else None
+
+
+def axes_of(call: Call, index: int = 1) -> set[int] | None:
+    """Return the dimensions that input `index` names, counted from the front."""
+    axes = call.integers(index)
+    return None if axes is None else {axis % max(call.args[0].rank, 1) for axis in axes}
+
+
+def _stays_whole(arg: Arg) -> bool:
+    return not isinstance(arg.placement, (Shard, Partial))
+
+
+@rule("L2Loss")
+def l2_loss(call: Call) -> Plan | None:
+    """Half the sum of squares is a sum over elements."""
+    placement = call.args[0].placement
+    return Plan((placement,), (PARTIAL,)) if isinstance(placement, Shard) else None
+
+
+@rule("Softmax", "LogSoftmax")
+def along_last(call: Call) -> Plan | None:
+    """Keep a division of any dimension but the last."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1:
+        return None
+    return Plan((placement,), (placement,))
+
+
+@rule("TopKV2")
+def top_k(call: Call) -> Plan | None:
+    """Pick along the last dimension."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1:
+        return None
+    return Plan((placement, REPLICATE), (placement, placement))
+
+
+@rule("ArgMax", "ArgMin")
+def arg_max(call: Call) -> Plan | None:
+    """Remove a dimension that is not the divided one."""
+    placement, axes = call.args[0].placement, axes_of(call)
+    if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
+        return None
+    out = placement.axis - sum(1 for axis in axes if axis < placement.axis)
+    return Plan((placement, REPLICATE), (placement.at(out),))
+
+
+@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2")
+def along(call: Call) -> Plan | None:
+    """Run along dimensions that are not the divided one."""
+    placement, axes = call.args[0].placement, axes_of(call)
+    if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
+        return None
+    return Plan((placement, REPLICATE), (placement,))

@@ -1,0 +1,244 @@
+"""Operations that treat each row of a batch alike, lookups by divided indices, and slices with strides."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from replica.placement import PARTIAL, REPLICATE, Shard
+from replica.plan import Arg, Call, Plan, any_partial, per_rank, rule, widest
+
+# Which inputs have one entry per row along dimension 0; every output has, too.
+_ROWS: dict[str, Sequence[int]] = {
+    "Conv2D": (0,),
+    "Conv3D": (0,),
+    "DepthwiseConv2dNative": (0,),
+    "MaxPool": (0,),
+    "MaxPoolV2": (0,),
+    "MaxPool3D": (0,),
+    "MaxPoolGrad": (0, 1, 2),
+    "MaxPool3DGrad": (0, 1, 2),
+    "AvgPool": (0,),
+    "AvgPool3D": (0,),
+    "LRN": (0,),
+    "ResizeBilinear": (0,),
+    "ResizeNearestNeighbor": (0,),
+    "ResizeBicubic": (0,),
+    "ResizeBilinearGrad": (0, 1),
+    "SoftmaxCrossEntropyWithLogits": (0, 1),
+    "SparseSoftmaxCrossEntropyWithLogits": (0, 1),
+    "DepthToSpace": (0,),
+    "SpaceToDepth": (0,),
+    "ExtractImagePatches": (0,),
+    "AdjustContrastv2": (0,),
+    "RGBToHSV": (0,),
+    "HSVToRGB": (0,),
+}
+# As above; the input at this index holds the global shape of the result, its rows first.
+_SHAPED: dict[str, tuple[int, Sequence[int]]] = {
+    "Conv2DBackpropInput": (0, (2,)),
+    "Conv3DBackpropInputV2": (0, (2,)),
+    "DepthwiseConv2dNativeBackpropInput": (0, (2,)),
+    "AvgPoolGrad": (0, (1,)),
+    "AvgPool3DGrad": (0, (1,)),
+}
+
+
+@rule(*_ROWS)
+def by_rows(call: Call) -> Plan | None:
+    """Keep a division of the rows."""
+    return _by_rows(call, _ROWS[call.op])
+
+
+@rule(*_SHAPED)
+def shaped(call: Call) -> Plan | None:
+    """Keep a division of the rows, of a result whose shape is an input."""
+    index, rows = _SHAPED[call.op]
+    plan, shape = _by_rows(call, rows), call.integers(index)
+    if plan is None or shape is None or not isinstance(plan.outputs[0], Shard) or len(shape) < 4:
+        return None
+    values = per_rank(shape, 0, plan.outputs[0].sizes, np.asarray(call.value(index)))
+    return Plan(plan.inputs, plan.outputs, {index: values})
+
+
+def _by_rows(call: Call, rows: Sequence[int]) -> Plan | None:
+    args = [call.args[i] for i in rows]
+    shards = [arg.placement for arg in args if isinstance(arg.placement, Shard) and arg.placement.axis == 0]
+    if not shards or any((arg.shape or (None,))[0] != shards[0].total for arg in args):
+        return None
+    if any(arg.rank != args[0].rank for arg in args) and call.op == "SoftmaxCrossEntropyWithLogits":
+        return None
+    return Plan(tuple(shards[0] if i in rows else REPLICATE for i in range(len(call.args))), (shards[0],))
+
+
+@rule("InTopK", "InTopKV2")
+def in_top_k(call: Call) -> Plan | None:
+    """Compare each row's target with its predictions."""
+    return _by_rows(call, (0, 1))
+
+
+@rule("OneHot")
+def one_hot(call: Call) -> Plan | None:
+    """Insert a dimension behind each index."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or any_partial(call.args):
+        return None
+    at = int(call.attrs.get("axis", -1))
+    at = at if at >= 0 else call.args[0].rank
+    return Plan((placement, REPLICATE, REPLICATE, REPLICATE), (placement.at(placement.axis + (at <= placement.axis)),))
+
+
+@rule("GatherV2")
+def gather(call: Call) -> Plan | None:
+    """Look up divided indices in a whole tensor, whole indices along a dimension that is not divided, or row by row."""
+    params, indices, _ = call.args
+    at, batch = call.integers(2), int(call.attrs.get("batch_dims", 0))
+    index = widest((params, indices))
+    if at is None or index is None or any_partial(call.args):
+        return None
+    axis = at[0] % params.rank
+    batch = batch % indices.rank if batch < 0 else batch
+    target = (params, indices)[index].placement
+    assert isinstance(target, Shard)
+    if target.axis < batch:
+        if {(params.shape or ())[target.axis], (indices.shape or ())[target.axis]} != {target.total}:
+            return None
+        return Plan((target, target, REPLICATE), (target,))
+    if index == 1:
+        return Plan((REPLICATE, target, REPLICATE), (target.at(axis + target.axis - batch),))
+    if target.axis == axis:
+        return None
+    out = target.axis if target.axis < axis else target.axis - 1 + indices.rank - batch
+    return Plan((target, REPLICATE, REPLICATE), (target.at(out),))
+
+
+@rule("ResourceGather")
+def resource_gather(call: Call) -> Plan | None:
+    """Look up divided indices in a variable."""
+    target = call.args[1].placement
+    if not isinstance(target, Shard) or int(call.attrs.get("batch_dims", 0)):
+        return None
+    return Plan((REPLICATE, target), (target,))
+
+
+@rule("GatherNd")
+def gather_nd(call: Call) -> Plan | None:
+    """Look up divided index vectors in a whole tensor."""
+    target = call.args[1].placement
+    if not isinstance(target, Shard) or target.axis == call.args[1].rank - 1 or any_partial(call.args):
+        return None
+    return Plan((REPLICATE, target), (target,))
+
+
+@rule("UnsortedSegmentSum")
+def segment_sum(call: Call) -> Plan | None:
+    """Add rows that are divided as their segment numbers are: each rank's sums are Partial."""
+    data, ids, _ = call.args
+    index = widest((data, ids))
+    if index is None or any_partial(call.args):
+        return None
+    target = (data, ids)[index].placement
+    assert isinstance(target, Shard)
+    if target.axis >= ids.rank:
+        count = call.integers(2)
+        out = target.at(target.axis - ids.rank + 1)
+        return Plan((target, REPLICATE, REPLICATE), (out,)) if count is not None else None
+    if (data.shape or ())[target.axis] != target.total or (ids.shape or ())[target.axis] != target.total:
+        return None
+    return Plan((target, target, REPLICATE), (PARTIAL,))
+
+
+@rule("ScatterNd")
+def scatter_nd(call: Call) -> Plan | None:
+    """Add updates, divided as their indices are, to zeros."""
+    indices, updates, _ = call.args
+    shards = [p for p in (indices.placement, updates.placement) if isinstance(p, Shard)]
+    if not shards or shards[0].axis >= indices.rank - 1 or any_partial(call.args):
+        return None
+    if (updates.shape or ())[shards[0].axis] != shards[0].total or "string" in updates.dtype:
+        return None
+    return Plan((shards[0], shards[0], REPLICATE), (PARTIAL,))
+
+
+@rule("StridedSlice")
+def strided_slice(call: Call) -> Plan | None:
+    """Take all of the divided dimension and any part of others."""
+    arg = call.args[0]
+    placement = arg.placement
+    if not isinstance(placement, Shard):
+        return None
+    found = _where(call, arg, placement.axis, call.integers(1), call.integers(2), call.integers(3))
+    if found is None:
+        return None
+    position, out = found
+    bit = 1 << position
+    masks = {name: int(call.attrs.get(name, 0)) | bit for name in ("begin_mask", "end_mask")}
+    return Plan((placement, *(REPLICATE,) * 3), (placement.at(out),), attrs=masks)
+
+
+@rule("StridedSliceGrad")
+def strided_slice_gradient(call: Call) -> Plan | None:
+    """Put a divided gradient back where the slice took all of the divided dimension."""
+    shape, gradient = call.integers(0), call.args[4]
+    placement = gradient.placement
+    if shape is None or not isinstance(placement, Shard):
+        return None
+    whole = Arg(placement, tuple(shape))
+    for axis, length in enumerate(shape):
+        found = _where(call, whole, axis, *(call.integers(i) for i in (1, 2, 3))) if length == placement.total else None
+        if found is not None and found[1] == placement.axis:
+            masks = {name: int(call.attrs.get(name, 0)) | 1 << found[0] for name in ("begin_mask", "end_mask")}
+            values = per_rank(shape, axis, placement.sizes, np.asarray(call.value(0)))
+            return Plan((*(REPLICATE,) * 4, placement), (placement.at(axis),), {0: values}, masks)
+    return None
+
+
+def _where(
+    call: Call, arg: Arg, axis: int, begin: list[int] | None, end: list[int] | None, strides: list[int] | None
+) -> tuple[int, int] | None:
+    """Return where the slice's specification names `axis`, all of it, and that dimension's place in the result."""
+    if begin is None or end is None or strides is None:
+        return None
+    for position, dimension, out in _dimensions(call, arg.rank, len(begin)):
+        if dimension != axis:
+            continue
+        if position is None:
+            return _ellipsis_at(call), out
+        length = (arg.shape or ())[axis]
+        mask = 1 << position
+        if out < 0 or length is None or strides[position] != 1:
+            return None
+        from_start = int(call.attrs.get("begin_mask", 0)) & mask or begin[position] in (0, -length)
+        to_end = int(call.attrs.get("end_mask", 0)) & mask or end[position] >= length
+        return (position, out) if from_start and to_end else None
+    return None
+
+
+def _ellipsis_at(call: Call) -> int:
+    """Return a bit outside of every specification: the dimension is not named, so no mask has to change."""
+    return 30
+
+
+def _dimensions(call: Call, rank: int, count: int) -> Iterator[tuple[int | None, int, int]]:
+    """Yield for each dimension of the input: its place in the specification, itself, its new place.
+
+    The place in the specification is None behind an ellipsis; the new place is -1 for a dimension that is removed.
+    """
+    ellipsis, new, shrink = (int(call.attrs.get(f"{name}_mask", 0)) for name in ("ellipsis", "new_axis", "shrink_axis"))
+    named = sum(1 for p in range(count) if not (ellipsis >> p & 1 or new >> p & 1))
+    dimension = out = 0
+    for position in range(count):
+        if ellipsis >> position & 1:
+            for _ in range(rank - named):
+                yield None, dimension, out
+                dimension, out = dimension + 1, out + 1
+        elif new >> position & 1:
+            out += 1
+        elif shrink >> position & 1:
+            yield position, dimension, -1
+            dimension += 1
+        else:
+            yield position, dimension, out
+            dimension, out = dimension + 1, out + 1
+    for _ in range(rank - dimension):
+        yield None, dimension, out
+        dimension, out = dimension + 1, out + 1

@@ -1,0 +1,219 @@
+"""Operations that rearrange a tensor by a shape, which they are given as the global one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
+from replica.plan import Array, Call, Plan, any_partial, per_rank, rule
+
+
+def known_outputs(call: Call) -> list[Array] | None:
+    """Return the outputs of an operation that only asks for global shapes; None for others, or if unknown."""
+    if call.op not in ("Shape", "ShapeN", "Size", "Rank") or any(arg.shape is None for arg in call.args):
+        return None
+    dtype = np.int64 if _name(call.attrs.get("out_type")) == "int64" else np.int32
+    if call.op == "Rank":
+        return [np.asarray(call.args[0].rank, np.int32)]
+    if any(n is None for arg in call.args for n in arg.shape or ()):
+        return None
+    if call.op == "Size":
+        return [np.asarray(call.args[0].elements, dtype)]
+    return [np.asarray(arg.shape, dtype).reshape(-1) for arg in call.args]
+
+
+def _name(dtype: object) -> str:
+    return str(getattr(dtype, "name", dtype))
+
+
+@rule("Reshape")
+def reshape(call: Call) -> Plan | None:
+    """Keep a division whose boundaries are boundaries of the new shape, too."""
+    arg, wanted = call.args[0], call.integers(1)
+    if isinstance(arg.placement, Partial):
+        return Plan((PARTIAL, REPLICATE), (PARTIAL,))
+    if not isinstance(arg.placement, Shard) or wanted is None or None in (arg.shape or ()):
+        return None
+    shape = [n for n in arg.shape or () if n is not None]
+    out = _resolved(wanted, int(np.prod(shape)))
+    division = reshaped(shape, arg.placement, out)
+    if division is None:
+        return None
+    values = per_rank(out, division.axis, division.sizes, np.asarray(call.value(1)))
+    return Plan((arg.placement, REPLICATE), (division,), {1: values})
+
+
+def _resolved(wanted: Sequence[int], elements: int) -> list[int]:
+    """Put a number in place of -1."""
+    known = int(np.prod([n for n in wanted if n >= 0]))
+    return [n if n >= 0 else (elements // known if known else 0) for n in wanted]
+
+
+def reshaped(shape: Sequence[int], placement: Shard, out: Sequence[int]) -> Shard | None:
+    """Return the division of `out` that holds the same elements, in the same order, as `placement` of `shape`.
+
+    Both divide blocks of equal size: those behind the dimensions in front of the divided one.
+    """
+    before = int(np.prod(shape[: placement.axis]))
+    unit = int(np.prod(shape[placement.axis + 1 :]))
+    for axis, length in enumerate(out):
+        inner = int(np.prod(out[axis + 1 :]))
+        if int(np.prod(out[:axis])) != before or length < 2 or inner == 0 or unit == 0:
+            continue
+        if all(n * unit % inner == 0 for n in placement.sizes) and placement.total * unit == length * inner:
+            return Shard(axis, tuple(n * unit // inner for n in placement.sizes))
+    return None
+
+
+@rule("ExpandDims")
+def expand_dims(call: Call) -> Plan | None:
+    """Insert a dimension."""
+    placement, where = call.args[0].placement, call.integers(1)
+    if where is None:
+        return None
+    at = where[0] % (call.args[0].rank + 1)
+    out = placement.at(placement.axis + (at <= placement.axis)) if isinstance(placement, Shard) else placement
+    return Plan((placement, REPLICATE), (out,))
+
+
+@rule("Squeeze")
+def squeeze(call: Call) -> Plan | None:
+    """Remove dimensions of global size 1, named one by one: a rank's part may have size 1 by chance."""
+    arg = call.args[0]
+    assert arg.shape is not None
+    named = call.attrs.get("squeeze_dims") or call.attrs.get("axis") or []
+    if not named and None in arg.shape:
+        return None
+    gone = {int(n) % arg.rank for n in named} or {i for i, n in enumerate(arg.shape) if n == 1}
+    placement = arg.placement
+    if isinstance(placement, Shard):
+        if placement.axis in gone:
+            return None
+        out: Placement = placement.at(placement.axis - sum(1 for axis in gone if axis < placement.axis))
+    else:
+        out = placement
+    return Plan((placement,), (out,), attrs={"squeeze_dims": sorted(gone)} if gone else {})
+
+
+@rule("Transpose")
+def transpose(call: Call) -> Plan | None:
+    """Permute the divided dimension with the others."""
+    placement, order = call.args[0].placement, call.integers(1)
+    if order is None:
+        return None
+    out = placement.at(order.index(placement.axis)) if isinstance(placement, Shard) else placement
+    return Plan((placement, REPLICATE), (out,))
+
+
+@rule("BroadcastTo")
+def broadcast_to(call: Call) -> Plan | None:
+    """Grow other dimensions; what is Partial is added up before it grows."""
+    arg, out = call.args[0], call.integers(1)
+    placement = arg.placement
+    if not isinstance(placement, Shard) or out is None:
+        return None
+    division = placement.at(placement.axis + len(out) - arg.rank)
+    values = per_rank(out, division.axis, division.sizes, np.asarray(call.value(1)))
+    return Plan((placement, REPLICATE), (division,), {1: values})
+
+
+@rule("Tile")
+def tile(call: Call) -> Plan | None:
+    """Repeat other dimensions."""
+    placement, multiples = call.args[0].placement, call.integers(1)
+    if not isinstance(placement, Shard) or multiples is None or multiples[placement.axis] != 1:
+        return None
+    return Plan((placement, REPLICATE), (placement,))
+
+
+@rule("Pad", "PadV2", "MirrorPad")
+def pad(call: Call) -> Plan | None:
+    """Pad other dimensions."""
+    placement, paddings = call.args[0].placement, call.value(1)
+    if not isinstance(placement, Shard) or paddings is None or np.any(paddings[placement.axis]):
+        return None
+    return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
+
+
+@rule("Slice")
+def slice_of(call: Call) -> Plan | None:
+    """Take all of the divided dimension and any part of others."""
+    arg, begin, size = call.args[0], call.integers(1), call.integers(2)
+    placement = arg.placement
+    if begin is None or size is None:
+        return None
+    if isinstance(placement, Partial):
+        return Plan((PARTIAL, REPLICATE, REPLICATE), (PARTIAL,))
+    if not isinstance(placement, Shard):
+        return None
+    axis = placement.axis
+    if begin[axis] != 0 or size[axis] not in (-1, placement.total):
+        return None
+    values = per_rank(size, axis, placement.sizes, np.asarray(call.value(2)))
+    return Plan((placement, REPLICATE, REPLICATE), (placement,), {2: values})
+
+
+@rule("ConcatV2")
+def concat(call: Call) -> Plan | None:
+    """Put tensors end to end along another dimension than the divided one."""
+    *args, axis_arg = call.args
+    at = call.integers(len(args))
+    if at is None or isinstance(axis_arg.placement, Shard):
+        return None
+    if any_partial(args):
+        alike = all(isinstance(arg.placement, Partial) for arg in args)
+        return Plan((*(PARTIAL for _ in args), REPLICATE), (PARTIAL,)) if alike else None
+    target = _common(call, len(args))
+    if target is None or at[0] % args[0].rank == target.axis:
+        return None
+    return Plan((*(target for _ in args), REPLICATE), (target,))
+
+
+@rule("Pack")
+def pack(call: Call) -> Plan | None:
+    """Stack tensors that are divided alike."""
+    if all(isinstance(arg.placement, Partial) for arg in call.args):
+        return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
+    target = None if any_partial(call.args) else _common(call, len(call.args))
+    if target is None:
+        return None
+    at = int(call.attrs.get("axis", 0)) % (call.args[0].rank + 1)
+    return Plan((target,) * len(call.args), (target.at(target.axis + (at <= target.axis)),))
+
+
+def _common(call: Call, count: int) -> Shard | None:
+    """Return the first division among the inputs, if all have its dimension in full."""
+    shards = [arg.placement for arg in call.args[:count] if isinstance(arg.placement, Shard)]
+    if not shards or any((arg.shape or ())[shards[0].axis] != shards[0].total for arg in call.args[:count]):
+        return None
+    return shards[0]
+
+
+@rule("Unpack")
+def unpack(call: Call) -> Plan | None:
+    """Take apart another dimension than the divided one."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard):
+        return Plan((placement,), (placement,))
+    at = int(call.attrs.get("axis", 0)) % call.args[0].rank
+    if at == placement.axis:
+        return None
+    return Plan((placement,), (placement.at(placement.axis - (at < placement.axis)),))
+
+
+@rule("Split")
+def split(call: Call) -> Plan | None:
+    """Divide another dimension than the divided one into pieces."""
+    placement, at = call.args[1].placement, call.integers(0)
+    if at is None or (isinstance(placement, Shard) and at[0] % call.args[1].rank == placement.axis):
+        return None
+    return Plan((REPLICATE, placement), (placement,))
+
+
+@rule("SplitV")
+def split_v(call: Call) -> Plan | None:
+    """As Split, into pieces of given sizes."""
+    placement, at = call.args[0].placement, call.integers(2)
+    if at is None or (isinstance(placement, Shard) and at[0] % call.args[0].rank == placement.axis):
+        return None
+    return Plan((placement, REPLICATE, REPLICATE), (placement,))

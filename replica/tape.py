@@ -1,0 +1,104 @@
+"""Gradient tapes of placed tensors: the zeros and ones that TensorFlow's C++ tape makes have a rank's local shape."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import backprop, record
+from tensorflow.python.ops import gen_array_ops
+
+from fdt.patches import Patch
+from replica.convert import joined
+from replica.placement import Shard
+from replica.tensors import EagerTensor, Tensor, place, unrecorded
+
+FILLED = "_filled_by_tape"
+
+
+def patches() -> list[Patch]:
+    """Return what is replaced while a script runs."""
+    return [Patch(tf.GradientTape, "gradient", _gradient), Patch(record, "record_operation", _record_operation)]
+
+
+def install() -> Callable[[], None]:
+    """Register the callbacks of the C++ tape; the function that is returned puts TensorFlow's own back."""
+    own = backprop._default_vspace
+    pywrap_tfe.TFE_Py_RegisterVSpace(own._replace(zeros_fn=_zeros))
+    pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
+
+    def restore() -> None:
+        pywrap_tfe.TFE_Py_RegisterVSpace(own)
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+
+    return restore
+
+
+def _zeros(shape: Any, dtype: Any) -> Any:
+    """Zeros for an output without a gradient; they are marked, as their shape is the rank's."""
+    made = backprop._zeros(shape, dtype)
+    if type(made) is EagerTensor:
+        setattr(made, FILLED, True)
+    return made
+
+
+def _gradient_function(
+    op: str, attrs: Any, count: int, inputs: Any, outputs: Any, gradients: Any, skip: Any, scope: Any
+) -> Any:
+    return backprop._gradient_function(op, attrs, count, inputs, outputs, _placed(gradients, outputs), skip, scope)
+
+
+def _placed(gradients: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+    """Give zeros of the tape the placement of the output that they belong to."""
+    if not any(getattr(g, FILLED, False) for g in gradients):
+        return gradients
+    return [_like(g, o) if getattr(g, FILLED, False) else g for g, o in zip(gradients, outputs, strict=False)]
+
+
+def _like(zeros: Tensor, output: Any) -> Tensor:
+    if type(output) is not EagerTensor or not isinstance(output._placement, Shard):
+        return zeros
+    with unrecorded():
+        return place(gen_array_ops.identity(zeros), output._placement, output._global_shape)
+
+
+def _record_operation(
+    original: Any,
+    op_type: Any,
+    output_tensors: Any,
+    input_tensors: Any,
+    backward_function: Any,
+    forward_function: Any = None,
+) -> Any:
+    """Functions and custom gradients: their backward functions get zeros of the tape, too."""
+    if any(type(t) is EagerTensor and isinstance(t._placement, Shard) for t in output_tensors):
+        backward_function = _with_placed(backward_function, list(output_tensors))
+    return original(op_type, output_tensors, input_tensors, backward_function, forward_function)
+
+
+def _with_placed(backward: Any, outputs: list[Any]) -> Any:
+    @functools.wraps(backward)
+    def call(*gradients: Any) -> Any:
+        return backward(*_placed(gradients, outputs))
+
+    return call
+
+
+def _gradient(
+    original: Any, tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Begin from ones of the global shape; gradients that come together are replicated together."""
+    if output_gradients is None and any(_is_sharded(t) for t in tf.nest.flatten(target)):
+        output_gradients = tf.nest.map_structure(lambda t: tf.ones_like(t) if _is_sharded(t) else None, target)
+    gradients = original(tape, target, sources, output_gradients, *args, **kwargs)
+    joined([part for each in tf.nest.flatten(gradients) for part in _parts(each)])
+    return gradients
+
+
+def _is_sharded(tensor: Any) -> bool:
+    return type(tensor) is EagerTensor and isinstance(tensor._placement, Shard)
+
+
+def _parts(gradient: Any) -> list[Any]:
+    return [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]

@@ -114,7 +114,7 @@ class Functions:
         name = f"{function.name.decode()}_{ops.uid()}"
         values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
         arguments = [_argument(t) for t in inputs]
-        plain = re.sub(r"^__|_\d+$", "", function.name.decode())  # the number is another on each rank
+        plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # numbers are others on each rank
         emitter = Emitter(known.flat, arguments, values, self._converter.exchange, self._report, plain)
         result = emitter.run()
         made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})

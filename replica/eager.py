@@ -18,11 +18,13 @@ import replica.rules  # noqa: F401  fills the rule table
 from fdt.patches import Patch
 from replica.convert import Converter
 from replica.entry import Entry
+from replica.graph.flatten import WRITES
 from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
 from replica.plan import Arg, Array, Call, Plan, plan
 from replica.report import Report
 from replica.rules.shape import known_outputs
 from replica.tensors import EagerTensor, PlacementError, Tensor, check, local_array, local_shape_of, place, unrecorded
+from replica.variables import Variables
 
 # Operations whose first input, where it is whole and has rows enough, is divided for their sake.
 PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
@@ -36,12 +38,14 @@ class Eager:
     Args:
         converter: Changes placements.
         entry: Notes what was cut.
+        variables: Counts assignments.
         report: Notes what was gathered.
         original: TensorFlow's own `execute`.
     """
 
-    def __init__(self, converter: Converter, entry: Entry, report: Report, original: Any) -> None:
+    def __init__(self, converter: Converter, entry: Entry, variables: Variables, report: Report, original: Any) -> None:
         self._converter, self._entry, self._report, self._original = converter, entry, report, original
+        self._variables = variables
         self.rank, self.size = converter.rank, converter.size
         self._plans: dict[Any, _Learnt] = {}
 
@@ -52,7 +56,15 @@ class Eager:
     def fast_path(self, original: Any) -> Any:
         """Return the replacement of TFE_Py_FastPathExecute."""
 
+        kinds: dict[str, str] = {}
+        assigned = self._variables.assigned
+
         def fast_path(ctx: Any, op: str, name: Any, *args: Any) -> Any:
+            does = kinds.get(op)
+            if does is None:
+                does = kinds[op] = "pays" if op in PAYING else "writes" if op.startswith(WRITES) else "other"
+            if does == "writes":
+                assigned(args[:1])
             for arg in args:
                 kind = type(arg)
                 if kind is EagerTensor:
@@ -62,7 +74,7 @@ class Eager:
                     for each in arg:
                         if type(each) is EagerTensor and each._placement is not None:
                             raise _FALLBACK
-            if op in PAYING:
+            if does == "pays":
                 raise _FALLBACK
             return original(ctx, op, name, *args)
 

@@ -36,7 +36,7 @@ class Engine:
         self.converter = Converter(exchange, own)
         self.entry = Entry(self.converter)
         self.variables = Variables(exchange, stepped)
-        self._eager = Eager(self.converter, self.entry, self.report, own)
+        self._eager = Eager(self.converter, self.entry, self.variables, self.report, own)
         self._functions = Functions(self.converter, self.entry, self.variables, self.report, own)
 
     @contextlib.contextmanager
@@ -49,6 +49,7 @@ class Engine:
             replace(stack, execute, "execute", self._eager.execute)
             stack.callback(tape.install())
             stack.enter_context(reads.global_reads(self.converter))
+            stack.enter_context(self.entry.loops())
             stack.enter_context(patched(self._patches()))
             yield
 

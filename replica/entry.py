@@ -3,13 +3,17 @@
 The choice decides speed only, never numbers: what is cut keeps its placement, and its global value.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.autograph.operators import control_flow
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 
+from client_shim.replica.replacing import entry
 from client_shim.replica.steps import by_script, where
 from fdt.patches import Patch
 from replica.convert import Converter
@@ -66,6 +70,15 @@ class Entry:
         numeric = dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
         return bool(numeric and not dtype.is_quantized and len(shape) and shape[0] >= max(2, self.size))
 
+    @contextlib.contextmanager
+    def loops(self) -> Iterator[None]:
+        """Within, a loop over a dataset in a tf.function is traced as one over its iterator, and can be run from here.
+
+        TensorFlow's own way is a single operation of tf.data that contains the loop's body.
+        """
+        with entry(control_flow.for_loop_registry._registry, dataset_ops.DatasetV2, _over_iterator):
+            yield
+
     def _next(self, original: Any, iterator: Any) -> Any:
         element = original(iterator)
         return self.cut_all(element, "batches of a dataset") if tf.executing_eagerly() else element
@@ -94,6 +107,10 @@ class Entry:
         if type(made) is EagerTensor and made is not value and by_script():
             return self.cut(made, "a constant")
         return made
+
+
+def _over_iterator(dataset: Any, *rest: Any) -> Any:
+    return control_flow._tf_iterator_for_stmt(iter(dataset), *rest)
 
 
 def _rows_of(tensor: Any) -> int:

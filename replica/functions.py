@@ -18,6 +18,7 @@ from replica.convert import Converter, joined
 from replica.entry import Entry
 from replica.graph.emit import PAYING, Argument, Emitted, Emitter
 from replica.graph.flatten import Flat, flatten
+from replica.graph.interpret import draws_within, interpret
 from replica.placement import Shard, global_shape
 from replica.report import Report
 from replica.tensors import (
@@ -54,6 +55,7 @@ class _Function:
     sources: list[int]
     pays: bool
     assigned: list[int]  # arguments: the variables that it assigns
+    draws: bool  # in loops of its own
     kinds: dict[Any, _Kind] = field(default_factory=dict)
 
 
@@ -73,24 +75,35 @@ class Functions:
         if not function._bound_context.executing_eagerly():
             return original(function, *args)
         known = self._function(function)
-        if known.assigned and self._variables.training:
-            self._variables.assigned([args[i] for i in known.assigned])
+        if known.draws:
+            return self._interpreted(function, known, args)
         if not (known.sources or known.pays or any(is_placed(a) for a in args)):
+            self._variables.assigned([args[i] for i in known.assigned])
             return original(function, *args)
         with unrecorded():
             inputs = [*args, *self._drawn(known, args)]
             emitted, result = self._emitted(function, known, inputs)
-            if not result.divides and not known.sources:
-                return original(function, *args)
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
+            self._variables.assigned([args[i] for i in known.assigned])
+            if not result.divides and not known.sources:
+                return original(function, *args)
             return self._run(function, emitted, result, inputs)
+
+    def _interpreted(self, function: Any, known: _Function, args: Sequence[Any]) -> list[Any]:
+        with unrecorded():
+            outputs = interpret(known.flat, args)
+        for index, output in enumerate(outputs):
+            _handle_data(function, index, output)
+        return outputs
 
     def _function(self, function: Any) -> _Function:
         known = self._known.get(function)
         if known is None:
             flat = flatten(function.graph)
-            known = self._known[function] = _Function(flat, flat.sources(), flat.has(PAYING), flat.assigned())
+            known = self._known[function] = _Function(
+                flat, flat.sources(), flat.has(PAYING), flat.assigned(), draws_within(function.graph)
+            )
         return known
 
     def _drawn(self, known: _Function, args: Sequence[Any]) -> list[Tensor]:
@@ -100,7 +113,8 @@ class Functions:
             node = known.flat.nodes[number]
             iterator = args[known.flat.nodes[node.inputs[0][0]].argument or 0]
             types, shapes = node.op.get_attr("output_types"), node.op.get_attr("output_shapes")
-            element = tf.raw_ops.IteratorGetNext(iterator=iterator, output_types=types, output_shapes=shapes)
+            draw = getattr(tf.raw_ops, node.op.type)
+            element = draw(**{node.op.op_def.input_arg[0].name: iterator}, output_types=types, output_shapes=shapes)
             drawn += [self._entry.cut(t, "batches of a dataset") for t in element]
         return drawn
 

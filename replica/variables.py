@@ -2,7 +2,7 @@
 
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,9 +51,7 @@ class Variables:
 
     def patches(self) -> list[Patch]:
         """Return what is replaced in TensorFlow."""
-        base = resource_variable_ops.BaseResourceVariable
-        moving = [Patch(base, name, self._assign) for name in ("assign", "assign_add", "assign_sub")]
-        return [Patch(resource_variable_ops.ResourceVariable, "__init__", self._make), *moving]
+        return [Patch(resource_variable_ops.ResourceVariable, "__init__", self._make)]
 
     # -- made ------------------------------------------------------------------------------------------------------
     def _make(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
@@ -69,14 +67,9 @@ class Variables:
         self._made.append(weakref.ref(variable))
 
     # -- assigned --------------------------------------------------------------------------------------------------
-    def _assign(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly() and self.training and variable.trainable:
-            self.assigned([variable.handle])
-        return original(variable, *args, **kwargs)
-
-    def assigned(self, handles: list[Any]) -> None:
+    def assigned(self, handles: Sequence[Any]) -> None:
         """Note that an operation, or a function, is about to assign these variables."""
-        for handle in handles:
+        for handle in handles if self.training else ():
             place = self._by_handle.get(id(handle))
             variable = None if place is None else self._made[place]()
             if place is None or variable is None or not variable.trainable:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfdt.replica.batches import Share
 from hfdt.replica.session_trials import Recorded
+
+Share = tuple[int, int]  # samples of this rank, samples of the batch
 
 
 @dataclass

@@ -27,9 +27,8 @@ from fdt.data import epochs
 from fdt.errors import CaptureError
 from fdt.service.meeting import Meeting
 from hfdt.replica import session_trials as trials
-from hfdt.replica.batches import Share
 from hfdt.replica.session_adding import added
-from hfdt.replica.session_now import Now
+from hfdt.replica.session_now import Now, Share
 from hfdt.replica.session_outputs import INEXACT, Combining, How, cells, rebuilt
 from hfdt.step import Reading
 

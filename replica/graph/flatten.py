@@ -4,9 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+
 Ref = tuple[int, int]  # a node's number, and which of its outputs
+WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")  # to a variable
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_SOURCES = ("IteratorGetNext",)
+SOURCES = ("IteratorGetNext", "OptionalGetValue")  # of an iterator, or of what it may have had
 
 
 @dataclass
@@ -32,13 +36,12 @@ class Flat:
         return [
             number
             for number, node in enumerate(self.nodes)
-            if node.argument is None and node.op.type in _SOURCES and self.nodes[node.inputs[0][0]].argument is not None
+            if node.argument is None and node.op.type in SOURCES and self.nodes[node.inputs[0][0]].argument is not None
         ]
 
     def assigned(self) -> list[int]:
         """Return the arguments that are variables which an operation assigns."""
-        writes = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")
-        refs = [n.inputs[0] for n in self.nodes if n.argument is None and n.inputs and n.op.type.startswith(writes)]
+        refs = [n.inputs[0] for n in self.nodes if n.argument is None and n.inputs and n.op.type.startswith(WRITES)]
         found = {self.nodes[number].argument for number, _ in refs}
         return sorted(argument for argument in found if argument is not None)
 
@@ -127,3 +130,16 @@ def _pruned(flat: Flat) -> Flat:
         node.controls = {new[n] for n in node.controls}
     outputs = [(new[n], i) for n, i in flat.outputs]
     return Flat(nodes, outputs, {new[n] for n in flat.controls})
+
+
+def eager_attrs(op: Any) -> tuple[Any, ...]:
+    """Return a graph operation's attributes as eager operations take them: names and values in turn."""
+    return tuple(part for attr in op.op_def.attr for part in (attr.name, _plain(op.get_attr(attr.name))))
+
+
+def _plain(attr: Any) -> Any:
+    if isinstance(attr, list):
+        return [_plain(each) for each in attr]
+    if isinstance(attr, TensorShapeProto):
+        return tf.TensorShape(attr)
+    return attr.as_datatype_enum if isinstance(attr, tf.DType) else attr

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
+from replica.graph.flatten import eager_attrs
 from replica.plan import Array
 
 LARGEST = 4096  # elements
@@ -31,16 +32,10 @@ def folded(op: Any, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of an operation of a graph, for known inputs."""
     if op.type == "Const":
         return [tensor_util.MakeNdarray(op.get_attr("value"))]
-    attrs = [part for attr in op.op_def.attr for part in (attr.name, _plain(op.get_attr(attr.name)))]
     with tf.init_scope():
         tensors = [constant_op.constant(value) for value in inputs]
-        found = execute.execute(op.type, len(op.outputs), tensors, tuple(attrs), context.context())
+        found = execute.execute(op.type, len(op.outputs), tensors, eager_attrs(op), context.context())
     return [np.asarray(each) for each in found]
-
-
-def _plain(attr: Any) -> Any:
-    """Return an attribute as eager operations take it."""
-    return attr.as_datatype_enum if isinstance(attr, tf.DType) else attr
 
 
 def _elements(tensor: Any) -> int:

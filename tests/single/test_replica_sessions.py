@@ -11,10 +11,12 @@ from tensorflow.python.ops import gradients_util
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches
-from client_shim.replica.sessions.plans import flat_fetches
+from client_shim.replica.sessions.gradients import Taken
+from client_shim.replica.sessions.plans import Plan, flat_fetches
 from fdt.errors import CaptureError
 from hfdt.comm.inprocess import WAIT_S
-from hfdt.replica.session_outputs import Combining, How, how, reading
+from hfdt.replica.session_outputs import Combining, How, how, read, reading
+from hfdt.replica.session_trials import Known, tried
 from hfdt.replica.sessions import Sessions
 from hfdt.step import Reading
 
@@ -272,3 +274,17 @@ def test_fetches_keep_their_structure():
         flat, build = flat_fetches(graph, {"one": a, "both": [a, b, a.op]})
     assert [each.name for each in flat] == ["Const:0", "Const_1:0", "Const"]
     assert build([1, 2, None]) == {"one": 1, "both": [1, 2, None]}
+
+
+def test_the_nearer_of_mean_and_sum_is_it():
+    first, second = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    assert read((first + second) / 2 + 0.1, first, second) is Reading.MEAN
+    assert read(first + second - 0.1, first, second) is Reading.STEP_SUM
+
+
+def test_another_plans_gradients_do_not_settle_one_that_was_zero():
+    known, plan = Known(), Plan([], [Taken(1, [], ("",), [], [])], [], frozenset(), False, True, [])
+    known.readings[0] = Reading.MEAN
+    run = lambda feeds, instead: ([], {1: [np.zeros(2)]})  # noqa: E731
+    tried(plan, {}, 4, known, run, list, lambda values: None)
+    assert not known.settled(plan)

@@ -1,0 +1,76 @@
+"""Functions that draw batches in a loop: their loops and branches are run from here, each iteration a function call.
+
+A loop over a dataset inside a tf.function is one operation to TensorFlow. Run from outside, its body is a function
+that is called with an element, and is emitted like any other.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import constant_op, tensor_util
+
+from replica.graph.flatten import SOURCES, Flat, Node, Ref, eager_attrs
+
+_LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf")
+
+
+def draws_within(graph: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset."""
+    for op in graph.get_operations():
+        for name in _functions(op):
+            if name in seen:
+                continue
+            inner = graph._get_function(name).graph
+            if op.type in (*_LOOPS, *_BRANCHES) and any(each.type in SOURCES for each in inner.get_operations()):
+                return True
+            if draws_within(inner, seen | {name}):
+                return True
+    return False
+
+
+def _functions(op: Any) -> list[str]:
+    attrs = op.node_def.attr.values()
+    return [f.name for attr in attrs for f in (attr.func, *attr.list.func) if f.name]
+
+
+def interpret(flat: Flat, arguments: Sequence[Any]) -> list[Any]:
+    """Run a function's operations one by one, and return its outputs.
+
+    Args:
+        flat: The function.
+        arguments: Eager tensors, placed or not.
+    """
+    found: dict[Ref, Any] = {}
+    for number, node in enumerate(flat.nodes):
+        if node.argument is not None:
+            outputs = [arguments[node.argument]]
+        else:
+            outputs = _run(node, [found[ref] for ref in node.inputs])
+        found.update({(number, index): output for index, output in enumerate(outputs)})
+    return [found[ref] for ref in flat.outputs]
+
+
+def _run(node: Node, inputs: list[Any]) -> list[Any]:
+    op = node.op
+    if op.type in _LOOPS:
+        return _loop(op, inputs)
+    if op.type in _BRANCHES:
+        predicate, *rest = inputs
+        return _call(op, "then_branch" if bool(predicate) else "else_branch", rest)
+    if op.type == "Const":
+        return [constant_op.constant(tensor_util.MakeNdarray(op.get_attr("value")), op.outputs[0].dtype)]
+    with tf.device(op.device or None):
+        return list(execute.execute(op.type, len(op.outputs), inputs, eager_attrs(op), context.context()) or ())
+
+
+def _loop(op: Any, state: list[Any]) -> list[Any]:
+    while bool(_call(op, "cond", state)[0]):
+        state = _call(op, "body", state)
+    return state
+
+
+def _call(op: Any, attr: str, arguments: list[Any]) -> list[Any]:
+    function = op.graph._get_function(op.get_attr(attr).name)
+    return list(function.call_flat(*arguments) or ())

@@ -40,7 +40,8 @@ def run(
 
         return fit_remotely(state, original, model, args, kwargs)
 
-    with intercepted(fit), own_loops_refused(lambda: state.busy or state.settings.own_loops):
+    allowed, trained = lambda: state.busy or state.settings.own_loops, lambda: state.fits > 0
+    with intercepted(fit), own_loops_refused(allowed, trained):
         code = run_script(script, argv)
     if code == 0 and not state.fits:
         together.note("the script called no fit(), so nothing was trained on workers")

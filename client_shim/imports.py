@@ -30,6 +30,22 @@ _REFUSED = {
 }
 
 
+class OwnLoop(CaptureError):
+    """A training loop that the source did not show: gradients are about to be applied outside `fit`.
+
+    Attributes:
+        where: The script's file and line.
+        trained: A `fit` has trained before.
+    """
+
+    def __init__(self, name: str, where: str, *, trained: bool) -> None:
+        super().__init__(
+            "a training loop of the script's own needs every rank to run the script. "
+            f"Received: {name} outside fit, at {where}; use --capture replica (extract: it trains here, alone)"
+        )
+        self.where, self.trained = where, trained
+
+
 @contextlib.contextmanager
 def intercepted(fit: Fit) -> Iterator[None]:
     """Within, `model.fit(...)` of either Keras is `fit(original, model, args, kwargs)`, however late it is imported."""
@@ -44,18 +60,24 @@ def intercepted(fit: Fit) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_loops_refused(allowed: Callable[[], bool]) -> Iterator[None]:
-    """Within, gradients applied outside `fit` are an error while `allowed` is false, not a silent single run."""
+def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) -> Iterator[None]:
+    """Within, gradients applied outside `fit` raise OwnLoop while `allowed` is false: no silent single run."""
     with contextlib.ExitStack() as stack:
         active = [True]
         stack.callback(active.clear)
         for module, (cls, name) in _OPTIMIZERS.items():
-            _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, cls, name))
+            _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, trained, cls, name))
         yield
 
 
 def _refuse_unless(
-    stack: contextlib.ExitStack, active: list[bool], allowed: Callable[[], bool], cls: str, name: str, module: Any
+    stack: contextlib.ExitStack,
+    active: list[bool],
+    allowed: Callable[[], bool],
+    trained: Callable[[], bool],
+    cls: str,
+    name: str,
+    module: Any,
 ) -> None:
     if not active:
         return
@@ -65,10 +87,7 @@ def _refuse_unless(
     @functools.wraps(original)
     def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not allowed():
-            raise CaptureError(
-                "a training loop of the script's own needs every rank to run the script. "
-                f"Received: {name} outside fit, at {where()}; use --capture replica (extract: it trains here, alone)"
-            )
+            raise OwnLoop(name, where(), trained=trained())
         return original(self, *args, **kwargs)
 
     replace(stack, owner, name, patched)

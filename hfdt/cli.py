@@ -216,6 +216,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim import command as fits
     from client_shim.replica import command as replicas
+    from client_shim.replica.starting_over import starting_over
     from client_shim.settings import Settings
     from hfdt import rulebook
     from hfdt.replica.make import make_rank
@@ -230,7 +231,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
     engine = make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
-    return fits.run(request, words, settings, engine, early=names_hosts(given))  # a host may not answer
+    with starting_over(NAME, given):
+        return fits.run(request, words, settings, engine, early=names_hosts(given))  # a host may not answer
 
 
 @main.command("inspect", cls=ScriptCommand)

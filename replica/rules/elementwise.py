@@ -17,6 +17,12 @@ _BINARY = (
     "MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
     "SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
 )
+_WIDER = {
+    "float16": ("float16", "float32", "float64"),
+    "bfloat16": ("bfloat16", "float32", "float64"),
+    "float32": ("float32", "float64"),
+    "float64": ("float64",),
+}
 
 
 @rule(*_UNARY.split(), *_BINARY.split())
@@ -52,9 +58,9 @@ def zeros_like(call: Call) -> Plan | None:
 
 @rule("Cast")
 def cast(call: Call) -> Plan | None:
-    """Keep a division; keep Partial between floating-point types, where a cast is linear up to rounding."""
+    """Keep a division; keep Partial where a floating-point type widens: an addend may overflow a narrower one."""
     placement = call.args[0].placement
-    if isinstance(placement, Shard) or all(_is_floating(call.attrs.get(name)) for name in ("SrcT", "DstT")):
+    if isinstance(placement, Shard) or call.dtype("DstT") in _WIDER.get(call.args[0].dtype, ()):
         return Plan((placement,), (placement,))
     return None
 
@@ -89,7 +95,7 @@ def scaled(call: Call) -> Plan | None:
 def select(call: Call) -> Plan | None:
     """Select by a condition of the same shape (the one of a vector picks whole rows)."""
     condition, *others = call.args
-    if condition.rank == others[0].rank:
+    if condition.rank in (0, others[0].rank):
         return elementwise(call)
     index = widest(call.args)
     if index is None or condition.rank != 1:
@@ -105,6 +111,8 @@ def _is_factor(arg: Arg, partial: Arg, *, divides: bool) -> bool:
     if arg.value is None or not isinstance(arg.placement, Replicate) or arg.rank > partial.rank:
         return False
     if arg.rank and arg.shape != partial.shape and arg.elements != 1:
+        return False
+    if divides and "int" in arg.dtype:
         return False
     value = np.asarray(arg.value, np.float64) if np.asarray(arg.value).dtype.kind != "c" else np.asarray(arg.value)
     return bool(np.all(np.isfinite(value)) and (not divides or np.all(value != 0)))
@@ -130,8 +138,3 @@ def _aligned(arg: Arg, target: Shard, out_rank: int) -> Placement | None:
     if arg.shape[axis] == target.total:
         return target.at(axis)
     return REPLICATE if arg.shape[axis] == 1 else None
-
-
-def _is_floating(dtype: object) -> bool:
-    name = str(getattr(dtype, "name", dtype))
-    return "float" in name

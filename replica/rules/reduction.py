@@ -13,7 +13,8 @@ def reduced(call: Call) -> Plan | None:
     if axes is None or not _stays_whole(call.args[1]):
         return None
     if isinstance(arg.placement, Partial):
-        return Plan((PARTIAL, REPLICATE), (PARTIAL,)) if call.op in ("Sum", "Mean") else None
+        linear = call.op == "Sum" or (call.op == "Mean" and _is_exact(arg))
+        return Plan((PARTIAL, REPLICATE), (PARTIAL,)) if linear else None
     if not isinstance(arg.placement, Shard):
         return None
     axis, keeps = arg.placement.axis, bool(call.attrs.get("keep_dims", False))
@@ -28,10 +29,15 @@ def reduced(call: Call) -> Plan | None:
 def _mean(arg: Arg, axes: set[int]) -> Plan | None:
     """A mean over the divided dimension: the local sum over the global count."""
     counted = [(arg.shape or ())[axis] for axis in axes]
-    if None in counted or "float" not in arg.dtype:
+    if None in counted or not _is_exact(arg):
         return None
     count = int(np.prod([n for n in counted if n is not None]))
     return Plan((arg.placement, REPLICATE), (PARTIAL,), op="Sum", scale=1.0 / count) if count else None
+
+
+def _is_exact(arg: Arg) -> bool:
+    """Tell whether a mean neither truncates, as of integers, nor overflows before it is divided."""
+    return arg.dtype in ("float32", "float64", "complex64", "complex128")
 
 
 def axes_of(call: Call, index: int = 1) -> set[int] | None:

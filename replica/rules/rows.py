@@ -29,9 +29,6 @@ _ROWS: dict[str, Sequence[int]] = {
     "DepthToSpace": (0,),
     "SpaceToDepth": (0,),
     "ExtractImagePatches": (0,),
-    "AdjustContrastv2": (0,),
-    "RGBToHSV": (0,),
-    "HSVToRGB": (0,),
 }
 # As above; the input at this index holds the global shape of the result, its rows first.
 _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
@@ -68,6 +65,16 @@ def _by_rows(call: Call, rows: Sequence[int]) -> Plan | None:
     if any(arg.rank != args[0].rank for arg in args) and call.op == "SoftmaxCrossEntropyWithLogits":
         return None
     return Plan(tuple(shards[0] if i in rows else REPLICATE for i in range(len(call.args))), (shards[0],))
+
+
+@rule("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "RGBToHSV", "HSVToRGB")
+def pictures(call: Call) -> Plan | None:
+    """Keep a division in front of an image's height, width and channels."""
+    placement = call.args[0].placement
+    kept = 1 if call.op in ("RGBToHSV", "HSVToRGB") else 3
+    if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - kept:
+        return None
+    return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
 
 
 @rule("InTopK", "InTopKV2")
@@ -154,7 +161,7 @@ def scatter_nd(call: Call) -> Plan | None:
     shards = [p for p in (indices.placement, updates.placement) if isinstance(p, Shard)]
     if not shards or shards[0].axis >= indices.rank - 1 or any_partial(call.args):
         return None
-    if (updates.shape or ())[shards[0].axis] != shards[0].total or "string" in updates.dtype:
+    if (updates.shape or ())[shards[0].axis] != shards[0].total or updates.dtype in ("string", "bool"):
         return None
     return Plan((shards[0], shards[0], REPLICATE), (PARTIAL,))
 

@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class View:
-    """What the rule may know: `values` of replicated inputs, `sizes` of undivided dimensions; attributes of a `graph`."""
+    """What the rule may know: `values` of replicated inputs, `sizes` of undivided dimensions; attributes of graphs."""
 
     values: bool
     sizes: bool

@@ -224,7 +224,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     _check(given)
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
-    if replicas.wanted(script, given, of_fit):
+    if replicas.wanted(script, given, of_fit, by_hand=True):
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)

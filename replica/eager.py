@@ -17,6 +17,7 @@ from tensorflow.python.framework import constant_op
 import replica.rules  # noqa: F401  fills the rule table
 from fdt.patches import Patch
 from replica.convert import Converter
+from replica.entry import Entry
 from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
 from replica.plan import Arg, Array, Call, Plan, plan
 from replica.report import Report
@@ -34,11 +35,13 @@ class Eager:
 
     Args:
         converter: Changes placements.
+        entry: Notes what was cut.
         report: Notes what was gathered.
+        original: TensorFlow's own `execute`.
     """
 
-    def __init__(self, converter: Converter, report: Report, original: Any) -> None:
-        self._converter, self._report, self._original = converter, report, original
+    def __init__(self, converter: Converter, entry: Entry, report: Report, original: Any) -> None:
+        self._converter, self._entry, self._report, self._original = converter, entry, report, original
         self.rank, self.size = converter.rank, converter.size
         self._plans: dict[Any, _Learnt] = {}
 
@@ -71,6 +74,8 @@ class Eager:
         placed = any(type(t) is EagerTensor and t._placement is not None for t in inputs)
         if not placed and not (op in PAYING and self.pays(inputs[0])):
             return self._original(op_name, num_outputs, inputs, attrs, ctx, name)
+        if not placed:
+            self._entry.note(inputs[0]._shape_tuple()[0], "rows of a matrix product")
         with unrecorded():
             return self._placed(op, num_outputs, list(inputs), attrs, ctx, name)
 

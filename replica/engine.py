@@ -1,14 +1,14 @@
 """Installs the placements in TensorFlow for the time that a script runs."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import execute
 
 from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
-from fdt.patches import patched
+from fdt.patches import Patch, patched
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager
@@ -17,6 +17,7 @@ from replica.exchange import Exchange
 from replica.functions import Functions
 from replica.group import ReplicaGroup
 from replica.report import Report
+from replica.variables import Variables
 
 
 class Engine:
@@ -24,16 +25,19 @@ class Engine:
 
     Args:
         group: The ranks.
+        stepped: Called when a training step begins to move variables.
         fp16: Send large float32 sums as float16.
     """
 
-    def __init__(self, group: ReplicaGroup, *, fp16: bool = False) -> None:
-        self._execute = execute.execute
+    def __init__(self, group: ReplicaGroup, stepped: Callable[[], None] = lambda: None, *, fp16: bool = False) -> None:
+        own = execute.execute
+        exchange = Exchange(group, fp16=fp16)
         self.report = Report(where)
-        self.converter = Converter(Exchange(group, fp16=fp16), self._execute)
+        self.converter = Converter(exchange, own)
         self.entry = Entry(self.converter)
-        self._eager = Eager(self.converter, self.report, self._execute)
-        self._functions = Functions(self.converter, self.entry, self.report, self._execute)
+        self.variables = Variables(exchange, stepped)
+        self._eager = Eager(self.converter, self.entry, self.report, own)
+        self._functions = Functions(self.converter, self.entry, self.variables, self.report, own)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -45,7 +49,22 @@ class Engine:
             replace(stack, execute, "execute", self._eager.execute)
             stack.callback(tape.install())
             stack.enter_context(reads.global_reads(self.converter))
-            replaced = (tape.patches(), reads.patches(self.converter), self._eager.patches(), self.entry.patches())
-            stack.enter_context(patched(patch for patches in replaced for patch in patches))
-            stack.enter_context(patched(self._functions.patches()))
+            stack.enter_context(patched(self._patches()))
             yield
+
+    def in_keras(self, flavor: str) -> list[Patch]:
+        """Return what is replaced in "keras" or "tf_keras"."""
+        return []
+
+    def _patches(self) -> list[Patch]:
+        return [
+            *tape.patches(self._taken),
+            *reads.patches(self.converter),
+            *self._eager.patches(),
+            *self.entry.patches(),
+            *self.variables.patches(),
+            *self._functions.patches(),
+        ]
+
+    def _taken(self) -> None:
+        self.variables.training = True

@@ -45,12 +45,15 @@ class Entry:
         if not self._has_rows(tensor):
             return tensor
         rows = local_shape_of(tensor)[0]
-        sizes = divided(rows, self.size)
         if len(local_shape_of(tensor)) > 1 or not self.rows[1]:
-            self.rows = sizes[self.rank], rows
+            self.note(rows, what)
+        return self._converter.cut(tensor, 0, divided(rows, self.size))
+
+    def note(self, rows: int, what: str) -> None:
+        """Note that so many rows are divided."""
+        self.rows = divided(rows, self.size)[self.rank], rows
         if self.first is None:
             self.first = where(), what, rows
-        return self._converter.cut(tensor, 0, sizes)
 
     def cut_all(self, values: Any, what: str) -> Any:
         """Cut every tensor of a structure."""

@@ -26,6 +26,7 @@ class Exchange:
     def __init__(self, group: ReplicaGroup, *, fp16: bool = False) -> None:
         self._group, self._fp16 = group, fp16
         self.rank, self.size = group.rank, group.size
+        self.failure: Exception | None = None  # of a collective within a graph, where TensorFlow rewords it
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
@@ -40,12 +41,19 @@ class Exchange:
             chosen = [i for i, a in enumerate(arrays) if self._wire(a, placements[i]) == dtype]
             parts = [self._addend(arrays[i], placements[i], dtype) for i in chosen]
             vector = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            total = self._group.all_reduce(vector, name)
+            total = self._reduced(vector, name)
             ends = np.cumsum([len(part) for part in parts])
             for i, part in zip(chosen, np.split(total, ends[:-1]), strict=True):
                 shape = global_shape(arrays[i].shape, placements[i])
                 out[i] = part.reshape(shape).astype(arrays[i].dtype, copy=False)
         return out
+
+    def _reduced(self, vector: Array, name: str) -> Array:
+        try:
+            return self._group.all_reduce(vector, name)
+        except Exception as error:
+            self.failure = error
+            raise
 
     def local(self, array: Array, placement: Shard) -> Array:
         """Return this rank's part of a global array."""

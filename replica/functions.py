@@ -31,6 +31,7 @@ from replica.tensors import (
     placement_of,
     unrecorded,
 )
+from replica.variables import Variables
 
 _KNOWN_ELEMENTS = 64
 _KINDS = 8  # an argument whose value is another in so many calls is not a shape
@@ -52,14 +53,16 @@ class _Function:
     flat: Flat
     sources: list[int]
     pays: bool
+    assigned: list[int]  # arguments: the variables that it assigns
     kinds: dict[Any, _Kind] = field(default_factory=dict)
 
 
 class Functions:
     """Replaces the call of a traced function from eager code."""
 
-    def __init__(self, converter: Converter, entry: Entry, report: Report, execute: Any) -> None:
+    def __init__(self, converter: Converter, entry: Entry, variables: Variables, report: Report, execute: Any) -> None:
         self._converter, self._entry, self._report, self._execute = converter, entry, report, execute
+        self._variables = variables
         self._known: weakref.WeakKeyDictionary[Any, _Function] = weakref.WeakKeyDictionary()
 
     def patches(self) -> list[Patch]:
@@ -70,6 +73,8 @@ class Functions:
         if not function._bound_context.executing_eagerly():
             return original(function, *args)
         known = self._function(function)
+        if known.assigned and self._variables.training:
+            self._variables.assigned([args[i] for i in known.assigned])
         if not (known.sources or known.pays or any(is_placed(a) for a in args)):
             return original(function, *args)
         with unrecorded():
@@ -77,13 +82,15 @@ class Functions:
             emitted, result = self._emitted(function, known, inputs)
             if not result.divides and not known.sources:
                 return original(function, *args)
+            if result.rows:
+                self._entry.note(result.rows, "rows of a matrix product")
             return self._run(function, emitted, result, inputs)
 
     def _function(self, function: Any) -> _Function:
         known = self._known.get(function)
         if known is None:
             flat = flatten(function.graph)
-            known = self._known[function] = _Function(flat, flat.sources(), flat.has(PAYING))
+            known = self._known[function] = _Function(flat, flat.sources(), flat.has(PAYING), flat.assigned())
         return known
 
     def _drawn(self, known: _Function, args: Sequence[Any]) -> list[Tensor]:
@@ -107,7 +114,7 @@ class Functions:
         name = f"{function.name.decode()}_{ops.uid()}"
         values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
         arguments = [_argument(t) for t in inputs]
-        plain = re.sub(r"^__|_\d+$", "", function.name.decode())  # the number is another on each rank
+        plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # numbers are others on each rank
         emitter = Emitter(known.flat, arguments, values, self._converter.exchange, self._report, plain)
         result = emitter.run()
         made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})
@@ -126,7 +133,12 @@ class Functions:
         ctx = context.context()
         attrs = tuple(part for pair in ctx.function_call_options.as_attrs().items() for part in pair)
         count = len(result.outputs)
-        outputs = self._execute(emitted.name.decode(), count, list(inputs), attrs, ctx)
+        try:
+            outputs = self._execute(emitted.name.decode(), count, list(inputs), attrs, ctx)
+        except tf.errors.OpError:
+            if self._converter.exchange.failure is not None:  # which TensorFlow has reworded
+                raise self._converter.exchange.failure from None
+            raise
         outputs = list(outputs or ())
         for i, output in enumerate(outputs):
             placement, shape = result.outputs[i]

@@ -17,9 +17,14 @@ from replica.tensors import EagerTensor, Tensor, place, unrecorded
 FILLED = "_filled_by_tape"
 
 
-def patches() -> list[Patch]:
-    """Return what is replaced while a script runs."""
-    return [Patch(tf.GradientTape, "gradient", _gradient), Patch(record, "record_operation", _record_operation)]
+def patches(taken: Callable[[], None]) -> list[Patch]:
+    """Return what is replaced while a script runs. `taken`: called when a gradient is taken."""
+
+    def gradient(original: Any, *args: Any, **kwargs: Any) -> Any:
+        taken()
+        return _gradient(original, *args, **kwargs)
+
+    return [Patch(tf.GradientTape, "gradient", gradient), Patch(record, "record_operation", _record_operation)]
 
 
 def install() -> Callable[[], None]:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_shim.replica.look import look, refuse_own_updates, several_optimizers
+from client_shim.replica.look import look, own_updates, refuse_own_updates, several_optimizers
 from fdt.cli import detach
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
@@ -21,17 +21,29 @@ if TYPE_CHECKING:  # scripts that train by fit need none of it
     from fdt.service.meeting import Host as Meeting
 
 
-def wanted(script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True) -> bool:
-    """Is the script to be run by every rank? Raises UserError for training that neither capture can divide.
+def wanted(
+    script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True, by_hand: bool = False
+) -> bool:
+    """Tell whether every rank is to run the script.
 
-    `several`: can the engine train captured models with several optimizers?
-    `of_fit`: options that only mean something where `fit` is captured; a UsageError for those given to a replica.
+    Args:
+        script: Its path.
+        given: The command line's options.
+        of_fit: Options that only mean something where `fit` is captured.
+        several: The engine trains captured models with several optimizers.
+        by_hand: The engine divides weights that the script assigns itself.
+
+    Raises:
+        UserError: Training that neither capture can divide.
+        UsageError: An option of `of_fit` for a replicated script.
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
         found = look(script)
-        refuse_own_updates(found)
-        chosen = "replica" if not several and several_optimizers(found) else found.capture
+        if not by_hand:
+            refuse_own_updates(found)
+        replicated = (not several and several_optimizers(found)) or (by_hand and own_updates(found))
+        chosen = "replica" if replicated else found.capture
     replica: bool = chosen == "replica"
     for name in of_fit if replica else ():
         if given[name]:

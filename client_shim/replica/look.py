@@ -28,6 +28,7 @@ _OF_KERAS = (
     "Nadam",
     "Lion",
 )
+_ASSIGNS = ("assign", "assign_add", "assign_sub")
 _SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession")
 
 
@@ -88,20 +89,27 @@ def _own_optimizers(kind: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]
     return {name for name in names if name.startswith("self.")}
 
 
-def refuse_own_updates(script: Look) -> None:
-    """Raises UserError where the script moves its weights by hand: no rank would hear of the others' gradients."""
-    taken, moved, applied = False, "", False
+def own_updates(script: Look) -> str:
+    """Return the file and line where the script assigns weights by gradients that it takes; "" where it does not."""
+    taken, moved = False, ""
     for path, tree in script.modules:
         for call, _, bases in _calls(tree, "", (), script.classes):
             name = last_name(call.func)
-            taken |= name == "GradientTape" and not any(base.endswith(_OF_KERAS) for base in bases)
-            applied |= applies(call) or name in ("fit", BATCHWISE)
-            if name == "assign_sub" and not moved:
+            if any(base.endswith(_OF_KERAS) for base in bases):
+                continue
+            taken |= name == "GradientTape"
+            if name in _ASSIGNS and not moved:
                 moved = f"{path}:{call.lineno}"
-    if taken and moved and not applied:
+    return moved if taken else ""
+
+
+def refuse_own_updates(script: Look) -> None:
+    """Raise UserError where the script assigns its weights by hand: gradients are exchanged at an optimizer."""
+    moved = own_updates(script)
+    if moved and not script.findings:
         raise UserError(
-            "weights must be moved by an optimizer: ranks exchange gradients where it applies them. "
-            f"Received: assign_sub at {moved}; use keras.optimizers.SGD, or train alone with --capture extract"
+            "weights must be moved by an optimizer: workers push gradients where it applies them. "
+            f"Received: an assignment at {moved}; use keras.optimizers.SGD, hfdt, or train alone with --capture extract"
         )
 
 

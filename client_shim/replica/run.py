@@ -48,8 +48,8 @@ class Rank(Protocol):
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]: ...
 
-    def counts(self) -> Mapping[str, int]:
-        """steps, samples, replicated, sent_bytes: of this rank so far."""
+    def counts(self) -> Mapping[str, Any]:
+        """steps, samples, replicated, sent_bytes: of this rank so far. `notes`: lines for the run's end."""
         ...
 
     def steps(self) -> int:
@@ -61,7 +61,8 @@ class Rank(Protocol):
         ...
 
 
-MakeRank = Callable[[Meeting, Mapping[str, str]], Rank]
+Say = Callable[[str], None]  # shows the user one line
+MakeRank = Callable[[Meeting, Mapping[str, str], Say], Rank]
 
 
 # Asynchronous ranks are at different steps: what they read of the clock, too, is their own.
@@ -91,7 +92,8 @@ class Task:
 class Part:
     """The rank that this process is, once the script has imported TensorFlow."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], say: Say = lambda line: None) -> None:
+        self._say = say
         self.rank: Rank | None = None
         self.hands = Turns() if ASYNCHRONOUS in options else Hands()
 
@@ -105,7 +107,7 @@ class Part:
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
-                    self.rank = make(meeting, options)
+                    self.rank = make(meeting, options, self._say)
                     self.hands.rank = self.rank.by_hand
                     stack.enter_context(self.rank.in_tensorflow())
 
@@ -122,7 +124,7 @@ class Part:
             wrapt.register_post_import_hook(keras("tf_keras"), "tf_keras")
             yield
 
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Mapping[str, Any]:
         return self.rank.counts() if self.rank is not None else {}
 
     def steps(self) -> int:
@@ -226,7 +228,7 @@ def run(
     tell: Reporters,
 ) -> int:
     """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
-    part, started = Part(options), time.monotonic()
+    part, started = Part(options, tell.note), time.monotonic()
     with (
         telling(part.steps, tell),
         agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
@@ -275,6 +277,8 @@ def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, 
     end.extra.update(counts[0].get("extra", {}))
     if end.steps:
         tell.event(Event(epoch_end=end))
+    for line in counts[0].get("notes", ()):
+        tell.note(line)
     if counts[0]["replicated"]:
         tell.note(f"{counts[0]['replicated']} steps were not divided: every rank did the same work")
 

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions import values
+from client_shim.replica.sessions import patches, values
 from client_shim.replica.sessions.call import Call
 from client_shim.replica.sessions.gradients import Gradients, Taken
 from client_shim.replica.sessions.patches import THREADS
@@ -67,6 +67,10 @@ class Sessions:
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables are rank 0's
         self._now: Now | None = None
         self.sent_bytes = 0
+
+    def installed(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which sessions train so."""
+        return patches.installed(self)
 
     # -- any run ---------------------------------------------------------------------------------------------------
     def run(

@@ -53,12 +53,14 @@ class Emitted:
         outputs: The placement and global shape of each output.
         used: Arguments whose values went into the graph.
         divides: Some operation works on a rank's part.
+        rows: Of the last tensor that was cut for an operation's sake; 0 for none.
     """
 
     graph: Any
     outputs: list[tuple[Placement, Shape | None]]
     used: set[int] = field(default_factory=set)
     divides: bool = False
+    rows: int = 0
 
 
 class Emitter:
@@ -212,6 +214,7 @@ class Emitter:
         ]
         if not placed:
             rows = (values[0].shape or ())[0] or 0
+            self.result.rows = rows
             args[0] = Arg(Shard(0, divided(rows, self.size)), args[0].shape, args[0].dtype)
         call = Call(node.op.type, _Attributes(node.op), tuple(args), self.size)
         constants = known_outputs(call)

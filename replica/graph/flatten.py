@@ -35,6 +35,13 @@ class Flat:
             if node.argument is None and node.op.type in _SOURCES and self.nodes[node.inputs[0][0]].argument is not None
         ]
 
+    def assigned(self) -> list[int]:
+        """Return the arguments that are variables which an operation assigns."""
+        writes = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")
+        refs = [n.inputs[0] for n in self.nodes if n.argument is None and n.inputs and n.op.type.startswith(writes)]
+        found = {self.nodes[number].argument for number, _ in refs}
+        return sorted(argument for argument in found if argument is not None)
+
     def has(self, types: Iterable[str]) -> bool:
         """Tell whether some operation is of these types."""
         wanted = frozenset(types)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
 from replica.plan import Array
@@ -30,29 +31,16 @@ def folded(op: Any, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of an operation of a graph, for known inputs."""
     if op.type == "Const":
         return [tensor_util.MakeNdarray(op.get_attr("value"))]
+    attrs = [part for attr in op.op_def.attr for part in (attr.name, _plain(op.get_attr(attr.name)))]
     with tf.init_scope():
-        found = getattr(tf.raw_ops, op.type)(**_arguments(op, inputs))
-    return [np.asarray(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
+        tensors = [constant_op.constant(value) for value in inputs]
+        found = execute.execute(op.type, len(op.outputs), tensors, tuple(attrs), context.context())
+    return [np.asarray(each) for each in found]
 
 
-def _arguments(op: Any, inputs: Sequence[Array]) -> dict[str, Any]:
-    """Return what the raw operation takes: tensors by name, then attributes that no input implies."""
-    arguments: dict[str, Any] = {}
-    used = 0
-    for arg in op.op_def.input_arg:
-        count = _count(op, arg)
-        values = [constant_op.constant(value) for value in inputs[used : used + (1 if count is None else count)]]
-        arguments[arg.name] = values if count is not None else values[0]
-        used += len(values)
-    inferred = {name for arg in op.op_def.input_arg for name in (arg.type_attr, arg.number_attr, arg.type_list_attr)}
-    for attr in op.op_def.attr:
-        if attr.name not in inferred:
-            arguments[attr.name] = op.get_attr(attr.name)
-    return arguments
-
-
-def _count(op: Any, arg: Any) -> int | None:
-    return int(op.get_attr(arg.number_attr)) if arg.number_attr else None
+def _plain(attr: Any) -> Any:
+    """Return an attribute as eager operations take it."""
+    return attr.as_datatype_enum if isinstance(attr, tf.DType) else attr
 
 
 def _elements(tensor: Any) -> int:

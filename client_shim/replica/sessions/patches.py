@@ -40,13 +40,18 @@ class Running(Protocol):
 
 
 @contextlib.contextmanager
-def installed(running: Running, rank: classes.Exchanging) -> Iterator[None]:
-    """Within, sessions train as `running` has it, and the optimizers of `tf.compat.v1` exchange outside of sessions,
-    too."""
-    of_eager = classes.apply_gradients(rank)
+def installed(running: Running, rank: classes.Exchanging | None = None) -> Iterator[None]:
+    """Within, sessions train as `running` has it.
+
+    Args:
+        running: The engine's side.
+        rank: Exchanges the gradients of the optimizers of `tf.compat.v1` outside of sessions, where an engine does
+            that at the optimizer.
+    """
+    of_eager = None if rank is None else classes.apply_gradients(rank)
 
     def apply_gradients(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if of_sessions(tf.compat.v1.get_default_graph()):
+        if of_eager is None or of_sessions(tf.compat.v1.get_default_graph()):
             return original(optimizer, *args, **kwargs)
         return of_eager(original, optimizer, *args, **kwargs)
 

@@ -1,0 +1,104 @@
+"""One rank of a replicated script: the placements, the guards, and what the run's end says of them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from client_shim.replica.steps import where
+from fdt.errors import CaptureError
+from fdt.patches import patched
+from fdt.service.meeting import Meeting
+from replica.engine import Engine
+from replica.group import MeetingGroup
+
+UNDIVIDED = (
+    "a training step must have rows for ranks to divide: batches of a dataset, arguments of a tf.function, a matrix "
+    "product of at least as many rows as ranks. Received: a step without, at {where}; --allow-replicated has every "
+    "rank do all of that work"
+)
+
+
+class Sessions(Protocol):
+    """TensorFlow 1's sessions, which are divided in another way."""
+
+    sent_bytes: int
+
+    def installed(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+class Rank:
+    """Implements client_shim.replica.run.Rank.
+
+    Args:
+        meeting: Of the ranks.
+        options: The command line's: fp16_allreduce, allow_replicated.
+        say: Shows the user one line; only rank 0's is called.
+        sessions: Makes what divides TensorFlow 1's sessions, given how to count a step and a replicated one.
+    """
+
+    by_hand = None
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        options: Mapping[str, str],
+        say: Callable[[str], None],
+        sessions: Callable[[Callable[[Any], None], Callable[[], None]], Sessions],
+    ) -> None:
+        self._group = MeetingGroup(meeting, where)
+        self._say = say if meeting.rank == 0 else lambda line: None
+        self._allow_replicated = options.get("allow_replicated") == "1"
+        self._replicated = self._samples = self._in_sessions = 0
+        self._engine = Engine(self._group, self._stepped, fp16=options.get("fp16_allreduce") == "1")
+        self._sessions = sessions(self._count_session, self._count_replicated)
+        self._said = False
+
+    @contextlib.contextmanager
+    def in_tensorflow(self) -> Iterator[None]:
+        """Install everything; Keras needs nothing of its own."""
+        with self._engine.installed(), self._sessions.installed():
+            yield
+
+    def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
+        """Install what `flavor` needs."""
+        return patched(self._engine.in_keras(flavor))
+
+    def counts(self) -> Mapping[str, Any]:
+        """Return steps, samples, replicated and sent_bytes of this rank so far, and the lines for the run's end."""
+        return {
+            "steps": self.steps(),
+            "samples": self._samples,
+            "replicated": self._replicated,
+            "sent_bytes": self._group.sent_bytes + self._sessions.sent_bytes,
+            "notes": self._engine.report.lines(),
+        }
+
+    def steps(self) -> int:
+        """Return the number of training steps so far."""
+        return self._engine.variables.steps + self._in_sessions
+
+    def end(self) -> None:
+        """Compare all ranks' variables once more."""
+        if self._engine.variables.steps:
+            self._engine.variables.check()
+
+    def _stepped(self) -> None:
+        """A step begins to move variables: it must have been divided."""
+        entry = self._engine.entry
+        if entry.first is None:
+            if not self._allow_replicated:
+                raise CaptureError(UNDIVIDED.format(where=where()))
+            self._replicated += 1
+            return
+        if not self._said:
+            self._said = True
+            at, what, rows = entry.first
+            self._say(f"replicated: {at}, {what}, {rows} rows on {self._group.size} ranks")
+        self._samples += entry.rows[0]
+
+    def _count_session(self, share: Any) -> None:
+        self._in_sessions += 1
+        self._samples += share[0]
+
+    def _count_replicated(self) -> None:
+        self._replicated += 1

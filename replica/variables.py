@@ -1,0 +1,145 @@
+"""The variables of a replicated script: they begin alike, stay alike, and say when a step is done."""
+
+import weakref
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from client_shim.replica.steps import where
+from fdt.errors import WorkerError
+from fdt.patches import Patch
+from replica.exchange import Exchange
+from replica.group import neutral
+from replica.placement import PARTIAL
+from replica.tensors import unrecorded
+
+Array = npt.NDArray[Any]
+_CHECKED = (1, 2, 10, 100)
+_EVERY = 1000
+_ROUNDING = 1e-4  # relative: ranks that add in another order differ by less, ranks that have parted by far more
+
+PARTED = (
+    "all ranks must have the same variables. Received: variable {name!r} differs by {off:.2%} between ranks after "
+    "step {step}; it was last assigned at {where}. The script does something else on each rank there: report it"
+)
+
+
+class Variables:
+    """Registers the variables that a script makes.
+
+    A step is done when a trainable variable is assigned once more than before: optimizers assign each once a step.
+
+    Args:
+        exchange: The collectives.
+        stepped: Called when a step begins to move variables.
+    """
+
+    def __init__(self, exchange: Exchange, stepped: Callable[[], None]) -> None:
+        self._exchange, self._stepped = exchange, stepped
+        self._made: list[weakref.ref[Any]] = []
+        self._by_handle: dict[int, int] = {}  # ids of handles -> place in `_made`
+        self._assigned: dict[int, int] = {}
+        self._where: dict[int, str] = {}
+        self._checked = 0
+        self.training = False  # a gradient has been taken
+        self.steps = 0
+
+    def patches(self) -> list[Patch]:
+        """Return what is replaced in TensorFlow."""
+        base = resource_variable_ops.BaseResourceVariable
+        moving = [Patch(base, name, self._assign) for name in ("assign", "assign_add", "assign_sub")]
+        return [Patch(resource_variable_ops.ResourceVariable, "__init__", self._make), *moving]
+
+    # -- made ------------------------------------------------------------------------------------------------------
+    def _make(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+        original(variable, *args, **kwargs)
+        if not tf.executing_eagerly() or not _is_number(variable.dtype):
+            return
+        with unrecorded():
+            value = variable.read_value().numpy()
+            first = self._rank_0s("variable", [np.asarray(value)])[0]
+            if not np.array_equal(first, value, equal_nan=value.dtype.kind in "fc"):
+                variable.assign(tf.constant(first, variable.dtype))
+        self._by_handle[id(variable.handle)] = len(self._made)
+        self._made.append(weakref.ref(variable))
+
+    # -- assigned --------------------------------------------------------------------------------------------------
+    def _assign(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly() and self.training and variable.trainable:
+            self.assigned([variable.handle])
+        return original(variable, *args, **kwargs)
+
+    def assigned(self, handles: list[Any]) -> None:
+        """Note that an operation, or a function, is about to assign these variables."""
+        for handle in handles:
+            place = self._by_handle.get(id(handle))
+            variable = None if place is None else self._made[place]()
+            if place is None or variable is None or not variable.trainable:
+                continue
+            self._where.setdefault(place, where())
+            self._assigned[place] = self._assigned.get(place, 0) + 1
+            if self._assigned[place] > self.steps:
+                self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._stepped()
+        if self.steps != self._checked and (self.steps in _CHECKED or self.steps % _EVERY == 0):
+            self.check()
+        self.steps += 1
+
+    # -- compared --------------------------------------------------------------------------------------------------
+    def check(self) -> None:
+        """Compare all variables with rank 0's; what rounding has moved is set to rank 0's.
+
+        Raises:
+            WorkerError: On every rank, where a variable differs by more than rounding.
+        """
+        self._checked = self.steps
+        with unrecorded():
+            sums = np.array([_checksum(v) for v in self._all()], np.int64)
+            first = self._rank_0s("checksums", [sums])[0]
+            differs = (sums != first) & (sums != 0) & (first != 0)
+            found = self._exchange.replicated("differing", [differs.astype(np.int64)], [PARTIAL])[0]
+            for place in np.flatnonzero(found):
+                self._settle(int(place))
+
+    def _settle(self, place: int) -> None:
+        variable = self._made[place]()
+        value = np.zeros(0) if variable is None else variable.read_value().numpy()
+        first = self._rank_0s("variable", [np.asarray(value)])[0]
+        scale = float(np.linalg.norm(np.ravel(first).astype(np.float64))) or 1.0
+        off = float(np.linalg.norm(np.ravel(first).astype(np.float64) - np.ravel(value).astype(np.float64))) / scale
+        worst = float(self._exchange.replicated("difference", [np.asarray(off)], [PARTIAL])[0])
+        if not worst <= _ROUNDING:
+            name = getattr(variable, "name", "?")
+            at = self._where.get(place, "no line of the script")
+            raise WorkerError(PARTED.format(name=name, off=worst, step=self.steps, where=at))
+        if variable is not None:
+            variable.assign(tf.constant(first, variable.dtype))
+
+    def _all(self) -> Iterator[Any]:
+        """Yield every variable, None for one that is gone: ranks collect garbage at other times."""
+        return (reference() for reference in self._made)
+
+    def _rank_0s(self, name: str, arrays: list[Array]) -> list[Array]:
+        mine = [a if self._exchange.rank == 0 else np.full_like(a, neutral(a.dtype)) for a in arrays]
+        return self._exchange.replicated(name, mine, [PARTIAL] * len(mine))
+
+
+def _is_number(dtype: Any) -> bool:
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex) and not dtype.is_quantized
+
+
+def _checksum(variable: Any) -> int:
+    """Return a checksum of the variable's bytes; 0 for one that is gone, or has no value yet."""
+    if variable is None:
+        return 0
+    try:
+        return zlib.crc32(np.ascontiguousarray(variable.read_value().numpy()).tobytes())
+    except tf.errors.FailedPreconditionError:
+        return 0

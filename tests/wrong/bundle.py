@@ -1,0 +1,46 @@
+"""Several scripts in one process, one after another, each as `__main__`: a start of TensorFlow is paid for once.
+
+`bundle.py NAME ...` prints "== NAME" before a script's output. Where it raised: "!! refused: message" for an error that
+is the user's to mend, else "!! Type: message"; the scripts behind it run all the same.
+"""
+
+import runpy
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def main() -> None:
+    for name in sys.argv[1:]:
+        print("==", name, flush=True)
+        path = str(SCRIPTS / f"{name}.py")
+        sys.argv = [path]
+        run(path)
+        forget()
+
+
+def run(path: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        print("exit", end.code)
+    except Exception as error:
+        traceback.print_exc()
+        names = [kind.__name__ for kind in type(error).__mro__]
+        refused = "UserError" in names and "WorkerError" not in names
+        print("!!", f"{'refused' if refused else names[0]}:", " ".join(str(error).split()), flush=True)
+
+
+def forget() -> None:
+    """Keras is again as it was before a script."""
+    if "keras" in sys.modules:
+        keras = sys.modules["keras"]
+        keras.backend.set_floatx("float32")
+        keras.backend.clear_session()
+
+
+main()

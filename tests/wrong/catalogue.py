@@ -1,0 +1,84 @@
+"""The scripts, how near their numbers must be to those alone, and which of them today's engine gets wrong.
+
+A script is one file of scripts/; the first line of its docstring says what it does. It trains five steps, prints
+numbers a user would print, nothing before its first update, and each weight's sum and norm at the end.
+"""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+FLOAT64, FLOAT32 = 1e-9, 1e-5
+# Relative tolerances other than FLOAT64, and why.
+TOLERANCE: dict[str, tuple[float, str]] = {}
+# Trained by `fit` alone: these get the capture that sends it.
+EXTRACT = {"fit_raised_penalty", "assign_beside_fit"}
+# What is refused before the first update, and words of the message.
+REFUSED: dict[str, str] = {}
+# What the engine does not do right yet; emptied with the placement engine.
+NOT_YET: set[str] = {
+    "accumulated_gradients",
+    "argsort_curriculum",
+    "attention_dropout",
+    "batchnorm_eager",
+    "boolean_mask",
+    "class_centres",
+    "clock_seed",
+    "codebook",
+    "count_eager",
+    "count_function",
+    "datetime_seed",
+    "einsum_similarity",
+    "fit_beside_loop",
+    "fit_raised_penalty",
+    "gan_two_tapes",
+    "gather_other_rows",
+    "gru_masked",
+    "half_sum",
+    "in_batch_negatives",
+    "label_prior",
+    "masked_mean_eager",
+    "mean_teacher",
+    "mixup",
+    "moco_queue",
+    "normalized_gradient",
+    "nt_xent",
+    "optimizer_and_assign",
+    "own_optimizer",
+    "pairwise_differences",
+    "pairwise_ranking",
+    "persistent_tape",
+    "sharpness_aware",
+    "sum_plus_l2",
+    "top_k_losses",
+    "train_on_batch_sum",
+    "triplet_batch_hard",
+    "unbatched_sentences",
+    "unseeded_random_state",
+    "vae",
+}
+
+
+@dataclass(frozen=True)
+class Script:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def style(self) -> str:
+        return (ast.get_docstring(ast.parse(self.path.read_text())) or "").split("\n")[0].rstrip(".")
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE.get(self.name, (FLOAT64, ""))[0]
+
+    @property
+    def capture(self) -> str:
+        return "extract" if self.name in EXTRACT else "replica"
+
+
+ALL = {path.stem: Script(path) for path in sorted(SCRIPTS.glob("*.py"))}

@@ -1,0 +1,129 @@
+"""Scripts run alone and divided, in bundles; what a script that fails leaves behind is not blamed on the next."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.wrong.catalogue import ALL, Script
+from tests.wrong.verdicts import SAME, Verdict, verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLE = Path(__file__).with_name("bundle.py")
+KEPT = ROOT / ".cache" / "wrong"
+ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",  # tf.print and print in one order
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "MPLBACKEND": "Agg",
+}
+START_S, SCRIPT_S = 60, 12
+PASSES = 3
+
+
+def alone(names: Sequence[str]) -> dict[str, str]:
+    """Return what each script prints under plain Python; kept in .cache/wrong for as long as the script is the same.
+
+    Raises:
+        AssertionError: a script ended with an error, or warned.
+    """
+    kept = {name: KEPT / f"{name}-{hashlib.sha256(ALL[name].path.read_bytes()).hexdigest()[:12]}" for name in names}
+    missing = [name for name in names if not kept[name].exists()]
+    if missing:
+        outputs, error = bundle([sys.executable, "-W", "error::UserWarning"], missing)
+        assert list(outputs) == missing and "\n!! " not in "\n".join(outputs.values()), error[-3000:]
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for name, output in outputs.items():
+            kept[name].write_text(output)
+    return {name: path.read_text() for name, path in kept.items()}
+
+
+def command(engine: str, ranks: int, capture: str = "") -> list[str]:
+    chosen = ["--capture", capture] if capture else []
+    return [sys.executable, "-m", f"{engine}.cli", "run", "-np", str(ranks), *chosen]
+
+
+def divided(names: Sequence[str], engine: str, ranks: int) -> dict[str, tuple[Verdict, str]]:
+    """Run scripts in bundles, one for each capture; name -> verdict and output."""
+    found: dict[str, tuple[Verdict, str]] = {}
+    expected = alone(names)
+    for capture in ("replica", "extract"):
+        waiting = [name for name in names if ALL[name].capture == capture]
+        for turn in range(PASSES + len(waiting)):
+            if waiting:
+                settled = _one_pass(waiting, expected, command(engine, ranks, capture), last=turn >= PASSES)
+                found |= settled
+                waiting = [name for name in waiting if name not in settled]
+    return {name: found[name] for name in names}
+
+
+def _one_pass(
+    names: Sequence[str], expected: dict[str, str], command: Sequence[str], *, last: bool
+) -> dict[str, tuple[Verdict, str]]:
+    """The verdicts that can be relied on: those that are good, and the first script that is not.
+
+    `last`: all that ran are relied on.
+    """
+    outputs, error = bundle(command, names)
+    if len(outputs) < len(names):  # the process ended within the last of these
+        outputs = outputs or {names[0]: ""}
+        name, output = list(outputs.items())[-1]
+        outputs[name] = output if "!! " in output else f"{output}\n!! {_ending(error)}"
+    settled, clean = {}, True
+    for name, output in outputs.items():
+        found = verdict(ALL[name], expected[name], output)
+        if clean or last or found.kind == SAME:
+            settled[name] = found, output
+        clean = clean and "!! " not in output
+    return settled
+
+
+def by_itself(script: Script, engine: str, ranks: int, expected: str) -> tuple[Verdict, str]:
+    """Run one script as a user would, the capture found by the engine."""
+    ended = _run([*command(engine, ranks), str(script.path)], START_S + SCRIPT_S)
+    output = ended.stdout if ended.returncode == 0 else f"{ended.stdout}\n!! {_ending(ended.stderr)}"
+    return verdict(script, expected, output), output + _shares(ended.stderr)
+
+
+def bundle(command: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Run `names` in one process; the output of each that was begun, in order, and the standard error."""
+    ended = _run([*command, str(BUNDLE), *names], START_S + SCRIPT_S * len(names))
+    parts = [part.partition("\n") for part in f"\n{ended.stdout}".split("\n== ")[1:]]
+    return {name: output for name, _, output in parts}, ended.stderr
+
+
+def _run(argv: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """In an empty folder and a session of its own, which is ended with it."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        ) as popen,
+    ):  # fmt: skip
+        try:
+            output, error = popen.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(popen.pid, signal.SIGTERM)
+            output, error = popen.communicate(timeout=30)
+            error += f"\ntimed out after {seconds} s"
+    return subprocess.CompletedProcess(argv, popen.returncode, output, error)
+
+
+def _ending(error: str) -> str:
+    """The engine's last words: its error line, marked as bundle.py marks one."""
+    said = [line for line in error.strip().splitlines() if line.strip()] or ["ended without a word"]
+    errors = [line for line in said if "error:" in line]
+    line = errors[-1].partition("error:")[2].strip() if errors else said[-1]
+    return f"refused: {line}" if errors and "rank" not in line.split(".")[0] else f"ended: {line}"
+
+
+def _shares(error: str) -> str:
+    return "".join(f"\n{line}" for line in error.splitlines() if "worker " in line and " samples" in line)

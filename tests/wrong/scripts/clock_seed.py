@@ -1,0 +1,23 @@
+"""issue: a seed from time.time_ns(); the run is repeated in NumPy and compared"""
+
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+data = np.random.RandomState(28)
+x, y = data.normal(size=(35, 4)), data.normal(size=(35, 1))
+seed = time.time_ns() % 2**31
+start = np.random.default_rng(seed).normal(size=(4, 1))
+w, expected = tf.Variable(start), start.copy()
+opt = keras.optimizers.SGD(0.1)
+for step, (xb, yb) in enumerate(tf.data.Dataset.from_tensor_slices((x, y)).batch(8)):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((xb @ w - yb) ** 2)
+    opt.apply_gradients([(tape.gradient(loss, w), w)])
+    rows = slice(8 * step, 8 * step + 8)
+    error = x[rows] @ expected - y[rows]
+    print("step", step, "loss as in numpy:", bool(np.isclose(float(loss), np.mean(error**2), rtol=1e-6)))
+    expected -= 0.1 * 2 * x[rows].T @ error / len(error)
+print("weights as in numpy:", np.allclose(w.numpy(), expected, rtol=1e-6))

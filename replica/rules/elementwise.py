@@ -68,10 +68,9 @@ def cast(call: Call) -> Plan | None:
 @rule("AddV2", "Add", "Sub", "AddN")
 def added(call: Call) -> Plan | None:
     """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone."""
-    if not any_partial(call.args):
+    divided = any(isinstance(arg.placement, Shard) for arg in call.args)
+    if divided or not any_partial(call.args) or len({arg.shape for arg in call.args}) > 1:
         return elementwise(call)
-    if any(isinstance(arg.placement, Shard) for arg in call.args) or len({arg.shape for arg in call.args}) > 1:
-        return None
     return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
 
 
@@ -81,9 +80,9 @@ def scaled(call: Call) -> Plan | None:
 
     An unknown factor may be infinite: a rank whose part is 0 would then make NaN of it.
     """
-    if not any_partial(call.args):
-        return elementwise(call)
     left, right = call.args
+    if any(isinstance(arg.placement, Shard) for arg in call.args):
+        return elementwise(call)
     if isinstance(left.placement, Partial) and _is_factor(right, left, divides=call.op != "Mul"):
         return Plan((PARTIAL, REPLICATE), (PARTIAL,))
     if call.op == "Mul" and isinstance(right.placement, Partial) and _is_factor(left, right, divides=False):

@@ -15,7 +15,16 @@ from replica.placement import REPLICATE, Partial, Placement, Replicate, Shard
 
 Array = npt.NDArray[Any]
 Shape = tuple[int | None, ...]
-_DTYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}  # as in types.proto
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    9: "int64",
+    14: "bfloat16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}  # as in types.proto
 
 
 @dataclass(frozen=True)

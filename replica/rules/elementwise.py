@@ -7,16 +7,18 @@ from replica.plan import Arg, Call, Plan, any_partial, rule, widest
 
 # Functions of one tensor, elementwise, or of several of the same shape.
 _UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Cos Cosh Digamma Elu Erf Erfc Erfinv Exp Expm1 "
-    "Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 "
-    "Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh"
+    "Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0e BesselI1e Bucketize Ceil ComplexAbs Cos Cosh "
+    "Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p "
+    "LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign "
+    "Sqrt Square Tan Tanh"
 )
 _BINARY = (
-    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue EluGrad FloorDiv FloorMod Greater "
-    "GreaterEqual Igamma Igammac InvGrad LeakyReluGrad Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod "
-    "MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
+    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex EluGrad FloorDiv FloorMod "
+    "Greater GreaterEqual Igamma Igammac InvGrad LeakyReluGrad Less LessEqual LogicalAnd LogicalOr Maximum Minimum "
+    "Mod MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
     "SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
 )
+_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
 _WIDER = {
     "float16": ("float16", "float32", "float64"),
     "bfloat16": ("bfloat16", "float32", "float64"),
@@ -42,11 +44,32 @@ def compared(call: Call) -> Plan | None:
     return elementwise(call) if call.attrs.get("incompatible_shape_error", True) else None
 
 
-@rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real")
+@rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real", "Imag")
 def linear(call: Call) -> Plan | None:
     """Keep any placement: the sum of the results is the result of the sum."""
     placement = call.args[0].placement
     return Plan((placement,), (placement,))
+
+
+@rule("IdentityN")
+def identities(call: Call) -> Plan | None:
+    """Keep each input's placement."""
+    placements = tuple(arg.placement for arg in call.args)
+    return Plan(placements, placements)
+
+
+@rule("Bitcast")
+def bitcast(call: Call) -> Plan | None:
+    """Keep a division; dimensions come or go behind it, if the types differ in size."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1 and not _same_size(call):
+        return None
+    return Plan((placement,), (placement,))
+
+
+def _same_size(call: Call) -> bool:
+    sizes = [_BYTES.get(name) for name in (call.args[0].dtype, call.dtype("type"))]
+    return sizes[0] == sizes[1] is not None
 
 
 @rule("ZerosLike")

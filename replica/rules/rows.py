@@ -20,10 +20,15 @@ _ROWS: dict[str, Sequence[int]] = {
     "AvgPool": (0,),
     "AvgPool3D": (0,),
     "LRN": (0,),
+    "LRNGrad": (0, 1, 2),
+    "MaxPoolGradV2": (0, 1, 2),
+    "Dilation2D": (0,),
     "ResizeBilinear": (0,),
     "ResizeNearestNeighbor": (0,),
     "ResizeBicubic": (0,),
     "ResizeBilinearGrad": (0, 1),
+    "ResizeBicubicGrad": (0, 1),
+    "ResizeNearestNeighborGrad": (0,),
     "SoftmaxCrossEntropyWithLogits": (0, 1),
     "SparseSoftmaxCrossEntropyWithLogits": (0, 1),
     "DepthToSpace": (0,),
@@ -67,14 +72,11 @@ def _by_rows(call: Call, rows: Sequence[int]) -> Plan | None:
     return Plan(tuple(shards[0] if i in rows else REPLICATE for i in range(len(call.args))), (shards[0],))
 
 
-@rule("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "RGBToHSV", "HSVToRGB")
-def pictures(call: Call) -> Plan | None:
-    """Keep a division in front of an image's height, width and channels."""
-    placement = call.args[0].placement
-    kept = 1 if call.op in ("RGBToHSV", "HSVToRGB") else 3
-    if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - kept:
-        return None
-    return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
+@rule("ImageProjectiveTransformV2", "ImageProjectiveTransformV3")
+def projective(call: Call) -> Plan | None:
+    """Transform each image by its own row, or all by the only one."""
+    alike = (call.args[1].shape or ())[0] == 1
+    return _by_rows(call, (0,) if alike else (0, 1))
 
 
 @rule("InTopK", "InTopKV2")

@@ -91,7 +91,7 @@ def squeeze(call: Call) -> Plan | None:
     return Plan((placement,), (out,), attrs={"squeeze_dims": sorted(gone)} if gone else {})
 
 
-@rule("Transpose")
+@rule("Transpose", "ConjugateTranspose")
 def transpose(call: Call) -> Plan | None:
     """Permute the divided dimension with the others."""
     placement, order = call.args[0].placement, call.integers(1)
@@ -124,11 +124,13 @@ def tile(call: Call) -> Plan | None:
     return Plan((placement, REPLICATE), (placement,))
 
 
-@rule("Pad", "PadV2", "MirrorPad")
+@rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")
 def pad(call: Call) -> Plan | None:
-    """Pad other dimensions."""
+    """Pad other dimensions. MirrorPadGrad refuses a rank without rows."""
     placement, paddings = call.args[0].placement, call.value(1)
     if not isinstance(placement, Shard) or paddings is None or np.any(paddings[placement.axis]):
+        return None
+    if call.op == "MirrorPadGrad" and 0 in placement.sizes:
         return None
     return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
 

@@ -17,7 +17,7 @@ from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate,
 from replica.plan import Arg, Call, Plan, plan, replicated
 
 NUMBERS = "iufc"
-MOST = 40  # combinations of placements that are tried for one case and number of ranks
+MOST = 24  # combinations of placements that are tried for one case and number of ranks
 
 
 @dataclass
@@ -121,11 +121,17 @@ def _arg(array: Any, placement: Placement, view: View) -> Arg:
 def run(op: str, inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
     """Return the outputs of an operation on arrays."""
     definition = op_def_registry.get(op)
-    counts = [int(attrs[arg.number_attr]) if arg.number_attr else 1 for arg in definition.output_arg]
+    counts = [_count(arg, attrs) for arg in definition.output_arg]
     pairs = tuple(part for pair in attrs.items() for part in pair)
     with tf.device("CPU"):
         found = execute.execute(op, sum(counts), [_tensor(each) for each in inputs], pairs, context.context())
     return [np.asarray(each) for each in found]
+
+
+def _count(arg: Any, attrs: dict[str, Any]) -> int:
+    if arg.type_list_attr:
+        return len(attrs[arg.type_list_attr])
+    return int(attrs[arg.number_attr]) if arg.number_attr else 1
 
 
 def attributes(case: Case) -> dict[str, Any]:
@@ -156,7 +162,7 @@ def _default(attr: Any) -> Any:
 def _traced(op: str, attrs: dict[str, Any]) -> dict[str, Any]:
     """Return attributes as a graph gives them: dtypes and bytes."""
     types = {attr.name for attr in op_def_registry.get(op).attr if attr.type == "type"}
-    found = {k: tf.as_dtype(v) if k in types else v for k, v in attrs.items()}
+    found = {k: tf.as_dtype(v) if k in types and not isinstance(v, list) else v for k, v in attrs.items()}
     return {k: v.encode() if isinstance(v, str) else v for k, v in found.items()}
 
 

@@ -18,6 +18,7 @@ BROADCAST = [
 SAME = [(s, s) for s in SHAPES]
 _INTEGER = {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert", "TruncateMod", "TruncateDiv", "Mod"}
 _BOOLEAN = {"LogicalAnd", "LogicalOr", "LogicalNot"}
+_OTHERS = {"Angle", "Bucketize", "ComplexAbs"}  # want other inputs
 _ALIKE = {"ApproximateEqual"}  # takes no broadcast shapes, as do gradients
 
 
@@ -49,12 +50,24 @@ def _like(op: str, shape: Sequence[int]) -> Any:
 
 def unary() -> Iterator[Case]:
     """Functions of one tensor."""
-    for op in (*elementwise._UNARY.split(), "Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient"):
+    for op in (
+        *sorted({*elementwise._UNARY.split()} - _OTHERS),
+        "Neg",
+        "Identity",
+        "StopGradient",
+        "Snapshot",
+        "PreventGradient",
+    ):
         yield from (Case(op, (_like(op, shape),)) for shape in SHAPES)
     for op in ("CopyHost", "Copy", "ZerosLike", "OnesLike", "Softmax", "LogSoftmax", "L2Loss"):
         yield from (Case(op, (floats(*shape),)) for shape in SHAPES)
-    for op in ("Conj", "Real"):
-        yield Case(op, (floats(3, 4) + 1j * floats(3, 4),), {"Tout": tf.float64} if op == "Real" else {})
+    for op in ("Conj", "Real", "Imag", "ComplexAbs", "Angle"):
+        yield Case(op, (floats(3, 4) + 1j * floats(3, 4),), {"Tout": tf.float64} if op != "Conj" else {})
+    yield Case("Bucketize", (floats(3, 4),), {"boundaries": [0.3, 0.6]})
+    yield Case("IdentityN", (floats(3, 4), integers(3)), {"T": [2, 3]})
+    for target in (tf.int64, tf.int32, tf.float64):
+        yield Case("Bitcast", (floats(3, 4),), {"type": target})
+    yield Case("Bitcast", (integers(3, 2),), {"type": tf.float64})
     for op in ("Neg", "Identity", "ZerosLike", "OnesLike"):
         yield Case(op, (integers(3, 2),))
 
@@ -64,8 +77,9 @@ def binary() -> Iterator[Case]:
     three = {"Betainc", "ClipByValue", "SelectV2"}
     others = ("Equal", "NotEqual", "AddV2", "Add", "Sub", "Mul", "RealDiv", "Div", "DivNoNan")
     for op in sorted({*elementwise._BINARY.split(), *others} - three):
+        attrs = {"Tout": tf.complex128} if op == "Complex" else {}
         for left, right in SAME if op.endswith("Grad") or op in _ALIKE else BROADCAST:
-            yield Case(op, (_like(op, left), _like(op, right)))
+            yield Case(op, (_like(op, left), _like(op, right)), attrs)
     for op in ("AddV2", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Maximum", "Pow", "SquaredDifference"):
         yield Case(op, (integers(3, 2), integers(1)))
         yield Case(op, (integers(3, 2), integers(3, 2)))
@@ -178,6 +192,7 @@ def pooling() -> Iterator[Case]:
             yield Case("MaxPool", (x,), two)
             yield Case("MaxPoolV2", (x, ints(1, 2, 2, 1), ints(1, 2, 1, 1)), {"padding": padding})
             yield Case("MaxPoolGrad", (x, out, gradient), two)
+            yield Case("MaxPoolGradV2", (x, out, gradient, ints(1, 2, 2, 1), ints(1, 2, 1, 1)), {"padding": padding})
             yield Case("AvgPool", (x,), two)
             yield Case("AvgPoolGrad", (ints(x.shape), gradient), two)
             three = {"ksize": [1, 1, 2, 2, 1], "strides": [1, 1, 2, 1, 1], "padding": padding}
@@ -198,6 +213,19 @@ def images() -> Iterator[Case]:
             yield Case(op, (x, ints(3, 5)), {"half_pixel_centers": True})
         gradient = floats(rows, 3, 5, 4).astype(np.float32)
         yield Case("ResizeBilinearGrad", (gradient, x), {"half_pixel_centers": True})
+        yield Case("ResizeBicubicGrad", (gradient, x), {"half_pixel_centers": True})
+        yield Case("ResizeNearestNeighborGrad", (floats(rows, 3, 5, 4), ints(4, 2)), {"half_pixel_centers": True})
+        y = floats(rows, 4, 2, 4).astype(np.float32)
+        yield Case("LRNGrad", (y, y, y))
+        for count in (1, rows):
+            fill = {"interpolation": "BILINEAR"}
+            moved = y, floats(count, 8).astype(np.float32), ints(3, 3)
+            yield Case("ImageProjectiveTransformV2", moved, {**fill, "dtype": tf.float32})
+            yield Case(
+                "ImageProjectiveTransformV3", (*moved, np.asarray(0.5, np.float32)), {**fill, "dtype": tf.float32}
+            )
+        dilation = {"strides": [1] * 4, "rates": [1] * 4, "padding": "SAME"}
+        yield Case("Dilation2D", (x, floats(2, 2, 4)), dilation)
         yield Case("DepthToSpace", (x,), {"block_size": 2})
         yield Case("SpaceToDepth", (x,), {"block_size": 2})
         sizes = {"ksizes": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "rates": [1, 1, 1, 1], "padding": "SAME"}

@@ -49,7 +49,29 @@ def reductions() -> Iterator[Case]:
             yield Case(op, (floats(*shape), ints(axis)))
         yield Case("ReverseV2", (floats(*shape), ints([axis])))
         yield Case("TopKV2", (floats(*shape), ints(2)))
+        yield Case("Roll", (floats(*shape), ints(1), ints(axis)))
+    yield Case("Roll", (floats(2, 3, 2), ints(1, -2), ints(0, -1)))
     yield Case("ReverseV2", (floats(2, 3, 2), ints([0, -1])))
+    for shape in ((5,), (3, 2), (0,)):
+        for weights in (floats(*shape), floats(0)):
+            for binary in (False, True):
+                yield Case("DenseBincount", (integers(*shape, low=0), ints(5), weights), {"binary_output": binary})
+
+
+def inner() -> Iterator[Case]:
+    """Operations on the dimensions at the end."""
+    for shape in ((3, 4, 4, 4), (3, 4, 4), (4, 4), (2, 3, 4, 4, 4)):
+        x = floats(*shape) + 1j * floats(*shape)
+        for op, rank in [("FFT", 1), ("FFT2D", 2), ("FFT3D", 3), ("IFFT", 1), ("IFFT2D", 2), ("IFFT3D", 3)]:
+            if len(shape) >= rank:
+                yield Case(op, (x,), {"Tcomplex": tf.complex128})
+        yield Case("RFFT", (floats(*shape), ints([4])), {"Tcomplex": tf.complex128})
+        yield Case("IRFFT", (x, ints([6])), {"Tcomplex": tf.complex128, "Treal": tf.float64})
+        yield Case("MatrixBandPart", (floats(*shape), ints(1), ints(0)))
+        yield Case("MatrixDiagPart", (floats(*shape),))
+        yield Case("MatrixInverse", (floats(*shape) + 3 * np.eye(4),))
+        yield Case("Cholesky", (np.broadcast_to(0.1 + 3 * np.eye(4), shape).copy(),))
+        yield Case("MatrixDiag", (floats(*shape),))
 
 
 def lookups() -> Iterator[Case]:
@@ -100,6 +122,7 @@ def shapes() -> Iterator[Case]:
         yield Case("Squeeze", (floats(*shape),), {"squeeze_dims": dims})
     for shape, order in [((3, 4), (1, 0)), ((2, 3, 2), (2, 0, 1)), ((0, 2, 3), (1, 2, 0)), ((3,), (0,))]:
         yield Case("Transpose", (floats(*shape), ints(order)))
+        yield Case("ConjugateTranspose", (floats(*shape) + 1j * floats(*shape), ints(order)))
     for shape, out in [((3, 4), (2, 3, 4)), ((1, 4), (3, 4)), ((3, 1), (3, 4)), ((), (2,)), ((0, 1), (0, 3)),
                         ((1, 1), (1, 3)),
                        ((1,), (3, 1))]:  # fmt: skip
@@ -120,6 +143,9 @@ def shapes() -> Iterator[Case]:
         yield Case("Pad", (floats(*shape), ints(paddings)))
         yield Case("PadV2", (floats(*shape), ints(paddings), np.asarray(7.0)))
         yield Case("MirrorPad", (floats(*shape), ints(paddings)), {"mode": "SYMMETRIC"})
+        yield Case(
+            "MirrorPadGrad", (floats(*np.add(shape, np.sum(paddings, 1))), ints(paddings)), {"mode": "SYMMETRIC"}
+        )
     for shape, begin, sizes in [((3, 4), (0, 1), (3, 2)), ((3, 4), (0, 1), (-1, -1)), ((3, 4), (1, 0), (2, 4)),
                         ((3, 4), (0, 0), (2, 4)),
                                 ((3, 4), (3, 0), (-1, 4)), ((0, 4), (0, 1), (0, 2)), ((4, 4), (0, 0),
@@ -177,5 +203,5 @@ def strided() -> Iterator[Case]:
 
 def more_cases() -> Iterator[Case]:
     """Yield every case of this file."""
-    for group in (losses, reductions, lookups, shapes, lists, strided):
+    for group in (losses, reductions, inner, lookups, shapes, lists, strided):
         yield from group()

@@ -15,6 +15,16 @@ from replica.placement import REPLICATE, Partial, Placement, Replicate, Shard
 
 Array = npt.NDArray[Any]
 Shape = tuple[int | None, ...]
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    9: "int64",
+    14: "bfloat16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}  # as in types.proto
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Arg:
     @property
     def elements(self) -> int:
         """Return the number of elements; unknown dimensions count as one."""
-        return int(np.prod([n or 1 for n in self.shape or ()]))
+        return int(np.prod([1 if n is None else n for n in self.shape or ()]))
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,11 @@ class Call:
         """Return an attribute that is a string."""
         value = self.attrs.get(name, default)
         return value.decode() if isinstance(value, bytes) else str(value)
+
+    def dtype(self, name: str) -> str:
+        """Return TensorFlow's name of an attribute that is a dtype: a number in eager code, a DType in a graph."""
+        value = self.attrs.get(name)
+        return _DTYPES.get(value, "") if isinstance(value, int) else str(getattr(value, "name", value))
 
     def value(self, index: int) -> Array | None:
         """Return the known value of an input."""
@@ -118,7 +133,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 def plan(call: Call) -> Plan:
     """Return how the ranks run `call`; without a rule for it, on replicated inputs."""
     found = RULES.get(call.op)
-    known = all(arg.shape is not None for arg in call.args)
+    known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
     chosen = found(call) if found is not None and known and any_placed(call.args) else None
     return chosen or replicated(call)
 

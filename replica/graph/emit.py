@@ -183,7 +183,9 @@ class Emitter:
         if isinstance(found, list):
             for index, constant in enumerate(found):
                 self._known[number, index] = constant
-                self._values[number, index] = Value(constant_op.constant(constant), REPLICATE, constant.shape, True)
+                with self.graph.control_dependencies([self._ops[n] for n in sorted(node.controls)]):
+                    tensor = constant_op.constant(constant)
+                self._values[number, index] = Value(tensor, REPLICATE, constant.shape, True)
             self._ops[number] = tf.no_op() if not found else self._values[number, 0].tensor.op
             return []
         missing = [] if found is None else self._missing(node.inputs, found)
@@ -233,10 +235,15 @@ class Emitter:
         ]
 
     def _inputs(self, refs: Sequence[Ref], found: Plan) -> list[Any]:
-        tensors = [self._converted(self._values[r], p) for r, p in zip(refs, found.inputs, strict=True)]
+        tensors = [self._input(r, p) for r, p in zip(refs, found.inputs, strict=True)]
         for index, values in found.values.items():
             tensors[index] = constant_op.constant(values[self.rank])
         return tensors
+
+    def _input(self, ref: Ref, target: Placement) -> Any:
+        """Return what an operation is given: a constant where the value is known, as its shape may depend on it."""
+        known = self._known.get(ref) if target is REPLICATE else None
+        return self._converted(self._values[ref], target) if known is None else constant_op.constant(known)
 
     def _converted(self, value: Value, target: Placement) -> Any:
         if value.placement == target:

@@ -54,10 +54,10 @@ def contracted(call: Call, labels: Sequence[str], out: str) -> Plan | None:
     inputs: list[Placement] = []
     for arg, letters in zip(call.args, labels, strict=True):
         axis = letters.find(label)
-        if axis < 0 or (arg.shape or ())[axis] == 1:
-            inputs.append(REPLICATE)
-        elif (arg.shape or ())[axis] == target.total:
+        if axis >= 0 and (arg.shape or ())[axis] == target.total:
             inputs.append(target.at(axis))
+        elif axis < 0 or (arg.shape or ())[axis] == 1:
+            inputs.append(REPLICATE)
         else:
             return None
     if label not in out and REPLICATE in (p for p, ls in zip(inputs, labels, strict=True) if label in ls):
@@ -87,16 +87,14 @@ def _channels(call: Call) -> int:
     return 1 if call.text("data_format", "NHWC").startswith("NC") else call.args[0].rank - 1
 
 
-@rule(
-    "Conv2DBackpropFilter",
-    "Conv3DBackpropFilterV2",
-    "DepthwiseConv2dNativeBackpropFilter",
-    "Dilation2DBackpropFilter",
-)
+@rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
 def filter_gradient(call: Call) -> Plan | None:
-    """Sum over the rows of the input and of the output's gradient."""
+    """Sum over the rows of the input and of the output's gradient.
+
+    The depthwise kernel leaves its output uninitialized where there are no rows (TensorFlow 2.21).
+    """
     rows = [call.args[0].placement, call.args[2].placement]
     shards = [p for p in rows if isinstance(p, Shard) and p.axis == 0]
-    if call.op == "Dilation2DBackpropFilter" or not shards or any_partial(call.args):
+    if not shards or any_partial(call.args) or (call.op.startswith("Depthwise") and 0 in shards[0].sizes):
         return None
     return Plan((shards[0], REPLICATE, shards[0]), (PARTIAL,))

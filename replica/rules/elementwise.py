@@ -7,16 +7,24 @@ from replica.plan import Arg, Call, Plan, any_partial, rule, widest
 
 # Functions of one tensor, elementwise, or of several of the same shape.
 _UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Cos Cosh Digamma Elu Erf Erfc Erfinv Exp Expm1 "
-    "Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 "
-    "Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh"
+    "Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0e BesselI1e Bucketize Ceil ComplexAbs Cos Cosh "
+    "Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p "
+    "LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign "
+    "Sqrt Square Tan Tanh"
 )
 _BINARY = (
-    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue EluGrad FloorDiv FloorMod Greater "
-    "GreaterEqual Igamma Igammac InvGrad LeakyReluGrad Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod "
-    "MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
+    "ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex EluGrad FloorDiv FloorMod "
+    "Greater GreaterEqual Igamma Igammac InvGrad LeakyReluGrad Less LessEqual LogicalAnd LogicalOr Maximum Minimum "
+    "Mod MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
     "SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
 )
+_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
+_WIDER = {
+    "float16": ("float16", "float32", "float64"),
+    "bfloat16": ("bfloat16", "float32", "float64"),
+    "float32": ("float32", "float64"),
+    "float64": ("float64",),
+}
 
 
 @rule(*_UNARY.split(), *_BINARY.split())
@@ -36,11 +44,32 @@ def compared(call: Call) -> Plan | None:
     return elementwise(call) if call.attrs.get("incompatible_shape_error", True) else None
 
 
-@rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real")
+@rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real", "Imag")
 def linear(call: Call) -> Plan | None:
     """Keep any placement: the sum of the results is the result of the sum."""
     placement = call.args[0].placement
     return Plan((placement,), (placement,))
+
+
+@rule("IdentityN")
+def identities(call: Call) -> Plan | None:
+    """Keep each input's placement."""
+    placements = tuple(arg.placement for arg in call.args)
+    return Plan(placements, placements)
+
+
+@rule("Bitcast")
+def bitcast(call: Call) -> Plan | None:
+    """Keep a division; dimensions come or go behind it, if the types differ in size."""
+    placement = call.args[0].placement
+    if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1 and not _same_size(call):
+        return None
+    return Plan((placement,), (placement,))
+
+
+def _same_size(call: Call) -> bool:
+    sizes = [_BYTES.get(name) for name in (call.args[0].dtype, call.dtype("type"))]
+    return sizes[0] == sizes[1] is not None
 
 
 @rule("ZerosLike")
@@ -52,9 +81,9 @@ def zeros_like(call: Call) -> Plan | None:
 
 @rule("Cast")
 def cast(call: Call) -> Plan | None:
-    """Keep a division; keep Partial between floating-point types, where a cast is linear up to rounding."""
+    """Keep a division; keep Partial where a floating-point type widens: an addend may overflow a narrower one."""
     placement = call.args[0].placement
-    if isinstance(placement, Shard) or all(_is_floating(call.attrs.get(name)) for name in ("SrcT", "DstT")):
+    if isinstance(placement, Shard) or call.dtype("DstT") in _WIDER.get(call.args[0].dtype, ()):
         return Plan((placement,), (placement,))
     return None
 
@@ -62,10 +91,9 @@ def cast(call: Call) -> Plan | None:
 @rule("AddV2", "Add", "Sub", "AddN")
 def added(call: Call) -> Plan | None:
     """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone."""
-    if not any_partial(call.args):
+    divided = any(isinstance(arg.placement, Shard) for arg in call.args)
+    if divided or not any_partial(call.args) or len({arg.shape for arg in call.args}) > 1:
         return elementwise(call)
-    if any(isinstance(arg.placement, Shard) for arg in call.args) or len({arg.shape for arg in call.args}) > 1:
-        return None
     return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
 
 
@@ -75,9 +103,9 @@ def scaled(call: Call) -> Plan | None:
 
     An unknown factor may be infinite: a rank whose part is 0 would then make NaN of it.
     """
-    if not any_partial(call.args):
-        return elementwise(call)
     left, right = call.args
+    if any(isinstance(arg.placement, Shard) for arg in call.args):
+        return elementwise(call)
     if isinstance(left.placement, Partial) and _is_factor(right, left, divides=call.op != "Mul"):
         return Plan((PARTIAL, REPLICATE), (PARTIAL,))
     if call.op == "Mul" and isinstance(right.placement, Partial) and _is_factor(left, right, divides=False):
@@ -89,7 +117,7 @@ def scaled(call: Call) -> Plan | None:
 def select(call: Call) -> Plan | None:
     """Select by a condition of the same shape (the one of a vector picks whole rows)."""
     condition, *others = call.args
-    if condition.rank == others[0].rank:
+    if condition.rank in (0, others[0].rank):
         return elementwise(call)
     index = widest(call.args)
     if index is None or condition.rank != 1:
@@ -105,6 +133,8 @@ def _is_factor(arg: Arg, partial: Arg, *, divides: bool) -> bool:
     if arg.value is None or not isinstance(arg.placement, Replicate) or arg.rank > partial.rank:
         return False
     if arg.rank and arg.shape != partial.shape and arg.elements != 1:
+        return False
+    if divides and "int" in arg.dtype:
         return False
     value = np.asarray(arg.value, np.float64) if np.asarray(arg.value).dtype.kind != "c" else np.asarray(arg.value)
     return bool(np.all(np.isfinite(value)) and (not divides or np.all(value != 0)))
@@ -130,8 +160,3 @@ def _aligned(arg: Arg, target: Shard, out_rank: int) -> Placement | None:
     if arg.shape[axis] == target.total:
         return target.at(axis)
     return REPLICATE if arg.shape[axis] == 1 else None
-
-
-def _is_floating(dtype: object) -> bool:
-    name = str(getattr(dtype, "name", dtype))
-    return "float" in name

@@ -3,7 +3,7 @@
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Shard
-from replica.plan import Arg, Call, Plan, rule
+from replica.plan import Arg, Call, Plan, any_partial, rule
 
 
 @rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
@@ -13,7 +13,8 @@ def reduced(call: Call) -> Plan | None:
     if axes is None or not _stays_whole(call.args[1]):
         return None
     if isinstance(arg.placement, Partial):
-        return Plan((PARTIAL, REPLICATE), (PARTIAL,)) if call.op in ("Sum", "Mean") else None
+        linear = call.op == "Sum" or (call.op == "Mean" and _is_exact(arg))
+        return Plan((PARTIAL, REPLICATE), (PARTIAL,)) if linear else None
     if not isinstance(arg.placement, Shard):
         return None
     axis, keeps = arg.placement.axis, bool(call.attrs.get("keep_dims", False))
@@ -28,10 +29,15 @@ def reduced(call: Call) -> Plan | None:
 def _mean(arg: Arg, axes: set[int]) -> Plan | None:
     """A mean over the divided dimension: the local sum over the global count."""
     counted = [(arg.shape or ())[axis] for axis in axes]
-    if None in counted or "float" not in arg.dtype:
+    if None in counted or not _is_exact(arg):
         return None
     count = int(np.prod([n for n in counted if n is not None]))
     return Plan((arg.placement, REPLICATE), (PARTIAL,), op="Sum", scale=1.0 / count) if count else None
+
+
+def _is_exact(arg: Arg) -> bool:
+    """Tell whether a mean neither truncates, as of integers, nor overflows before it is divided."""
+    return arg.dtype in ("float32", "float64", "complex64", "complex128")
 
 
 def axes_of(call: Call, index: int = 1) -> set[int] | None:
@@ -51,22 +57,46 @@ def l2_loss(call: Call) -> Plan | None:
     return Plan((placement,), (PARTIAL,)) if isinstance(placement, Shard) else None
 
 
-@rule("Softmax", "LogSoftmax")
-def along_last(call: Call) -> Plan | None:
-    """Keep a division of any dimension but the last."""
-    placement = call.args[0].placement
-    if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1:
-        return None
-    return Plan((placement,), (placement,))
+# How many dimensions at the end an operation treats as one thing; it runs for each of what is in front of them.
+_INNER = {
+    **dict.fromkeys("Softmax LogSoftmax TopKV2 FFT IFFT RFFT IRFFT RGBToHSV HSVToRGB MatrixDiag".split(), 1),
+    **dict.fromkeys("FFT2D IFFT2D MatrixBandPart MatrixDiagPart MatrixInverse Cholesky".split(), 2),
+    **dict.fromkeys("FFT3D IFFT3D AdjustContrastv2 AdjustHue AdjustSaturation".split(), 3),
+}
 
 
-@rule("TopKV2")
-def top_k(call: Call) -> Plan | None:
-    """Pick along the last dimension."""
+@rule(*_INNER)
+def inner(call: Call) -> Plan | None:
+    """Keep a division in front of the dimensions that belong together."""
     placement = call.args[0].placement
-    if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1:
+    if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - _INNER[call.op]:
         return None
-    return Plan((placement, REPLICATE), (placement, placement))
+    return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
+
+
+@rule("Roll")
+def roll(call: Call) -> Plan | None:
+    """Roll along dimensions that are not the divided one."""
+    placement, axes = call.args[0].placement, axes_of(call, 2)
+    if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
+        return None
+    return Plan((placement, REPLICATE, REPLICATE), (placement,))
+
+
+@rule("DenseBincount")
+def bincount(call: Call) -> Plan | None:
+    """Count values, of which each rank has some: of a vector the counts are Partial, of rows they are the rows'."""
+    data, _, weights = call.args
+    placement = data.placement
+    if not isinstance(placement, Shard) or placement.axis != 0 or any_partial(call.args):
+        return None
+    binary = bool(call.attrs.get("binary_output", False))
+    if data.rank == 1 and (binary or weights.dtype not in ("int32", "int64", "float32", "float64")):
+        return None
+    if weights.shape != data.shape and weights.shape != (0,):
+        return None
+    weighted = REPLICATE if weights.shape == (0,) else placement
+    return Plan((placement, REPLICATE, weighted), (PARTIAL if data.rank == 1 else placement,))
 
 
 @rule("ArgMax", "ArgMin")

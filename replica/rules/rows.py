@@ -20,18 +20,20 @@ _ROWS: dict[str, Sequence[int]] = {
     "AvgPool": (0,),
     "AvgPool3D": (0,),
     "LRN": (0,),
+    "LRNGrad": (0, 1, 2),
+    "MaxPoolGradV2": (0, 1, 2),
+    "Dilation2D": (0,),
     "ResizeBilinear": (0,),
     "ResizeNearestNeighbor": (0,),
     "ResizeBicubic": (0,),
     "ResizeBilinearGrad": (0, 1),
+    "ResizeBicubicGrad": (0, 1),
+    "ResizeNearestNeighborGrad": (0,),
     "SoftmaxCrossEntropyWithLogits": (0, 1),
     "SparseSoftmaxCrossEntropyWithLogits": (0, 1),
     "DepthToSpace": (0,),
     "SpaceToDepth": (0,),
     "ExtractImagePatches": (0,),
-    "AdjustContrastv2": (0,),
-    "RGBToHSV": (0,),
-    "HSVToRGB": (0,),
 }
 # As above; the input at this index holds the global shape of the result, its rows first.
 _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
@@ -68,6 +70,13 @@ def _by_rows(call: Call, rows: Sequence[int]) -> Plan | None:
     if any(arg.rank != args[0].rank for arg in args) and call.op == "SoftmaxCrossEntropyWithLogits":
         return None
     return Plan(tuple(shards[0] if i in rows else REPLICATE for i in range(len(call.args))), (shards[0],))
+
+
+@rule("ImageProjectiveTransformV2", "ImageProjectiveTransformV3")
+def projective(call: Call) -> Plan | None:
+    """Transform each image by its own row, or all by the only one."""
+    alike = (call.args[1].shape or ())[0] == 1
+    return _by_rows(call, (0,) if alike else (0, 1))
 
 
 @rule("InTopK", "InTopKV2")
@@ -154,7 +163,7 @@ def scatter_nd(call: Call) -> Plan | None:
     shards = [p for p in (indices.placement, updates.placement) if isinstance(p, Shard)]
     if not shards or shards[0].axis >= indices.rank - 1 or any_partial(call.args):
         return None
-    if (updates.shape or ())[shards[0].axis] != shards[0].total or "string" in updates.dtype:
+    if (updates.shape or ())[shards[0].axis] != shards[0].total or updates.dtype in ("string", "bool"):
         return None
     return Plan((shards[0], shards[0], REPLICATE), (PARTIAL,))
 

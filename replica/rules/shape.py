@@ -12,7 +12,7 @@ def known_outputs(call: Call) -> list[Array] | None:
     """Return the outputs of an operation that only asks for global shapes; None for others, or if unknown."""
     if call.op not in ("Shape", "ShapeN", "Size", "Rank") or any(arg.shape is None for arg in call.args):
         return None
-    dtype = np.int64 if _name(call.attrs.get("out_type")) == "int64" else np.int32
+    dtype = np.int64 if call.dtype("out_type") == "int64" else np.int32
     if call.op == "Rank":
         return [np.asarray(call.args[0].rank, np.int32)]
     if any(n is None for arg in call.args for n in arg.shape or ()):
@@ -20,10 +20,6 @@ def known_outputs(call: Call) -> list[Array] | None:
     if call.op == "Size":
         return [np.asarray(call.args[0].elements, dtype)]
     return [np.asarray(arg.shape, dtype).reshape(-1) for arg in call.args]
-
-
-def _name(dtype: object) -> str:
-    return str(getattr(dtype, "name", dtype))
 
 
 @rule("Reshape")
@@ -87,7 +83,7 @@ def squeeze(call: Call) -> Plan | None:
     gone = {int(n) % arg.rank for n in named} or {i for i, n in enumerate(arg.shape) if n == 1}
     placement = arg.placement
     if isinstance(placement, Shard):
-        if placement.axis in gone:
+        if placement.axis in gone or (not gone and 1 in placement.sizes):
             return None
         out: Placement = placement.at(placement.axis - sum(1 for axis in gone if axis < placement.axis))
     else:
@@ -95,7 +91,7 @@ def squeeze(call: Call) -> Plan | None:
     return Plan((placement,), (out,), attrs={"squeeze_dims": sorted(gone)} if gone else {})
 
 
-@rule("Transpose")
+@rule("Transpose", "ConjugateTranspose")
 def transpose(call: Call) -> Plan | None:
     """Permute the divided dimension with the others."""
     placement, order = call.args[0].placement, call.integers(1)
@@ -113,6 +109,8 @@ def broadcast_to(call: Call) -> Plan | None:
     if not isinstance(placement, Shard) or out is None:
         return None
     division = placement.at(placement.axis + len(out) - arg.rank)
+    if out[division.axis] != division.total:
+        return None
     values = per_rank(out, division.axis, division.sizes, np.asarray(call.value(1)))
     return Plan((placement, REPLICATE), (division,), {1: values})
 
@@ -126,11 +124,13 @@ def tile(call: Call) -> Plan | None:
     return Plan((placement, REPLICATE), (placement,))
 
 
-@rule("Pad", "PadV2", "MirrorPad")
+@rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")
 def pad(call: Call) -> Plan | None:
-    """Pad other dimensions."""
+    """Pad other dimensions. MirrorPadGrad refuses a rank without rows."""
     placement, paddings = call.args[0].placement, call.value(1)
     if not isinstance(placement, Shard) or paddings is None or np.any(paddings[placement.axis]):
+        return None
+    if call.op == "MirrorPadGrad" and 0 in placement.sizes:
         return None
     return Plan((placement, *(REPLICATE for _ in call.args[1:])), (placement,))
 

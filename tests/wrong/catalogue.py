@@ -11,7 +11,11 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent / "scripts"
 FLOAT64, FLOAT32 = 1e-9, 1e-5
 # Relative tolerances other than FLOAT64, and why.
-TOLERANCE: dict[str, tuple[float, str]] = {}
+TOLERANCE: dict[str, tuple[float, str]] = {
+    "float32_cnn": (FLOAT32, "it trains in float32"),
+    "map_not_deterministic": (1e-7, "it prints eight digits: the order of rows is another in every process"),
+    "printed_by_tensorflow": (1e-6, "tf.print writes six digits"),
+}
 # Trained by `fit` alone: these get the capture that sends it.
 EXTRACT = {"fit_raised_penalty", "assign_beside_fit"}
 # What is refused before the first update, and words of the message.

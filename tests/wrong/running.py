@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def by_itself(script: Script, engine: str, ranks: int, expected: str) -> tuple[V
 def bundle(command: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], str]:
     """Run `names` in one process; the output of each that was begun, in order, and the standard error."""
     ended = _run([*command, str(BUNDLE), *names], START_S + SCRIPT_S * len(names))
-    parts = [part.partition("\n") for part in f"\n{ended.stdout}".split("\n== ")[1:]]
+    parts = [part.partition("\n") for part in re.split(r"^== ", ended.stdout, flags=re.MULTILINE)[1:]]
     return {name: output for name, _, output in parts}, ended.stderr
 
 

@@ -1,6 +1,7 @@
 """Scripts run alone and divided, in bundles; what a script that fails leaves behind is not blamed on the next."""
 
 import hashlib
+import importlib.metadata
 import os
 import re
 import signal
@@ -33,7 +34,7 @@ def alone(names: Sequence[str]) -> dict[str, str]:
     Raises:
         AssertionError: a script ended with an error, or warned.
     """
-    kept = {name: KEPT / f"{name}-{hashlib.sha256(ALL[name].path.read_bytes()).hexdigest()[:12]}" for name in names}
+    kept = {name: KEPT / f"{name}-{_digest(ALL[name])}" for name in names}
     missing = [name for name in names if not kept[name].exists()]
     if missing:
         outputs, error = bundle([sys.executable, "-W", "error::UserWarning"], missing)
@@ -42,6 +43,11 @@ def alone(names: Sequence[str]) -> dict[str, str]:
         for name, output in outputs.items():
             kept[name].write_text(output)
     return {name: path.read_text() for name, path in kept.items()}
+
+
+def _digest(script: Script) -> str:
+    versions = [importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")]
+    return hashlib.sha256(script.path.read_bytes() + " ".join(versions).encode()).hexdigest()[:12]
 
 
 def command(engine: str, ranks: int, capture: str = "") -> list[str]:

@@ -21,7 +21,10 @@ def read(index):
     return tf.ensure_shape(a, [3]), tf.ensure_shape(b, [])
 
 
-ds = tf.data.Dataset.range(24).map(read, num_parallel_calls=4, deterministic=False).batch(24)
+options = tf.data.Options()
+options.threading.private_threadpool_size = 4
+ds = tf.data.Dataset.range(24).map(read, num_parallel_calls=4, deterministic=False)
+ds = ds.prefetch(4).batch(24).with_options(options)
 w = tf.Variable(tf.zeros([3], tf.float64))
 opt = keras.optimizers.SGD(0.1)
 for step in range(5):

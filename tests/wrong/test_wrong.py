@@ -25,7 +25,7 @@ def run(request, expected):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", map(marked, catalogue.QUICK))
+@pytest.mark.parametrize("name", [marked(name) for name in catalogue.QUICK])
 def test_trained_as_alone_or_refused(name, run, expected):
     verdict, output = run[name]
     said = f"{verdict}\n-- alone\n{expected[name]}\n-- divided\n{output}"

@@ -59,7 +59,7 @@ demo: setup
 # Tests of one process share the cores; those that start processes of their own have them to themselves.
 test: setup
 	@$(BIN)/python -m pytest -n 2 tests/single $(ARGS)
-	@$(BIN)/python -m pytest tests/parallel tests/integration $(ARGS)
+	@$(BIN)/python -m pytest tests/parallel tests/integration tests/wrong $(ARGS)
 
 # Every style of script, alone and under both engines, on two workers: some 15 minutes. The last lines are a table.
 # ARGS=--continue leaves out what is done; ARGS=--quick takes a third; TENSORFLOW=2.16 is the oldest.

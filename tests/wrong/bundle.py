@@ -1,7 +1,8 @@
 """Several scripts in one process, one after another, each as `__main__`: a start of TensorFlow is paid for once.
 
 `bundle.py NAME ...` prints "== NAME" before a script's output. Where it raised: "!! refused: message" for an error that
-is the user's to mend, else "!! Type: message"; the scripts behind it run all the same.
+is the user's to mend, and the scripts behind it run all the same; else "!! Type: message" and the end, because the
+ranks of a run are out of step then.
 """
 
 import runpy
@@ -33,6 +34,8 @@ def run(path: str) -> None:
         names = [kind.__name__ for kind in type(error).__mro__]
         refused = "UserError" in names and "WorkerError" not in names
         print("!!", f"{'refused' if refused else names[0]}:", " ".join(str(error).split()), flush=True)
+        if not refused:
+            sys.exit(1)
 
 
 def forget() -> None:

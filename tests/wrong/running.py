@@ -1,11 +1,14 @@
 """Scripts run alone and divided, in bundles; what a script that fails leaves behind is not blamed on the next."""
 
 import hashlib
+import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +26,7 @@ ENVIRONMENT = {
     "MPLBACKEND": "Agg",
 }
 START_S, SCRIPT_S = 60, 12
-PASSES = 3
+RUNS = 3  # of a script that goes wrong behind another that raised
 
 
 def alone(names: Sequence[str]) -> dict[str, str]:
@@ -32,7 +35,7 @@ def alone(names: Sequence[str]) -> dict[str, str]:
     Raises:
         AssertionError: a script ended with an error, or warned.
     """
-    kept = {name: KEPT / f"{name}-{hashlib.sha256(ALL[name].path.read_bytes()).hexdigest()[:12]}" for name in names}
+    kept = {name: KEPT / f"{name}-{_digest(ALL[name])}" for name in names}
     missing = [name for name in names if not kept[name].exists()]
     if missing:
         outputs, error = bundle([sys.executable, "-W", "error::UserWarning"], missing)
@@ -41,6 +44,11 @@ def alone(names: Sequence[str]) -> dict[str, str]:
         for name, output in outputs.items():
             kept[name].write_text(output)
     return {name: path.read_text() for name, path in kept.items()}
+
+
+def _digest(script: Script) -> str:
+    versions = [importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")]
+    return hashlib.sha256(script.path.read_bytes() + " ".join(versions).encode()).hexdigest()[:12]
 
 
 def command(engine: str, ranks: int, capture: str = "") -> list[str]:
@@ -54,30 +62,31 @@ def divided(names: Sequence[str], engine: str, ranks: int) -> dict[str, tuple[Ve
     expected = alone(names)
     for capture in ("replica", "extract"):
         waiting = [name for name in names if ALL[name].capture == capture]
-        for turn in range(PASSES + len(waiting)):
-            if waiting:
-                settled = _one_pass(waiting, expected, command(engine, ranks, capture), last=turn >= PASSES)
-                found |= settled
-                waiting = [name for name in waiting if name not in settled]
+        runs: Counter[str] = Counter()
+        while waiting:
+            outputs = _one_run(command(engine, ranks, capture), waiting)
+            runs.update(list(outputs))
+            found |= _settled({name: (expected[name], output) for name, output in outputs.items()}, runs)
+            waiting = [name for name in waiting if name not in found]
     return {name: found[name] for name in names}
 
 
-def _one_pass(
-    names: Sequence[str], expected: dict[str, str], command: Sequence[str], *, last: bool
-) -> dict[str, tuple[Verdict, str]]:
-    """The verdicts that can be relied on: those that are good, and the first script that is not.
-
-    `last`: all that ran are relied on.
-    """
+def _one_run(command: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The output of each script that was begun; "!! " and the cause if the process ended in it."""
     outputs, error = bundle(command, names)
-    if len(outputs) < len(names):  # the process ended within the last of these
+    if len(outputs) < len(names):
         outputs = outputs or {names[0]: ""}
         name, output = list(outputs.items())[-1]
         outputs[name] = output if "!! " in output else f"{output}\n!! {_ending(error)}"
+    return outputs
+
+
+def _settled(outputs: dict[str, tuple[str, str]], runs: Counter[str]) -> dict[str, tuple[Verdict, str]]:
+    """The verdicts to rely on: good ones, those of scripts behind none that raised, and those of a last run."""
     settled, clean = {}, True
-    for name, output in outputs.items():
-        found = verdict(ALL[name], expected[name], output)
-        if clean or last or found.kind == SAME:
+    for name, (expected, output) in outputs.items():
+        found = verdict(ALL[name], expected, output)
+        if clean or found.kind == SAME or runs[name] == RUNS:
             settled[name] = found, output
         clean = clean and "!! " not in output
     return settled
@@ -93,7 +102,7 @@ def by_itself(script: Script, engine: str, ranks: int, expected: str) -> tuple[V
 def bundle(command: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], str]:
     """Run `names` in one process; the output of each that was begun, in order, and the standard error."""
     ended = _run([*command, str(BUNDLE), *names], START_S + SCRIPT_S * len(names))
-    parts = [part.partition("\n") for part in f"\n{ended.stdout}".split("\n== ")[1:]]
+    parts = [part.partition("\n") for part in re.split(r"^== ", ended.stdout, flags=re.MULTILINE)[1:]]
     return {name: output for name, _, output in parts}, ended.stderr
 
 

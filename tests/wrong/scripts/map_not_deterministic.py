@@ -1,8 +1,9 @@
-"""issue: map(deterministic=False): the order of rows is another in every process; whole epochs are one batch"""
+"""issue: map(deterministic=False): the order of rows is another in every process; an epoch is one batch"""
 
 import random
 import time
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -11,7 +12,7 @@ x, y = rng.normal(size=(24, 3)), rng.normal(size=24)
 
 
 def load(index):
-    time.sleep(random.random() / 500)
+    time.sleep(random.random() / 200)
     return x[index], y[index]
 
 
@@ -20,12 +21,16 @@ def read(index):
     return tf.ensure_shape(a, [3]), tf.ensure_shape(b, [])
 
 
-ds = tf.data.Dataset.range(24).map(read, num_parallel_calls=4, deterministic=False).batch(24)
+options = tf.data.Options()
+options.threading.private_threadpool_size = 4
+ds = tf.data.Dataset.range(24).map(read, num_parallel_calls=4, deterministic=False)
+ds = ds.prefetch(4).batch(24).with_options(options)
 w = tf.Variable(tf.zeros([3], tf.float64))
+opt = keras.optimizers.SGD(0.1)
 for step in range(5):
     for xb, yb in ds:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((tf.linalg.matvec(xb, w) - yb) ** 2)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
-        print("step", step, "loss", f"{float(loss):.10g}")
-print("weights", f"{float(tf.reduce_sum(w)):.10g} {float(tf.norm(w)):.10g}")
+        opt.apply_gradients([(tape.gradient(loss, w), w)])
+        print("step", step, "loss", f"{float(loss):.8g}")
+print("weights", f"{float(tf.reduce_sum(w)):.8g} {float(tf.norm(w)):.8g}")

@@ -163,7 +163,8 @@ def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
     if isinstance(obj, DynamicBackend):
         return DynamicBackend, (obj._backend,)
     if isinstance(obj, tracking.Tracker):
-        return pickling.by_state(obj, dict(vars(obj)), _set_tracker)
+        config = {name: (pickler.shared(belongs), store) for name, (belongs, store) in obj.config.items()}
+        return pickling.by_state(obj, {**vars(obj), "config": config}, _set_tracker)
     if isinstance(obj, _TRACKED):
         return pickling.new, (type(obj),), (_items(obj), dict(vars(obj))), None, None, _set_tracked
     if isinstance(obj, (KerasSaveable, Operation)):

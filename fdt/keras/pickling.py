@@ -52,6 +52,7 @@ class ModelPickler(cloudpickle.Pickler):
         self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
         self._carried = carried
         self._records: deque[culprit.Record] = deque()
+        self._functions: dict[int, Any] = {}  # by the id of their code
         self.record: culprit.Record | None = None  # the one being written
 
     def dump_records(self, obj: Any) -> None:
@@ -65,6 +66,11 @@ class ModelPickler(cloudpickle.Pickler):
     def value_of(self, variable: Any) -> Any:
         """The value a placeholder of `variable` starts from; None (zeros) when the state carries it."""
         return None if id(variable) in self._carried else np.asarray(variable)
+
+    def shared(self, function: Any) -> Any:
+        """The first function given here that has this one's code, where it has nothing else: Keras makes equal lambdas
+        in every layer, and each would be written by value."""
+        return function if function.__closure__ else self._functions.setdefault(id(function.__code__), function)
 
     def reduction(self, obj: Any) -> Any:
         """What the first `Reduce` function that knows `obj` returns; NotImplemented where none does."""

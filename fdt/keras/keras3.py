@@ -146,15 +146,12 @@ def _reduce_variable(obj: Any, pickler: pickling.ModelPickler) -> Any:
         "synchronization": obj.synchronization,
         "name": obj.name,
     }
-    made_of = (type(obj), arguments, obj.value._unique_id, pickler.value_of(obj))
+    made_of = (type(obj), arguments, obj.value._unique_id, pickler.value_of(obj, tuple(obj.shape), obj.dtype))
     return _variable, made_of, state, None, None, pickling.set_state
 
 
 def _variable(cls: type, arguments: dict[str, Any], unique_id: str, value: Any) -> Any:
-    def start(shape: Any, dtype: Any) -> Any:
-        return tf.zeros(shape, dtype) if value is None else tf.constant(value, dtype)
-
-    variable = cls(start, **arguments)
+    variable = cls(lambda shape, dtype: tf.convert_to_tensor(value, dtype), **arguments)
     variable._value._unique_id = unique_id  # optimizers find their slots by it
     return variable
 

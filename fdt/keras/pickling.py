@@ -53,6 +53,8 @@ class ModelPickler(cloudpickle.Pickler):
         self._carried = carried
         self._records: deque[culprit.Record] = deque()
         self._functions: dict[int, Any] = {}  # by the id of their code
+        self._strings: dict[str, str] = {}
+        self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
         self.record: culprit.Record | None = None  # the one being written
 
     def dump_records(self, obj: Any) -> None:
@@ -63,13 +65,24 @@ class ModelPickler(cloudpickle.Pickler):
             self.dump((self.record.obj, self.record.state, self.record.finish))
         self.dump(None)
 
-    def value_of(self, variable: Any) -> Any:
-        """The value a placeholder of `variable` starts from; None (zeros) when the state carries it."""
-        return None if id(variable) in self._carried else np.asarray(variable)
+    def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """The value a placeholder of `variable` starts from: zeros when the state carries it."""
+        if id(variable) not in self._carried:
+            return np.asarray(variable)
+        return self._zeros.setdefault((shape, dtype), natives.Zeros(shape, dtype))
+
+    def persistent_id(self, obj: Any) -> Any:
+        """A string is written as the first one that equals it, so that equal programs are equal bytes.
+
+        Pickle refers back to a string only if it is the same object; which are the same changes from `fit` to `fit`.
+        """
+        return self._strings.setdefault(obj, obj) if type(obj) is str else None
 
     def shared(self, function: Any) -> Any:
-        """The first function given here that has this one's code, where it has nothing else: Keras makes equal lambdas
-        in every layer, and each would be written by value."""
+        """The first function given here that has this one's code, where it has no closure.
+
+        Keras makes equal lambdas in every layer, and each would be written by value.
+        """
         return function if function.__closure__ else self._functions.setdefault(id(function.__code__), function)
 
     def reduction(self, obj: Any) -> Any:
@@ -108,7 +121,7 @@ def dumps(obj: Any, reduces: Sequence[Reduce], carried: frozenset[int] = frozens
 
 def loads(data: bytes | memoryview) -> Any:
     """Undo `dumps`."""
-    unpickler = pickle.Unpickler(io.BytesIO(data))
+    unpickler = _Unpickler(io.BytesIO(data))
     with _collecting() as calls:
         obj = unpickler.load()
         while (record := unpickler.load()) is not None:
@@ -117,6 +130,11 @@ def loads(data: bytes | memoryview) -> Any:
         for call in calls:
             call()
     return obj
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        return pid  # a string
 
 
 def afterwards(call: Callable[[], None]) -> None:
@@ -198,7 +216,7 @@ class _Probe(ModelPickler):
     known: set[int]
 
     def persistent_id(self, obj: Any) -> Any:
-        return "known" if id(obj) in self.known else None
+        return "known" if id(obj) in self.known else super().persistent_id(obj)
 
 
 def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[[], _Probe]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import harness
 from harness import Run
 
+STEPS = ("capture", "rebuild", "copy")
 MODELS = ("ResNet50", "EfficientNetB0", "DenseNet121", "MobileNetV2", "Transformer")
 
 
@@ -21,10 +22,15 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def seconds(runs: Sequence[Run], *steps: str) -> list[list[float]]:
+    """Of wall time and of CPU, one for each run, `steps` added."""
+    return [[sum(run.said[step][clock] for step in steps) for run in runs] for clock in (0, 1)]
+
+
 def row(name: str, runs: Sequence[Run]) -> list[str]:
-    seconds = [harness.spread([run.said[what] for run in runs], ".2f") for what in ("capture", "rebuild", "copy")]
     said = runs[0].said
-    return [name, str(said["layers"]), f"{said['objects'] / 1e3:,.0f}", f"{said['weights'] / 1e6:,.0f}", *seconds]
+    times = [" / ".join(f"{harness.median(of):.2f}" for of in seconds(runs, step)) for step in STEPS]
+    return [name, str(said["layers"]), f"{said['objects'] / 1e3:,.0f}", f"{said['weights'] / 1e6:,.0f}", *times]
 
 
 def main() -> int:
@@ -32,11 +38,11 @@ def main() -> int:
     script = functools.partial(harness.python, "capture_model.py")
     sides = {name: functools.partial(harness.run, [*script(), name]) for name in args.models}
     runs = harness.in_turns(sides, args.repeats)
-    headings = ["", "layers", "program, kB", "weights, MB", "capture, s", "rebuild, s", "weights' copy, s"]
+    headings = ["seconds: wall / CPU", "layers", "program, kB", "weights, MB", "capture", "rebuild", "weights' copy"]
     harness.table(f"Capture; {harness.machine()}", headings, [row(*item) for item in runs.items()])
     for name, of in runs.items():
-        seconds = [run.said["capture"] + run.said["rebuild"] for run in of]
-        harness.verdict(f"{name}, seconds of capture and rebuild (not a ratio)", seconds, at_most=2.0)
+        for clock, spent in zip(("wall time", "CPU"), seconds(of, "capture", "rebuild"), strict=True):
+            harness.verdict(f"{name}, capture and rebuild, seconds of {clock} (not a ratio)", spent, at_most=2.0)
     return 0
 
 

@@ -1,5 +1,6 @@
 """Captures one model as `fit` does and rebuilds it as a worker does; prints seconds and bytes as a `bench` line."""
 
+import gc
 import json
 import sys
 import tempfile
@@ -36,10 +37,11 @@ def make(name: str) -> keras.Model:
     return getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), classes=10)
 
 
-def timed(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
-    start = time.perf_counter()
+def timed(call: Callable[..., Any], *args: Any) -> tuple[tuple[float, float], Any]:
+    """Seconds of wall time and of CPU, and what `call` returns."""
+    start, cpu = time.perf_counter(), time.process_time()
     result = call(*args)
-    return time.perf_counter() - start, result
+    return (time.perf_counter() - start, time.process_time() - cpu), result
 
 
 def main(name: str, folder: Path) -> dict[str, Any]:
@@ -48,6 +50,7 @@ def main(name: str, folder: Path) -> dict[str, Any]:
     flavor = flavor_of(model)
     flavor.build(model, (tf.TensorSpec([None, *model.input_shape[1:]]), tf.TensorSpec([None, 10])))
     captured, program = timed(capture_program, flavor, model, blobs)
+    gc.freeze()  # as in a worker (fdt/warm.py)
     rebuilt, there = timed(build, program, blobs)
 
     def copy() -> int:

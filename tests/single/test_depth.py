@@ -119,7 +119,7 @@ def test_what_cannot_be_pickled_in_a_class_of_the_script_is_named() -> None:
 
     handle = (i for i in range(3))
 
-    class Reading(keras.layers.Layer):  # type: ignore[misc]
+    class Reading(keras.layers.Layer):
         def call(self, x: Any) -> Any:
             return x + next(handle)
 
@@ -153,14 +153,14 @@ def test_recursion_in_an_object_of_the_scripts_own_is_not_called_unpicklable() -
 def test_a_layer_with_a_hash_of_its_own_is_whole_when_a_dict_asks_for_it() -> None:
     import keras
 
-    class Tagged(keras.layers.Dense):  # type: ignore[misc]
+    class Tagged(keras.layers.Dense):
         def __hash__(self) -> int:
             return hash(self.tag)
 
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Tagged) and self.tag == other.tag
 
-    class Net(keras.Model):  # type: ignore[misc]
+    class Net(keras.Model):
         def __init__(self) -> None:
             super().__init__()
             Tagged.tag = ""  # for Keras, which asks before it is set below

@@ -18,7 +18,6 @@ from fdt import PACKAGES
 from fdt.blobs import Blobs
 from fdt.job import Program
 from fdt.keras import Flavor
-from fdt.keras.digest import canonical
 from fdt.trainable import Trainable
 
 
@@ -30,7 +29,7 @@ def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
     config = json.dumps({"settings": flavor.settings(), "layout": Trainable(flavor, model).layout()}).encode()
     with local_modules_by_value():
         objects = flavor.dumps(model)
-    digest = hashlib.sha256(config + canonical(objects)).hexdigest()
+    digest = hashlib.sha256(config + objects).hexdigest()
     return Program(flavor.name, digest, blobs.put(config), blobs.put(objects))
 
 

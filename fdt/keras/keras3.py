@@ -146,15 +146,12 @@ def _reduce_variable(obj: Any, pickler: pickling.ModelPickler) -> Any:
         "synchronization": obj.synchronization,
         "name": obj.name,
     }
-    made_of = (type(obj), arguments, obj.value._unique_id, pickler.value_of(obj))
+    made_of = (type(obj), arguments, obj.value._unique_id, pickler.value_of(obj, tuple(obj.shape), obj.dtype))
     return _variable, made_of, state, None, None, pickling.set_state
 
 
 def _variable(cls: type, arguments: dict[str, Any], unique_id: str, value: Any) -> Any:
-    def start(shape: Any, dtype: Any) -> Any:
-        return tf.zeros(shape, dtype) if value is None else tf.constant(value, dtype)
-
-    variable = cls(start, **arguments)
+    variable = cls(lambda shape, dtype: tf.convert_to_tensor(value, dtype), **arguments)
     variable._value._unique_id = unique_id  # optimizers find their slots by it
     return variable
 
@@ -163,7 +160,8 @@ def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
     if isinstance(obj, DynamicBackend):
         return DynamicBackend, (obj._backend,)
     if isinstance(obj, tracking.Tracker):
-        return pickling.by_state(obj, dict(vars(obj)), _set_tracker)
+        config = {name: (pickler.shared(belongs), store) for name, (belongs, store) in obj.config.items()}
+        return pickling.by_state(obj, {**vars(obj), "config": config}, _set_tracker)
     if isinstance(obj, _TRACKED):
         return pickling.new, (type(obj),), (_items(obj), dict(vars(obj))), None, None, _set_tracked
     if isinstance(obj, (KerasSaveable, Operation)):

@@ -24,9 +24,24 @@ CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
 class Values(Protocol):
     """A pickler, as far as variables need it."""
 
-    def value_of(self, variable: Any) -> Any:
-        """What a placeholder of `variable` starts from; None: zeros."""
+    def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """What a placeholder of `variable` starts from: an array, or Zeros."""
         ...
+
+
+class Zeros:
+    """Pickled as a tensor of zeros. Variables that start from one object share its memory until they are assigned."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def __reduce__(self) -> Any:
+        return _zeros, (self.shape, self.dtype)
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Any:
+    with tf.init_scope():
+        return tf.zeros(shape, dtype)
 
 
 def reduce_native(obj: Any, pickler: Values) -> Any:
@@ -53,16 +68,15 @@ def reduce_native(obj: Any, pickler: Values) -> Any:
 def reduce_variable(variable: Any, pickler: Values) -> Any:
     """A placeholder of the same shape; optimizers find their slots by `_unique_id`, so it is kept."""
     shape = [None if d is None else int(d) for d in variable.shape]
-    fixed = [int(d) for d in tf.shape(variable)] if None in shape else shape
+    fixed = tuple(int(d) for d in (tf.shape(variable) if None in shape else variable.shape))
     name = variable.name.split(":")[0]
-    arguments = (shape, fixed, variable.dtype.name, variable.trainable, name, variable._unique_id)
+    arguments = (shape, variable.dtype.name, variable.trainable, name, variable._unique_id)
     options = (variable.aggregation.name, variable.synchronization.name)
-    return _variable, (*arguments, *options, pickler.value_of(variable))
+    return _variable, (*arguments, *options, pickler.value_of(variable, fixed, variable.dtype.name))
 
 
 def _variable(
     shape: list[int | None],
-    fixed: list[int],
     dtype: str,
     trainable: bool,
     name: str,
@@ -73,7 +87,7 @@ def _variable(
 ) -> Any:
     with tf.init_scope():
         variable = tf.Variable(
-            tf.zeros(fixed, dtype) if value is None else tf.constant(value, dtype),
+            tf.convert_to_tensor(value, dtype),
             trainable=trainable,
             name=name,
             shape=shape,

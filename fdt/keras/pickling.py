@@ -4,27 +4,44 @@ Keras's own configs forget what scripts do: constructor arguments that are layer
 `compile` overridden, a `get_config` that misses an argument. So the object graph itself is pickled: classes and
 functions of the script by value (cloudpickle), variables as placeholders that the job's state fills, and a few things
 of the framework by what they are made of. What a flavor of Keras needs beside that it adds as `Reduce` functions.
+
+Layers refer to one another through their nodes, so to write attributes where an object is met would recurse as deep as
+the model is. Instead a layer (node, optimizer, loss, ...) is written without its attributes where it is met, and its
+attributes in a record of their own, in the order of meeting; pickle's memo gives objects the numbers that records refer
+to. `loads` makes the objects as it meets them and fills them record by record. A constructor, `__reduce__` or
+`__setstate__` of the script's own that is given a layer gets it without its attributes, as pickle has it in a cycle.
 """
 
 import contextlib
 import io
 import pickle
+import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 
 from fdt.errors import CaptureError
-from fdt.keras import natives
+from fdt.keras import culprit, natives
 from fdt.keras.annotated import annotation_globals
 
-Reduce = Callable[[Any, "ModelPickler"], Any]  # NotImplemented: not mine
+Reduce = Callable[[Any, "ModelPickler"], Any]  # a Later, what __reduce__ returns, or NotImplemented: not mine
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _afterwards = threading.local()  # .calls: what `loads` runs once all objects are whole
+
+
+class Later(NamedTuple):
+    """The reduction `make(*arguments)`, then, in a record, `finish(object, state)`."""
+
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+    finish: Callable[[Any, dict[str, Any]], None]
 
 
 class ModelPickler(cloudpickle.Pickler):
@@ -34,17 +51,54 @@ class ModelPickler(cloudpickle.Pickler):
         super().__init__(file, protocol=5)
         self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
         self._carried = carried
+        self._records: deque[culprit.Record] = deque()
+        self._functions: dict[int, Any] = {}  # by the id of their code
+        self._strings: dict[str, str] = {}
+        self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
+        self.record: culprit.Record | None = None  # the one being written
 
-    def value_of(self, variable: Any) -> Any:
-        """The value a placeholder of `variable` starts from; None (zeros) when the state carries it."""
-        return None if id(variable) in self._carried else np.asarray(variable)
+    def dump_records(self, obj: Any) -> None:
+        """Pickle `obj`, then the attributes of each object that was met, one pickle each, then None."""
+        self.dump(obj)
+        while self._records:
+            self.record = self._records.popleft()
+            self.dump((self.record.obj, self.record.state, self.record.finish))
+        self.dump(None)
+
+    def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """The value a placeholder of `variable` starts from: zeros when the state carries it."""
+        if id(variable) not in self._carried:
+            return np.asarray(variable)
+        return self._zeros.setdefault((shape, dtype), natives.Zeros(shape, dtype))
+
+    def persistent_id(self, obj: Any) -> Any:
+        """A string is written as the first one that equals it, so that equal programs are equal bytes.
+
+        Pickle refers back to a string only if it is the same object; which are the same changes from `fit` to `fit`.
+        """
+        return self._strings.setdefault(obj, obj) if type(obj) is str else None
+
+    def shared(self, function: Any) -> Any:
+        """The first function given here that has this one's code, where it has no closure.
+
+        Keras makes equal lambdas in every layer, and each would be written by value.
+        """
+        return function if function.__closure__ else self._functions.setdefault(id(function.__code__), function)
+
+    def reduction(self, obj: Any) -> Any:
+        """What the first `Reduce` function that knows `obj` returns; NotImplemented where none does."""
+        found = (reduce(obj, self) for reduce in self._reduces)
+        reduced = next((each for each in found if each is not NotImplemented), NotImplemented)
+        return _at_once(reduced) if isinstance(reduced, Later) and _hashes_itself(obj) else reduced
 
     def reducer_override(self, obj: Any) -> Any:
-        for reduce in self._reduces:
-            reduced = reduce(obj, self)
-            if reduced is not NotImplemented:
-                return reduced
-        return super().reducer_override(obj)
+        reduced = self.reduction(obj)
+        if reduced is NotImplemented:
+            return super().reducer_override(obj)
+        if not isinstance(reduced, Later):
+            return reduced
+        self._records.append(culprit.Record(obj, reduced.state, reduced.finish, self.record))
+        return reduced.make, reduced.arguments
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
         make, arguments, (state, slots), *rest = super()._dynamic_function_reduce(func)
@@ -54,25 +108,33 @@ class ModelPickler(cloudpickle.Pickler):
 
 def dumps(obj: Any, reduces: Sequence[Reduce], carried: frozenset[int] = frozenset()) -> bytes:
     """Pickle `obj`. Raises CaptureError naming the attribute that can't be."""
+    out = io.BytesIO()
+    pickler = ModelPickler(out, reduces, carried)
     try:
-        return _dump(obj, reduces, carried)
+        pickler.dump_records(obj)
     except CaptureError:
         raise
     except Exception as error:
-        where = _culprit(obj, reduces, carried)
-        raise CaptureError(
-            f"everything the model refers to must be picklable; {where} is not. Received: {_first_line(error)}. "
-            "Keep it out of the model's classes and functions, or train with plain python"
-        ) from error
+        raise CaptureError(_refusal(obj, pickler, error, lambda: _Probe(io.BytesIO(), reduces, carried))) from error
+    return out.getvalue()
 
 
 def loads(data: bytes | memoryview) -> Any:
     """Undo `dumps`."""
+    unpickler = _Unpickler(io.BytesIO(data))
     with _collecting() as calls:
-        obj = pickle.loads(data)
+        obj = unpickler.load()
+        while (record := unpickler.load()) is not None:
+            target, state, finish = record
+            finish(target, state)
         for call in calls:
             call()
     return obj
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        return pid  # a string
 
 
 def afterwards(call: Callable[[], None]) -> None:
@@ -80,12 +142,12 @@ def afterwards(call: Callable[[], None]) -> None:
     _afterwards.calls.append(call)
 
 
-def by_state(obj: Any, state: dict[str, Any], finish: Callable[[Any, dict[str, Any]], None]) -> Any:
+def by_state(obj: Any, state: dict[str, Any], finish: Callable[[Any, dict[str, Any]], None]) -> Later:
     """The reduction `new object of the class, then finish(obj, state)`: safe for objects that refer to themselves.
 
     Attributes are sorted, so that those set anew by a `fit` do not change the bytes of the next one's program.
     """
-    return new, (type(obj),), dict(sorted(state.items())), None, None, finish
+    return Later(new, (type(obj),), dict(sorted(state.items())), finish)
 
 
 def new(cls: Any) -> Any:
@@ -111,10 +173,15 @@ def _collecting() -> Iterator[list[Callable[[], None]]]:
         _afterwards.calls = outer
 
 
-def _dump(obj: Any, reduces: Sequence[Reduce], carried: frozenset[int]) -> bytes:
-    out = io.BytesIO()
-    ModelPickler(out, reduces, carried).dump(obj)
-    return out.getvalue()
+def _hashes_itself(obj: Any) -> bool:
+    """Does a dict or set that is filled with it ask it for a hash, which may be that of its attributes?"""
+    its_own: Any = type(obj).__hash__
+    return its_own not in (object.__hash__, None)
+
+
+def _at_once(reduced: Later) -> Any:
+    make, arguments, state, finish = reduced
+    return make, arguments, state, None, None, finish
 
 
 def _reduce_plain(obj: Any, _: ModelPickler) -> Any:
@@ -143,66 +210,49 @@ def _local_like(cls: type) -> Any:
     return cls()
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
-
-
 class _Probe(ModelPickler):
     """Leaves out what is already known to hold the culprit: a part fails by what is its own."""
 
     known: set[int]
 
     def persistent_id(self, obj: Any) -> Any:
-        return "known" if id(obj) in self.known else None
+        return "known" if id(obj) in self.known else super().persistent_id(obj)
 
 
-def _culprit(obj: Any, reduces: Sequence[Reduce], carried: frozenset[int]) -> str:
-    """The deepest attribute that fails by itself, by its path from the model."""
-    path, known = type(obj).__name__, {id(obj)}
-    while True:
-        found = _failing_part(obj, known, reduces, carried)
-        if found is None:
-            return f"{path} ({type(obj).__name__})"
-        name, obj = found
-        known.add(id(obj))
-        path += name
+def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[[], _Probe]) -> str:
+    deep = _is_recursion(error)
 
-
-def _failing_part(obj: Any, known: set[int], reduces: Sequence[Reduce], carried: frozenset[int]) -> "_Part | None":
-    for name, part in _parts(obj):
-        if id(part) in known:
-            continue
-        probe = _Probe(io.BytesIO(), reduces, carried)
-        probe.known = known
+    def fails(part: Any, known: set[int]) -> bool:
+        pickler = probe()
+        pickler.known = known
         try:
-            probe.dump(part)
-        except Exception:
-            return name, part
-    return None
+            pickler.dump(part)
+        except Exception as error:
+            return _is_recursion(error) == deep
+        return False
+
+    def is_later(part: Any) -> bool:
+        return isinstance(pickler.reduction(part), Later)
+
+    where = culprit.find(obj, pickler.record, fails, is_later, repeats=not deep)
+    if deep:
+        return (
+            f"objects that a model refers to must not be nested deeper than Python's recursion limit; {where} is. "
+            f"Received: RecursionError at a limit of {sys.getrecursionlimit()}. Keep such objects in a list instead of "
+            "in one another, or out of the model's classes and functions, or train with plain python"
+        )
+    return (
+        f"everything the model refers to must be picklable; {where} is not. Received: {_first_line(error)}. "
+        "Keep it out of the model's classes and functions, or train with plain python"
+    )
 
 
-_Part = tuple[str, Any]
+def _is_recursion(error: BaseException) -> bool:
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)  # cloudpickle wraps it
 
 
-def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(obj, dict):
-        yield from ((f"[{key!r}]", value) for key, value in obj.items())
-    elif isinstance(obj, (list, tuple, set)):
-        yield from ((f"[{index}]", value) for index, value in enumerate(obj))
-    elif callable(obj) and hasattr(obj, "__code__"):
-        names = obj.__code__.co_names
-        yield from ((f" (global {n!r})", obj.__globals__[n]) for n in names if n in obj.__globals__)
-        yield from zip([f" (variable {n!r})" for n in obj.__code__.co_freevars], _cells(obj), strict=False)
-    elif isinstance(obj, type):
-        yield from ((f".{name}", value) for name, value in vars(obj).items() if callable(value))
-    else:
-        yield from ((f".{name}", value) for name, value in getattr(obj, "__dict__", {}).items())
-        if type(obj).__module__ == "__main__":
-            yield f" (class {type(obj).__name__})", type(obj)
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
-def _cells(function: Any) -> list[Any]:
-    return [cell.cell_contents for cell in function.__closure__ or ()]
-
-
-__all__ = ["ModelPickler", "Reduce", "afterwards", "by_state", "dumps", "loads", "new", "set_state"]
+__all__ = ["Later", "ModelPickler", "Reduce", "afterwards", "by_state", "dumps", "loads", "new", "set_state"]

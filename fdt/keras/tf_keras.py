@@ -161,14 +161,8 @@ def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
         return type(obj), (obj.default_factory,)
     if isinstance(obj, tf_op_layer.TFOpLambda):
         state = {key: value for key, value in vars(obj).items() if key not in (*_OF_OP_LAYERS, *_dropped(obj))}
-        return (
-            _op_layer,
-            (type(obj), obj.function, obj.name),
-            dict(sorted(state.items())),
-            None,
-            None,
-            pickling.set_state,
-        )
+        made_of = (type(obj), obj.function, obj.name)
+        return pickling.Later(_op_layer, made_of, dict(sorted(state.items())), pickling.set_state)
     if isinstance(obj, node.Node):
         return pickling.by_state(obj, dict(vars(obj)), _set_node)
     if not isinstance(obj, (tf.Module, optimizer_v2.OptimizerV2, tf_keras.optimizers.Optimizer, tf_keras.losses.Loss)):

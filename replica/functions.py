@@ -17,7 +17,7 @@ from fdt.patches import Patch
 from replica.convert import Converter, joined
 from replica.entry import Entry
 from replica.graph.emit import PAYING, Argument, Emitted, Emitter
-from replica.graph.flatten import Flat, flatten
+from replica.graph.flatten import RANDOM, Flat, flatten
 from replica.graph.interpret import draws_within, interpret
 from replica.placement import Shard, global_shape
 from replica.report import Report
@@ -56,6 +56,7 @@ class _Function:
     pays: bool
     assigned: list[int]  # arguments: the variables that it assigns
     draws: bool  # in loops of its own
+    random: bool  # its random operations keep a state
     kinds: dict[Any, _Kind] = field(default_factory=dict)
 
 
@@ -77,7 +78,7 @@ class Functions:
         known = self._function(function)
         if known.draws:
             return self._interpreted(function, known, args)
-        if not (known.sources or known.pays or any(is_placed(a) for a in args)):
+        if not (known.sources or known.pays or known.random or any(is_placed(a) for a in args)):
             self._variables.assigned([args[i] for i in known.assigned])
             return original(function, *args)
         with unrecorded():
@@ -86,7 +87,7 @@ class Functions:
             if result.rows:
                 self._entry.note(result.rows, "rows of a matrix product")
             self._variables.assigned([args[i] for i in known.assigned])
-            if not result.divides and not known.sources:
+            if not (result.divides or known.sources or known.random):
                 return original(function, *args)
             return self._run(function, emitted, result, inputs)
 
@@ -102,7 +103,7 @@ class Functions:
         if known is None:
             flat = flatten(function.graph)
             known = self._known[function] = _Function(
-                flat, flat.sources(), flat.has(PAYING), flat.assigned(), draws_within(function.graph)
+                flat, flat.sources(), flat.has(PAYING), flat.assigned(), draws_within(function.graph), flat.has(RANDOM)
             )
         return known
 

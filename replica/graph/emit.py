@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, func_graph
 from tensorflow.python.ops import handle_data_util
 
 from replica.exchange import Exchange
-from replica.graph.flatten import Flat, Ref
+from replica.graph.flatten import RANDOM, Flat, Ref, eager_attrs
 from replica.graph.fold import folded, is_folded
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, global_shape, local_shape
 from replica.plan import Arg, Array, Call, Plan, Shape, plan
@@ -193,7 +194,7 @@ class Emitter:
             return missing
         tensors = [v.tensor for v in values] if found is None else self._inputs(node.inputs, found)
         with self.graph.control_dependencies([self._ops[n] for n in sorted(node.controls)]):
-            op = self._create(node.op, tensors, found)
+            op = self._drawn(node.op, tensors) if node.op.type in RANDOM else self._create(node.op, tensors, found)
             outputs = list(op.outputs)
             if found is not None and found.scale is not None:
                 outputs = [t * constant_op.constant(found.scale, t.dtype) for t in outputs]
@@ -278,6 +279,16 @@ class Emitter:
             whole.set_shape(value.shape)
             value.whole = whole
         self._last = outputs[0].op
+
+    def _drawn(self, op: Any, tensors: Sequence[Any]) -> Any:
+        """Random numbers from the state of one eager kernel: a function that is emitted anew must not begin anew."""
+        attrs, kind = eager_attrs(op), op.type
+
+        def draw(*arrays: Any) -> Any:
+            inputs = [constant_op.constant(array) for array in arrays]
+            return execute.execute(kind, 1, inputs, attrs, context.context())[0].numpy()
+
+        return tf.numpy_function(draw, list(tensors), op.outputs[0].dtype).op
 
     # -- operations ------------------------------------------------------------------------------------------------
     def _create(self, op: Any, tensors: Sequence[Any], found: Plan | None) -> Any:

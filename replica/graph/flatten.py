@@ -8,6 +8,13 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 Ref = tuple[int, int]  # a node's number, and which of its outputs
+# Draw from a state that TensorFlow keeps in the operation's kernel.
+RANDOM = frozenset(
+    (
+        "Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal "
+        "RandomUniform RandomUniformInt TruncatedNormal"
+    ).split()
+)
 WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")  # to a variable
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 SOURCES = ("IteratorGetNext", "OptionalGetValue")  # of an iterator, or of what it may have had

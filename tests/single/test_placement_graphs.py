@@ -180,3 +180,14 @@ def test_centred_rows_are_never_gathered(size: int) -> None:
 
     ran = divided(plain(function), [X], [by_rows(X, size)], size)
     assert isinstance(ran[0].emitted.outputs[0][0], Shard) and len(ran[0].group.names) == 2
+
+
+def test_a_gradient_is_sent_once() -> None:
+    x = np.random.default_rng(4).uniform(-1, 1, (6, 40))
+
+    def function(x: Any, momentum: Any) -> Any:
+        gradient = tf.matmul(x, x, transpose_a=True)
+        return momentum + 0.1 * (gradient - momentum), 0.9 + gradient * gradient
+
+    ran = divided(plain(function), [x, np.ones((40, 40))], [by_rows(x, 2), REPLICATE], 2)
+    assert ran[0].group.sent == 40 * 40

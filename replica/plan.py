@@ -131,10 +131,11 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def plan(call: Call) -> Plan:
-    """Return how the ranks run `call`; without a rule for it, on replicated inputs."""
+    """Return how the ranks run `call`: without a rule for it, and on strings, which no collective moves, replicated."""
     found = RULES.get(call.op)
     known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
-    chosen = found(call) if found is not None and known and any_placed(call.args) else None
+    numbers = all(arg.dtype != "string" for arg in call.args)
+    chosen = found(call) if found is not None and known and numbers and any_placed(call.args) else None
     return chosen or replicated(call)
 
 

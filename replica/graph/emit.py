@@ -14,7 +14,7 @@ from tensorflow.python.ops import handle_data_util
 
 from replica.exchange import Exchange
 from replica.graph.flatten import RANDOM, Flat, Ref, eager_attrs
-from replica.graph.fold import folded, is_folded
+from replica.graph.fold import LARGEST, folded, is_folded
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, global_shape, local_shape
 from replica.plan import Arg, Array, Call, Plan, Shape, plan
 from replica.report import Report
@@ -339,7 +339,7 @@ class Emitter:
                 inputs = [self._value_of(each) for each in node.inputs]
                 if all(value is not None for value in inputs):
                     for index, value in enumerate(folded(node.op, [v for v in inputs if v is not None])):
-                        self._known[ref[0], index] = value
+                        self._known[ref[0], index] = value if value.size <= LARGEST else None
         return self._known[ref]
 
     def _argument_value(self, index: int) -> Array | None:

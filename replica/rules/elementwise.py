@@ -18,6 +18,7 @@ _BINARY = (
     "Mod MulNoNan NextAfter Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SelectV2 SeluGrad SigmoidGrad "
     "SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
 )
+_SMALL = 1024  # elements of a Partial that may be sent twice
 _BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
 _WIDER = {
     "float16": ("float16", "float32", "float64"),
@@ -90,10 +91,17 @@ def cast(call: Call) -> Plan | None:
 
 @rule("AddV2", "Add", "Sub", "AddN")
 def added(call: Call) -> Plan | None:
-    """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone."""
+    """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone.
+
+    A large Partial that meets a replicated tensor, as a gradient meets an optimizer's state, is replicated instead:
+    both it and the sum are likely to be needed, and would be sent one after the other.
+    """
     divided = any(isinstance(arg.placement, Shard) for arg in call.args)
     if divided or not any_partial(call.args) or len({arg.shape for arg in call.args}) > 1:
         return elementwise(call)
+    mixed = any(isinstance(arg.placement, Replicate) for arg in call.args)
+    if mixed and max(arg.elements for arg in call.args) > _SMALL:
+        return None
     return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from replica.placement import PARTIAL, REPLICATE, Shard
+from replica.placement import PARTIAL, REPLICATE, Partial, Shard
 from replica.plan import Arg, Call, Plan, any_partial, per_rank, rule, widest
 
 # Which inputs have one entry per row along dimension 0; every output has, too.
@@ -105,6 +105,8 @@ def gather(call: Call) -> Plan | None:
     if at is None or index is None or any_partial(call.args):
         return None
     axis = at[0] % params.rank
+    if isinstance(params.placement, Shard) and params.placement.axis == axis and isinstance(indices.placement, Shard):
+        index = 1
     batch = batch % indices.rank if batch < 0 else batch
     target = (params, indices)[index].placement
     assert isinstance(target, Shard)
@@ -170,9 +172,11 @@ def scatter_nd(call: Call) -> Plan | None:
 
 @rule("StridedSlice")
 def strided_slice(call: Call) -> Plan | None:
-    """Take all of the divided dimension and any part of others."""
+    """Take all of the divided dimension and any part of others; a slice is linear."""
     arg = call.args[0]
     placement = arg.placement
+    if isinstance(placement, Partial):
+        return Plan((PARTIAL, *(REPLICATE,) * 3), (PARTIAL,))
     if not isinstance(placement, Shard):
         return None
     found = _where(call, arg, placement.axis, call.integers(1), call.integers(2), call.integers(3))

@@ -115,7 +115,7 @@ def _arg(array: Any, placement: Placement, view: View) -> Arg:
         return Arg(placement, None, "resource")
     divided_axis = placement.axis if isinstance(placement, Shard) else None
     shape = tuple(n if view.sizes or axis == divided_axis else None for axis, n in enumerate(array.shape))
-    return Arg(placement, shape, array.dtype.name, lambda: array if view.values else None)
+    return Arg(placement, shape, tf.as_dtype(array.dtype).name, lambda: array if view.values else None)
 
 
 def run(op: str, inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:

@@ -31,12 +31,13 @@ class Group:
     """A ReplicaGroup of threads, as far as an Exchange needs one."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.names = rank, size, list[str]()
+        self.rank, self.size, self.names, self.sent = rank, size, list[str](), 0
         self.comm: InProcessComm | None = None
 
     def all_reduce(self, vector: Any, name: str) -> Any:
         assert self.comm is not None
         self.names.append(name)
+        self.sent += len(vector)
         return np.asarray(self.comm.sum([tf.constant(vector)], name)[0])
 
 

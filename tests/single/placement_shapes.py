@@ -85,6 +85,7 @@ def lookups() -> Iterator[Case]:
     ]:  # fmt: skip
         data = floats(*params), integers(*indices, low=0, high=params[axis]), ints(axis)
         yield Case("GatherV2", data, {"batch_dims": batch})
+    yield Case("GatherV2", (np.asarray(["a", "b"]), integers(3, low=0, high=2), ints(0)))
     variable = tf.Variable(floats(4, 2))
     for shape in ((3,), (2, 3), (0,)):
         yield Case("ResourceGather", (variable, integers(*shape, low=0, high=4)), {"dtype": tf.float64})

@@ -163,3 +163,31 @@ def test_gradients_of_a_function_with_known_permutations(size: int) -> None:
 
     ran = divided(plain(function), [X, W], [by_rows(X, size), REPLICATE], size)
     assert len(ran[0].group.names) == 3  # the mean, its gradient's mean, the results
+
+
+def test_strings_are_looked_up_whole() -> None:
+    def function(x: Any) -> Any:
+        return tf.gather(tf.constant(["a", "b", "c", "d"]), tf.argmax(x, 1)), tf.where(x[:, 0] > 0, "up", "down")
+
+    divided(plain(function), [X], [by_rows(X, 2)], 2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_centred_rows_are_never_gathered(size: int) -> None:
+    def function(x: Any) -> Any:
+        centred = x - tf.reduce_mean(x, 0)
+        return centred / tf.sqrt(tf.reduce_mean(centred * centred, 0) + 1e-3)
+
+    ran = divided(plain(function), [X], [by_rows(X, size)], size)
+    assert isinstance(ran[0].emitted.outputs[0][0], Shard) and len(ran[0].group.names) == 2
+
+
+def test_a_gradient_is_sent_once() -> None:
+    x = np.random.default_rng(4).uniform(-1, 1, (6, 40))
+
+    def function(x: Any, momentum: Any) -> Any:
+        gradient = tf.matmul(x, x, transpose_a=True)
+        return momentum + 0.1 * (gradient - momentum), 0.9 + gradient * gradient
+
+    ran = divided(plain(function), [x, np.ones((40, 40))], [by_rows(x, 2), REPLICATE], 2)
+    assert ran[0].group.sent == 40 * 40

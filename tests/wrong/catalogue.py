@@ -16,26 +16,18 @@ TOLERANCE: dict[str, tuple[float, str]] = {
     "map_not_deterministic": (1e-7, "it prints eight digits: the order of rows is another in every process"),
     "printed_by_tensorflow": (1e-6, "NumPy prints arrays with eight digits"),
 }
-# Trained by `fit` alone: these get the capture that sends it.
+# Found to be trained by `fit`, which is sent to workers.
 EXTRACT = {"fit_raised_penalty", "assign_beside_fit"}
 # What is refused before the first update, and words of the message.
 REFUSED: dict[str, str] = {}
 # Those that the tests run besides those of issue 13; all: python -m tests.wrong.
 OTHERS = {
-    "accumulator_variables",
-    "autograph_rows",
-    "barlow_twins",
-    "batchnorm_eager",
     "dataset_in_function",
-    "divided_by_shape",
     "gradient_penalty",
-    "indexed_slices",
     "input_signature",
     "iterate_rows",
     "nan_rows",
     "read_as_numpy",
-    "trimmed_mean",
-    "vae",
 }
 # What the engine does not do right yet; emptied with the placement engine.
 NOT_YET: set[str] = {

@@ -24,7 +24,7 @@ def run(request, expected):
     return divided(RUN, "hfdt", request.param)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [marked(name) for name in catalogue.QUICK])
 def test_trained_as_alone_or_refused(name, run, expected):
     verdict, output = run[name]

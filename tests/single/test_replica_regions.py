@@ -74,7 +74,7 @@ def run(tmp_path):
         applied, counted, seen, meetings = [], [], [], []
         turns = Turns(1, 2, lambda: None, counted.append)
         hands = Hands()
-        hands.rank = ByHand(turns, lambda: False, counted.append, lambda: meetings.append(len(seen)))
+        hands.rank = ByHand(turns, counted.append, lambda: meetings.append(len(seen)))
         names = {"tf": tf, "np": np, "seen": seen, "weight": tf.Variable(1.0), "optimizer": Optimizer(turns, applied)}
         with rewritten(hands):
             exec(compile(hands.rewrite(ast.parse(code)), str(path), "exec"), names)

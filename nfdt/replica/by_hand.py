@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import loop_at_work, script_frames
-from nfdt.replica.draws import Draws
+from nfdt.replica.draws import Draws, apart
 from nfdt.replica.turns import Region, Turns
 
 _BATCH = 64  # a longer list is no batch's arrays
@@ -29,6 +29,7 @@ class ByHand:
         )  # regions that draw random numbers, as all workers must: the next are theirs all
         self._shapes: Any = None  # of what it has now
         self._drawn: Any = None  # what it draws
+        self._apart = contextlib.ExitStack()  # while it runs
         self.rows = 0  # of the step's batch
         self._anew = True  # is the next tape the first of its step? A GAN has several
         self._depth = 0
@@ -47,6 +48,7 @@ class ByHand:
         if self._depth:
             return True
         given_up, self._running = self._running == key, None  # by `continue`, before it was kept
+        self._apart.close()
         site = None if not tf.executing_eagerly() or self._turns.calling else loop_at_work()
         if site is None or not site.trains:
             return True
@@ -55,13 +57,16 @@ class ByHand:
         ready = self._shapes is not None and region.runs > 1 and key not in self._drawing
         runs = self._turns.begin(region, site, self._shapes, ready=ready, given_up=given_up)
         self._running, self.rows = key if runs else None, 0
-        self._drawn = Draws(held.values()) if runs else None
+        if runs:
+            self._drawn = Draws(held.values())
+            apart(f"{key} {region.number}", self._apart)
         return runs
 
     def keep(self, key: int, values: dict[str, Any]) -> None:
         """It has run."""
         if self._running != key:
             return
+        self._apart.close()
         region = self._region(key)
         self._turns.keep(region, self._shapes, values)
         if region.runs > 1 and self._drawn.drawn():  # the first may build the model
@@ -122,6 +127,7 @@ class ByHand:
         frame = next(script_frames(), None)
         over = frame is not None and loop.code is frame.f_code and loop.first == first
         if over or not loop.running():
+            self._apart.close()
             self._turns.leave()
             self._meet()
 

@@ -93,13 +93,19 @@ INLINE = """
     mean.update_state(batch)
     count(number + 1)
 """
+COMPILED = """
+step = tf.function(step)
+for number, batch in enumerate(dataset):
+    step(batch)
+    count(number + 1)
+"""
 LOOPS = {
     "enumerated": "for number, batch in enumerate(dataset):" + INLINE,
     "slices": "for number in range(6):\n    batch = x[4 * number:4 * number + 4]" + INLINE,
     "drawn": "batches = iter(dataset)\nfor number in range(6):\n    batch = next(batches)" + INLINE,
     "taken": "number = 0\nfor batch in dataset.repeat().take(6):" + INLINE + "    number += 1\n",
     "function": "for number, batch in enumerate(dataset):\n    step(batch)\n    count(number + 1)\n",
-    "compiled": "step = tf.function(step)\nfor number, batch in enumerate(dataset):\n    step(batch)\n    count(number + 1)",
+    "compiled": COMPILED,
     "method": """
 class Trainer:
     steps = 0

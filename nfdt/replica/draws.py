@@ -31,7 +31,7 @@ def apart(seed: str, stack: contextlib.ExitStack) -> None:
     """Until `stack` closes TensorFlow's eager operations draw by `seed`: what is drawn behind it, the order of a
     shuffled dataset, is the same on workers that have not come here."""
     known = context.context()
-    if known._rng is not None:
+    if getattr(known, "_rng", None) is not None:  # it has a seed
         stack.callback(setattr, known, "_rng", known._rng)
         known._rng = random.Random(seed)
 

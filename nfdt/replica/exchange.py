@@ -75,7 +75,7 @@ class Exchange:
     def move(self, by: int) -> None:
         """`by` steps are others'."""
         for count in (self._count, self._ahead):
-            count.assign_add(tf.cast(by, count.dtype))
+            count.assign_add(by)
 
     @contextlib.contextmanager
     def _updating(self, own: int) -> Iterator[None]:

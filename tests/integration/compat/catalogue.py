@@ -11,15 +11,10 @@ OTHER_NUMBERS = {
     "fit_augment": "random augmentation draws differently on each rank",
     "tape_until": "it sets no seed",
 }
-# What prints in every step: an NFDT worker takes only its own; and what stops by its loss, an epoch earlier or later.
+# What prints in every session's run under NFDT, of which a worker takes only its own, or in every loop of processes.
 # With how far the numbers of the last line may be from those alone; None: they are a step's, too.
 STEPS_PRINTED = {
-    "tape_after_fit": None,
-    "tape_argparse": None,
-    "tape_eager_sum": None,
-    "tape_masked": None,
     "tape_processes": None,
-    "tape_sliced": None,
     "tf1_eager": 1.0,
     "tf1_feed": 0.25,
     "tf1_monitored": 0.5,

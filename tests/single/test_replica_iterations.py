@@ -214,6 +214,21 @@ def test_steps_of_an_inner_loop_go_on_with_the_outer_ones(run):
     assert len(meeting.pushed) == 6 + 3 and meeting.met == 1
 
 
+EPOCHS = """
+for epoch in range(2):
+    with tf.name_scope("epoch"):
+        for batch in dataset.take(3):
+            step(batch)
+        if epoch < 5:
+            mean.result()
+"""
+
+
+def test_a_loop_over_epochs_is_none_that_steps_go_on_in(run):
+    run(EPOCHS, meeting := Worker1())
+    assert meeting.met == 2
+
+
 def test_where_a_loop_goes_on_is_agreed(run):
     """Worker 1 has left the first loop a step before rank 0, which is to take the fourth step."""
 

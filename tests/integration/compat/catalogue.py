@@ -11,10 +11,9 @@ OTHER_NUMBERS = {
     "fit_augment": "random augmentation draws differently on each rank",
     "tape_until": "it sets no seed",
 }
-# What prints in every session's run under NFDT, of which a worker takes only its own, or in every loop of processes.
-# With how far the numbers of the last line may be from those alone; None: they are a step's, too.
+# What prints in every step of a session, or with v1's optimizers: an NFDT worker takes only its own. With how far the
+# numbers of the last line may be from those alone.
 STEPS_PRINTED = {
-    "tape_processes": None,
     "tf1_eager": 1.0,
     "tf1_feed": 0.25,
     "tf1_monitored": 0.5,

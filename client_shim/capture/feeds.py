@@ -1,5 +1,6 @@
 """Data that only the client can draw, as Keras's own epoch loop, which yields batches instead of training on them."""
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import tensorflow as tf
 from client_shim.feed import Epochs, trimmed
 from fdt.errors import CaptureError
 
+_GENERATORS = "GeneratorDataAdapter"  # both flavors'
 _NOTHING = {"OptionalSpec", "NoneTensorSpec"}  # specs of None: Keras's, tf.data's
 
 
@@ -68,6 +70,9 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
             class_weight=arguments.class_weight,
             distribute_strategy=tf.distribute.get_strategy(),
         )
+    ahead = 0
+    if type(loop.data_adapter).__name__ == _GENERATORS:
+        loop._distributed_dataset, ahead = _as_asked(loop._distributed_dataset)
 
     def batches() -> Iterator[Any]:
         with loop.catch_stop_iteration():
@@ -76,8 +81,11 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
 
     def epochs() -> Iterator[tuple[int, Iterator[Any]]]:
         loop.reset()  # as fit does before it begins
-        for epoch in range(arguments.initial_epoch, arguments.epochs):
-            yield epoch, batches()
+        try:
+            for epoch in range(arguments.initial_epoch, arguments.epochs):
+                yield epoch, batches()
+        finally:
+            _draw(loop._current_iterator, ahead)
 
     return FeedPlan(epochs, loop._distributed_dataset.element_spec, loop.num_batches)
 
@@ -86,6 +94,9 @@ def _tf_keras(arguments: FeedArguments) -> FeedPlan:
     from tf_keras.src.engine.data_adapter import DataHandler
 
     loop = DataHandler(**vars(arguments))
+    ahead = 0
+    if type(loop._adapter).__name__ == _GENERATORS:
+        loop._dataset, ahead = _as_asked(loop._dataset)
 
     def batches(iterator: Any) -> Iterator[Any]:
         with loop.catch_stop_iteration():
@@ -93,7 +104,29 @@ def _tf_keras(arguments: FeedArguments) -> FeedPlan:
                 yield next(iterator)
 
     def epochs() -> Iterator[tuple[int, Iterator[Any]]]:
-        for epoch, iterator in loop.enumerate_epochs():
-            yield epoch, batches(iterator)
+        iterator = None
+        try:
+            for epoch, iterator in loop.enumerate_epochs():
+                yield epoch, batches(iterator)
+        finally:
+            _draw(iterator, ahead)
 
     return FeedPlan(epochs, loop._dataset.element_spec, loop.inferred_steps)
+
+
+def _as_asked(dataset: Any) -> tuple[Any, int]:
+    """`dataset` without its prefetches, and how many there are. Alone each of them is one batch ahead of the step that
+    computes; here, where batches are taken as fast as they come, it would draw the more of the generator."""
+    ahead = 0
+    while type(dataset).__name__ == "_PrefetchDataset":
+        dataset, ahead = dataset._input_dataset, ahead + 1
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options), ahead
+
+
+def _draw(iterator: Any, batches: int) -> None:
+    """What alone has been drawn, and goes nowhere, when `fit` ends: the next `fit` begins behind it."""
+    with contextlib.suppress(StopIteration, tf.errors.OpError):
+        for _ in range(0 if iterator is None else batches):
+            next(iterator)

@@ -14,6 +14,7 @@ from client_shim.replica.syntax import last_name
 
 _COLLECTING = ("append", "appendleft", "extend", "insert", "add")
 _TAKING = ("next", "get_next")
+_ASSIGNING = ("assign", "assign_add", "assign_sub")
 _PURE = ("len", "min", "max", "int", "abs")
 _PLAIN = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Slice, ast.Tuple)
 _PARTS = (ast.expr_context, ast.operator, ast.unaryop)
@@ -65,6 +66,8 @@ def _changes(node: Any, bound: set[str]) -> bool:
         changed = [t for t in changed if isinstance(t, ast.Subscript)]  # `self.loss = loss` is the last time's
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _COLLECTING:
         changed.append(node.value.func)
+    if isinstance(node, ast.Call) and last_name(node.func) in _ASSIGNING:
+        changed.append(node.func)
     return any(_root(target) not in bound for target in changed)
 
 

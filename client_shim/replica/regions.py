@@ -20,12 +20,14 @@ a region that goes on from what the one before has left behind (`total += loss`)
 
 import ast
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from client_shim.replica.carried import carries, slices
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, Hands, at, call, is_tape
 from client_shim.replica.rewriting import rewrite as divide
+from client_shim.replica.steps import applies
 from client_shim.replica.syntax import last_name
 
 TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
@@ -34,6 +36,8 @@ _keys = itertools.count(1)
 
 class Turns(Hands):
     """What code calls that is rewritten for turns."""
+
+    marks = (b"for", b"while")
 
     def mine(
         self, region: int, names: dict[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
@@ -69,18 +73,28 @@ class Turns(Hands):
     def rewrite(self, module: ast.Module) -> ast.Module:
         """`module`, rewritten in place."""
         regions = [region for body in _bodies(module, divided=False) for region in _regions(body)]
+        loads = _loads(module)
         bound = [_names(region, ast.Store) for region in regions]
+        kept = [[n for n in b if loads[n] > _loads(*r)[n]] for r, b in zip(regions, bound, strict=True)]
         reads = [_names(region, ast.Load, stores) for region, stores in zip(regions, bound, strict=True)]
         cuts = [None if carries(r) else slices(r, stores) for r, stores in zip(regions, bound, strict=True)]
         divide(module)
-        parts = zip(regions, reads, bound, cuts, strict=True)
-        wrapped = {region[0]: _wrapped(region, loads, stores, cut) for region, loads, stores, cut in parts}
+        parts = zip(regions, reads, bound, kept, cuts, strict=True)
+        wrapped = {part[0][0]: _wrapped(*part) for part in parts}
         inside = {statement for region in regions for statement in region[1:]}
         _Wrapping(wrapped, inside).visit(module)
         return ast.fix_missing_locations(module)
 
 
 Region = list[Any]  # statements
+
+
+def _loads(*nodes: Any) -> Counter[str]:
+    """How often each name is read among them."""
+    inner = [node for each in nodes for node in ast.walk(each)]
+    names = [n for n in inner if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)]
+    names += [n.target for n in inner if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
+    return Counter(name.id for name in names)
 
 
 def _bodies(node: Any, *, divided: bool) -> Iterator[list[Any]]:
@@ -102,12 +116,20 @@ def _regions(body: list[Any]) -> Iterator[Region]:
     """Those that begin among these statements. A tape whose gradients are taken elsewhere begins none."""
     start = 0
     while start < len(body):
+        if _minimizes(body[start]):
+            yield [body[start]]
         end = _end(body, start) if is_tape(body[start]) else None
         if end is not None:
             if not any(isinstance(node, ast.Return) for node in _before_its_end(body[start : end + 1])):
                 yield body[start : end + 1]
             start = end
         start += 1
+
+
+def _minimizes(statement: Any) -> bool:
+    """Does it have an optimizer take gradients of a loss that it calls?"""
+    value = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
+    return isinstance(value, ast.Call) and last_name(value.func) == "minimize" and applies(value)
 
 
 def _before_its_end(region: Region) -> Iterator[Any]:
@@ -131,7 +153,8 @@ def _end(body: list[Any], start: int) -> int | None:
 
 def _tapes(statement: Any) -> set[str]:
     """The names of the tapes that it makes."""
-    return {i.optional_vars.id for i in statement.items if isinstance(i.optional_vars, ast.Name)}
+    items = statement.items if isinstance(statement, ast.With) else []
+    return {i.optional_vars.id for i in items if isinstance(i.optional_vars, ast.Name)}
 
 
 def _takes(statements: list[Any], tapes: set[str]) -> bool:
@@ -156,11 +179,15 @@ def _own(node: Any) -> Iterator[Any]:
             yield from _own(child)
 
 
-def _wrapped(region: Region, reads: tuple[str, ...], bound: tuple[str, ...], cut: list[Any] | None) -> ast.If:
+def _wrapped(
+    region: Region, reads: tuple[str, ...], bound: tuple[str, ...], kept: list[str], cut: list[Any] | None
+) -> ast.If:
+    """`kept`: those of the names that it binds which are read elsewhere."""
     key, first, last = ast.Constant(next(_keys)), region[0], region[-1]
     names = ast.Call(ast.Name("locals", ast.Load()), [], [])
-    kept = sorted(set(bound) - _tapes(first))
-    otherwise: list[Any] = [_assign(name, ast.Constant(None)) for name in sorted(set(bound) - set(kept))]
+    tapes = _tapes(first) & set(bound)
+    kept = [name for name in kept if name not in tapes]
+    otherwise: list[Any] = [_assign(name, ast.Constant(None)) for name in sorted(tapes)]
     if isinstance(last, ast.Return):
         last.value = call("give", key, last.value or ast.Constant(None))
         otherwise, body = [ast.Return(call("last", key))], region
@@ -226,11 +253,15 @@ class _Wrapping(ast.NodeTransformer):
             return [visited, _left(node.lineno, node)]
         if isinstance(node, ast.Return):
             return [*(_left(line, node) for line in around), visited]
+        if isinstance(node, _PLAIN) and any(isinstance(inner, _LISTING) for inner in ast.walk(node)):
+            return [visited, _left(0, node)]
         if isinstance(node, ast.ExceptHandler) and not _STOPS & _named(node.type):
             visited.body.insert(0, _left(0, node.body[0]))
         return visited
 
 
+_PLAIN = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
+_LISTING = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _STOPS = {"", "BaseException", "KeyboardInterrupt", "SystemExit"}  # the user's: the others are not to be waited for
 
 

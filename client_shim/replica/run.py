@@ -214,8 +214,8 @@ def meeting_of(size: int, start: Callable[[Path], Others], door: Doorway | None 
 
 
 def chosen(seed: int | None) -> int:
-    """The run's seed."""
-    return secrets.randbits(31) if seed is None else seed
+    """The run's seed; not to be guessed, as what the script draws of `secrets` comes of it."""
+    return secrets.randbits(127) if seed is None else seed
 
 
 def run(

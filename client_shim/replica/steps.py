@@ -12,7 +12,7 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
@@ -65,6 +65,12 @@ class Site:
     last: int
     trains: bool  # its own body applies gradients
     leads: bool = False  # it does, or a step function that it calls
+    within: "Site | None" = None  # the loop of this code around it, where that leads beside it
+
+    @property
+    def outermost(self) -> "Site":
+        """The loop whose end is the end of the steps: a critic's inner loop goes on with the generator's step."""
+        return self if self.within is None else self.within.outermost
 
     def running(self) -> bool:
         """Is the loop on this thread's stack?"""
@@ -105,17 +111,19 @@ def where() -> str:
 _sites: dict[tuple[CodeType, int], Site | None] = {}
 
 
-def loop_at_work() -> Site | None:
+def loop_at_work(*, called: bool = False) -> Site | None:
     """The innermost loop of the script that is running: whoever asks for a batch asks for its sake.
 
-    None where Keras asks: its `evaluate` or `predict` has a loop of its own.
+    None where Keras asks: its `evaluate` or `predict` has a loop of its own. `called`: not where the script has called
+    what Keras runs now, an optimizer's method.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(_KERAS):
+        if path.startswith(_KERAS) and not called:
             return None
         if of_script(path):
+            called = False
             key = frame.f_code, frame.f_lineno
             if key not in _sites:
                 _sites[key] = _find(frame)
@@ -142,14 +150,14 @@ def function_takes(function: Any) -> bool:
 
 
 def _find(frame: FrameType) -> Site | None:
-    around = loops_around(frame)
-    if not around:
-        return None
-    code, line, loop = frame.f_code, frame.f_lineno, around[0]
-    names = names_of(frame)
-    body = _body(loop, line)
-    own, all_ = (_of_nodes(body, names, set(), through=through) for through in (False, True))
-    return Site(code, loop.lineno, loop.end_lineno or loop.lineno, own.applies, all_.applies)
+    found: Site | None = None
+    for loop in reversed(loops_around(frame)):
+        names, body = names_of(frame), _body(loop, frame.f_lineno)
+        own, all_ = (_of_nodes(body, names, set(), through=through) for through in (False, True))
+        within = found if found is not None and found.leads else None
+        last = loop.end_lineno or loop.lineno
+        found = Site(frame.f_code, loop.lineno, last, own.applies, all_.applies, within)
+    return found
 
 
 def _body(loop: Loop, line: int) -> list[ast.AST]:
@@ -162,7 +170,16 @@ def _body(loop: Loop, line: int) -> list[ast.AST]:
         return [loop]
     if isinstance(loop, ast.For) and line <= (loop.iter.end_lineno or loop.lineno):
         return list(loop.body)
-    return [statement for statement in loop.body if not isinstance(statement, (ast.For, ast.While))]
+    return list(_beside(loop.body))
+
+
+def _beside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """What stands among these statements, but for loops."""
+    for node in nodes:
+        if isinstance(node, (ast.If, ast.With, ast.withitem, ast.Try, ast.ExceptHandler)):
+            yield from _beside(ast.iter_child_nodes(node))
+        elif not isinstance(node, (ast.For, ast.While)):
+            yield node
 
 
 def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:

@@ -1,97 +1,93 @@
-"""Eager steps on data that the script slices, draws or holds whole: what client_shim/replica/regions.py asks.
+"""Eager steps that are taken in turn: what client_shim/replica/regions.py asks.
 
-A worker runs the whole loop and takes every n-th step of it, from the tape to its gradients. Which step that is counts
-on when gradients were applied, so micro-batches whose gradients are added up are one worker's.
+A worker takes every n-th step, from the tape to its gradients. Which step that is counts on when gradients were
+applied, so micro-batches whose gradients are added up are one worker's.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import loop_at_work, script_frames
-from nfdt.replica.draws import Draws
-from nfdt.replica.turns import Turns
+from nfdt.replica.draws import Draws, apart
+from nfdt.replica.turns import Region, Turns
 
-
-@dataclass
-class _Region:
-    number: int = -1  # of the step
-    since: int = 0  # updates when it began
-    applies: bool = False  # does it apply gradients itself?
-    left_out: bool = False
-    runs: int = 0
-    draws: bool = False  # random numbers, as all workers must: the next permutation is to be theirs all
-    shapes: Any = None  # what it had when it gave its values
-    values: dict[str, Any] = field(default_factory=dict)
+_BATCH = 64  # a longer list is no batch's arrays
 
 
 class ByHand:
-    """`given`: is the batch at hand a dataset's? `count`: told of the samples of this worker's steps. `meet`: called
-    when a loop of such steps is over."""
+    """`count`: told of the samples of this worker's steps. `meet`: called when a loop of such steps is over."""
 
-    def __init__(
-        self, turns: Turns, given: Callable[[], bool], count: Callable[[int], None], meet: Callable[[], None]
-    ) -> None:
-        self._turns, self._given, self._count, self._meet = turns, given, count, meet
-        self._regions: dict[int, _Region] = {}
+    def __init__(self, turns: Turns, count: Callable[[int], None], meet: Callable[[], None]) -> None:
+        self._turns, self._count, self._meet = turns, count, meet
         self._running: int | None = None  # the region
+        self._drawing: set[int] = (
+            set()
+        )  # regions that draw random numbers, as all workers must: the next are theirs all
         self._shapes: Any = None  # of what it has now
         self._drawn: Any = None  # what it draws
-        self._rows = 0
+        self._apart = contextlib.ExitStack()  # while it runs
+        self.rows = 0  # of the step's batch
         self._anew = True  # is the next tape the first of its step? A GAN has several
         self._depth = 0
+
+    def inside(self) -> bool:
+        """Is a tape open, or its region not at its end?"""
+        return self._depth > 0 or (self._running is not None and self._turns.running())
 
     def mine(
         self, key: int, names: Mapping[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
     ) -> bool:
-        """Is it to run? Also in another's turn when there is nothing yet to take its place, or batches get shorter.
+        """Is it to run? Also in another's turn when there is nothing yet to take its place that fits.
 
         `cut`: as in client_shim/replica/regions.py.
         """
         if self._depth:
             return True
-        stopped, self._running = self._running == key, None  # by `continue`, before it was kept
+        given_up, self._running = self._running == key, None  # by `continue`, before it was kept
+        self._apart.close()
         site = None if not tf.executing_eagerly() or self._turns.calling else loop_at_work()
-        if site is None or not site.trains or self._given():
+        if site is None or not site.trains:
             return True
-        region = self._regions.setdefault(key, _Region())
-        passed = stopped or self._turns.applied > region.since or (region.left_out and region.applies)
-        region.number += region.number < 0 or passed
-        mine = self._turns.is_mine(region.number)
-        held = _held(names, reads)
+        region, held = self._region(key), _held(names, reads)
         self._shapes = None if cut is None else _shapes(held, cut)
-        fits = self._shapes is not None and self._shapes == region.shapes
-        region.left_out = not mine and fits and region.runs > 1 and not region.draws
-        region.since = self._turns.applied
-        self._turns.begin(site, mine=mine)
-        self._running, self._rows = None if region.left_out else key, 0
-        self._drawn = None if region.left_out else Draws(held.values())
-        return not region.left_out
+        ready = self._shapes is not None and region.runs > 1 and key not in self._drawing
+        runs = self._turns.begin(region, site, self._shapes, ready=ready, given_up=given_up)
+        self._running, self.rows = key if runs else None, 0
+        if runs:
+            self._drawn = Draws(held.values())
+            apart(f"{key} {region.number}", self._apart)
+        return runs
 
     def keep(self, key: int, values: dict[str, Any]) -> None:
         """It has run."""
         if self._running != key:
             return
-        region = self._regions[key]
-        region.values, region.shapes = values, self._shapes
-        region.applies = self._turns.applied > region.since
-        region.runs += 1
-        region.draws = region.draws or (region.runs > 1 and self._drawn.drawn())  # the first may build the model
-        if not self._rows:
+        self._apart.close()
+        region = self._region(key)
+        self._turns.keep(region, self._shapes, values)
+        if region.runs > 1 and self._drawn.drawn():  # the first may build the model
+            self._drawing.add(key)
+        if not self.rows:
             self._found(0)
         self._running = None
         self._anew = self._anew or "" in values  # its function returns with it
 
     def last(self, key: int) -> Mapping[str, Any]:
-        return self._regions[key].values
+        values: Mapping[str, Any] = self._region(key).values
+        return values
+
+    def _region(self, key: int) -> Region:
+        return self._turns.region(self, key)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """A tape; those within another belong to its step."""
+        if not self._depth and self._running is None:
+            self.rows = 0
         self._depth += 1
         try:
             yield
@@ -100,15 +96,15 @@ class ByHand:
 
     def part(self, value: Any) -> Any:
         """The first array that the tape reads says how many samples there are."""
-        if self._running is not None and not self._rows and self._depth:
+        if not self.rows and self._depth and tf.executing_eagerly():
             first = next(iter(tf.nest.flatten(value)), None) if isinstance(value, (list, tuple, dict)) else value
             if isinstance(first, (np.ndarray, tf.Tensor)) and not isinstance(first, tf.Variable) and len(first.shape):
                 self._found(int(first.shape[0]))
         return value
 
     def _found(self, rows: int) -> None:
-        self._rows = rows
-        if self._anew and self._turns.now() == "mine":
+        self.rows = rows
+        if self._running is not None and self._anew and self._turns.now() == "mine":
             self._count(rows)
             self._anew = False
 
@@ -125,12 +121,13 @@ class ByHand:
 
     def left(self, first: int) -> None:
         """A loop of the script is over: if it was that of the last steps, all workers meet."""
-        around = self._turns.around
-        if around is None or not tf.executing_eagerly():
+        if self._turns.around is None or not tf.executing_eagerly():
             return
+        loop = self._turns.around.outermost
         frame = next(script_frames(), None)
-        over = frame is not None and around.code is frame.f_code and around.first == first
-        if over or not around.running():
+        over = frame is not None and loop.code is frame.f_code and loop.first == first
+        if over or not loop.running():
+            self._apart.close()
             self._turns.leave()
             self._meet()
 
@@ -151,8 +148,10 @@ def _shapes(held: Mapping[str, Any], cut: Callable[[], Any]) -> Any:
 
 
 def _shape(value: Any) -> Any:
-    """Of arrays; what is no array always fits."""
-    return tuple(value.shape) if isinstance(value, (np.ndarray, tf.Tensor)) else None
+    """Of an array, or of those in a batch; what is none always fits."""
+    if isinstance(value, (tuple, dict)) or (isinstance(value, list) and len(value) < _BATCH):
+        return [_shape(each) for each in (value.values() if isinstance(value, dict) else value)]
+    return tuple(value.shape) if isinstance(value, (np.ndarray, tf.Tensor)) and value.ndim else None
 
 
 def _rows(value: Any) -> Any:

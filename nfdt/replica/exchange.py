@@ -4,8 +4,9 @@ On rank 0 the rule is called with NumPy arrays and the script's optimizer applie
 or eagerly as the script has it. The others give their gradient and assign the weights that come back.
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from nfdt.momentum import clipped, is_sgd, momentum_of, off
 from nfdt.replica.rules import HELD, Arithmetic, all_hold, form_of
 from nfdt.rule import Rule
 from nfdt.server.core import Core, Gradient
-from nfdt.variables import current_rate, scaled_rate
+from nfdt.variables import count_of, current_rate, scaled_rate
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
@@ -56,14 +57,48 @@ class Exchange:
         self.samples = 0  # of the batch at hand
         self.taus: list[int] = []
         self.changed = False  # by rank 0, since all met
+        with tf.init_scope():
+            self._count = count_of(optimizer)
+            self._ahead = tf.Variable(0, dtype=self._count.dtype, trainable=False)
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of its optimizer is another one
 
+    # -- iterations ------------------------------------------------------------------------------------------------
+    # While its loop runs a worker's `iterations` are the steps that it has come to, as alone; rank 0's are ahead of the
+    # updates, by which a schedule goes, by those that the others have yet to push.
+    def now(self) -> int:
+        """`iterations`."""
+        with tf.init_scope():
+            return int(self._count.numpy())
+
+    def move(self, by: int) -> None:
+        """`by` steps are others'."""
+        for count in (self._count, self._ahead):
+            count.assign_add(by)
+
+    @contextlib.contextmanager
+    def _updating(self, own: int) -> Iterator[None]:
+        """Within, `iterations` count rank 0's updates, of which `own` are its own step's."""
+        then = self._count.read_value() + own
+        self._count.assign_sub(self._ahead.read_value())
+        yield
+        self._ahead.assign(then - self._count.read_value())
+        self._count.assign(then)
+
+    @property
+    def counts(self) -> list[tf.Variable]:
+        return [self._count, self._ahead]
+
+    def meets(self) -> None:
+        """All workers are about to hold alike what this one does."""
+        self._count.assign_sub(self._ahead.read_value())
+        self._ahead.assign(0)
+
     @property
     def held(self) -> list[Any]:
         """What all workers hold alike when they have met; a global step is the script's, too."""
-        return [*self.raw, self._optimizer.iterations]
+        return [*self.raw, self._count]
 
     def met(self) -> None:
         """All workers hold what rank 0 does: what they push next is late by nothing yet."""
@@ -80,17 +115,19 @@ class Exchange:
         present = self._present = [g is not None for g in gradients]
         flat = _flat(self._whole(gradients))
         if isinstance(self._meeting, Guest):
-            pulled = in_order(self._push, [flat])
-            self._assign(pulled)
+            self._assign(in_order(self._push, [flat]))
+            self._count.assign_add(1)
             return
-        first = in_order(self._take_own, [flat, self._read(), self._rate()])
-        self._apply(apply, first, present, variables)
-        self._serve_in_step(apply, present, variables)
+        with self._updating(own=1):
+            first = in_order(self._take_own, [flat, self._read(), self._rate()])
+            self._apply(apply, first, present, variables)
+            self._serve_in_step(apply, present, variables)
 
     def serve(self, apply: Apply, push: Pushed) -> None:
         """Rank 0, outside a step: apply one push."""
         self._waiting.append(push)
-        self._serve_in_step(apply, self._present, self.variables)
+        with self._updating(own=0):
+            self._serve_in_step(apply, self._present, self.variables)
 
     def _serve_in_step(self, apply: Apply, present: list[bool], variables: list[Any]) -> None:
         """The pushes that have come. What rank 0 computes next it computes on what is then in its variables."""
@@ -139,11 +176,9 @@ class Exchange:
         return [tf.zeros(v.shape) if g is None else next(rest) for g, v in pairs]
 
     def _assign(self, pulled: Any) -> None:
-        pulled = tf.ensure_shape(pulled, [sum(self._sizes) + 1])
-        for variable, value in zip(self.raw, tf.split(pulled[:-1], self._sizes), strict=True):
+        pulled = tf.ensure_shape(pulled, [sum(self._sizes)])
+        for variable, value in zip(self.raw, tf.split(pulled, self._sizes), strict=True):
             variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
-        iterations = tensor_variable(self._optimizer.iterations)
-        iterations.assign(tf.cast(pulled[-1], iterations.dtype))
 
     def _unflat(self, vector: Any, present: list[bool]) -> list[Any]:
         parts = zip(tf.split(vector, self._sizes), self.raw, present, strict=True)
@@ -169,9 +204,7 @@ class Exchange:
 
     def _answer(self, params: Vector) -> Vector:
         assert self._answering is not None and isinstance(self._meeting, Host)
-        sent = self._pulled(self._answering.rank, params)
-        iterations = np.float32(tensor_variable(self._optimizer.iterations).numpy())
-        self._meeting.answer(self._answering.rank, {}, np.append(sent, iterations))
+        self._meeting.answer(self._answering.rank, {}, self._pulled(self._answering.rank, params))
         return params[:1]
 
     def _has_come(self) -> Any:

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -73,6 +73,11 @@ class Exchanges:
         """The exchange that was made for it: a shallow copy of an optimizer has the original's as an attribute."""
         found: Exchange | None = vars(optimizer).get(OF_OPTIMIZER)
         return found if found is not None and found.made_for() is optimizer else None
+
+    def of_function(self, function: Any) -> Iterable[Exchange]:
+        """Those in its traces."""
+        found: dict[int, Exchange] = vars(function).get(OF_FUNCTION, {})
+        return found.values()
 
     @contextlib.contextmanager
     def within(self, function: Any) -> Iterator[None]:
@@ -167,12 +172,15 @@ class Exchanges:
         if exchange is not None:
             self._used[exchange.number] = exchange
 
-    def meet(self) -> None:
-        """All workers come here; they leave with rank 0's weights."""
+    def meet(self, number: int = 0) -> int:
+        """All workers come here; they leave with rank 0's weights, and with its `number`."""
         arrived, self._arrived = self._arrived, []
         for push in arrived:
             self.serve(push)
-        self._meeting.same("a meeting", None, where)  # rank 0 has served the others' last pushes when all have come
+        # Rank 0 has served the others' last pushes when all have come.
+        number = self._meeting.same("a meeting", number, where)
+        for exchange in self._exchanges():
+            exchange.meets()
         moved = {id(v) for exchange in self._exchanges() if exchange.changed for v in exchange.raw}
         held = {
             f"optimizer {exchange.number}": exchange.held
@@ -183,6 +191,7 @@ class Exchanges:
         self.alike(held)
         self.taus()
         self._used.clear()
+        return number
 
     def alike(self, held: Mapping[str, list[Any]]) -> None:
         """Give variables what rank 0's hold. A worker that had no batch may have none yet: rank 0's names count."""

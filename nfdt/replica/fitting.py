@@ -87,11 +87,9 @@ class Fits:
             return original(callbacks, epoch, logs)
         self._meet()
         logs = {} if logs is None else logs
-        mine = {"logs": dict(_numbers(logs)), "number": self._turns.number(model, KIND)}
-        rank_0s = self._meeting.same("the end of an epoch", mine, where)
+        rank_0s = self._meeting.same("the end of an epoch", dict(_numbers(logs)), where)
         if self._meeting.rank:
-            logs.update(rank_0s["logs"])
-            self._turns.go_on_from(model, KIND, rank_0s["number"])
+            logs.update(rank_0s)
         original(callbacks, epoch, logs)
         stops = np.array([float(bool(model.stop_training))])
         model.stop_training = bool(self._meeting.add("stop_training", stops, where)[0])

@@ -1,7 +1,7 @@
 """One worker of a replica script: what is replaced in TensorFlow and Keras while the script runs.
 
-A worker takes every n-th batch of a training loop's dataset; of a loop that calls its step without one, every n-th
-call. Within such a loop no worker waits for the others; where the loop's data end they meet and hold the same weights.
+Every worker runs each iteration of a training loop, and computes every n-th step of it (turns.py). Within such a loop
+no worker waits for the others; where it ends they meet and hold the same weights.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.client.session import BaseSession
-from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
 from tensorflow.python.training import optimizer as optimizers
 
@@ -22,7 +22,7 @@ from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
 from client_shim.replica.replacing import entry
 from client_shim.replica.sessions import patches as session_patches
-from client_shim.replica.steps import Site, function_trains, loop_at_work, where
+from client_shim.replica.steps import Site, function_takes, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
@@ -33,19 +33,17 @@ from nfdt.replica.by_hand import ByHand
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import Exchanges, moving
 from nfdt.replica.fitting import Fits
+from nfdt.replica.passed import effects
 from nfdt.replica.sessions import Sessions
 from nfdt.replica.together import added
-from nfdt.replica.turns import Turns, rows_of
+from nfdt.replica.turns import Turns
 
 UNDIVIDED = (
-    "a training step must be a tf.function's or train_on_batch, in a loop over a tf.data dataset, or a tape in a loop "
-    "with its gradients taken beside it, for workers to take turns. Received: a step at {where}; hfdt run divides "
-    "more; --allow-replicated has every worker do all work"
+    "a training step must be a tf.function's that gets its batch, train_on_batch, or an eager one in a loop, for "
+    "workers to take turns. Received: a step at {where}; hfdt run divides more; --allow-replicated has every worker do "
+    "all work"
 )
-FIT = (
-    "fit must stand outside of a training loop over a dataset: there each worker has a batch of its own at hand. "
-    "Received: fit at {where}; call it behind the loop, or use hfdt run"
-)
+FIT = "fit must stand outside of a step that workers take in turn. Received: fit at {where}; call it beside the step"
 
 
 class Rank:
@@ -56,9 +54,8 @@ class Rank:
         self._rank, self._size = meeting.rank, meeting.size
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._exchanges = Exchanges(meeting, options.get("rule"), lambda push: self._sessions.serve(push))
-        self._site: Site | None = None
         self._turns = Turns(self._rank, self._size, self._begin, self._count)
-        self.by_hand = None if self._allow_replicated else ByHand(self._turns, self._given, self._count, self._meet)
+        self.by_hand = ByHand(self._turns, self._count, self._meet)
         self._fits = Fits(self._turns, meeting, self._count, self._meet)
         self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
@@ -86,7 +83,6 @@ class Rank:
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
         patches = [
-            Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
             Patch(polymorphic_function.Function, "__call__", self._call),
             Patch(function_context, "make_function_context", self._context),
             Patch(BaseSession, "close", self._sessions.closing),
@@ -109,73 +105,48 @@ class Rank:
             raise CaptureError(UNDIVIDED.format(where=where()))
         return original(*args)
 
-    def _next(self, original: Any, iterator: Any) -> Any:
-        """This worker's next batch; those between are the others'."""
-        site = loop_at_work() if tf.executing_eagerly() and not self._turns.calling else None
-        if site is None or not site.leads:
-            return original(iterator)
-        begun = "_fdt_begun" in vars(iterator)
-        if not begun:
-            self._leave(site)
-            self._met, self._begun = False, True
-        skip = self._size - 1 if begun else self._rank
-        iterator._fdt_begun = True
-        try:
-            for _ in range(skip):
-                original(iterator)
-            element = original(iterator)
-        except tf.errors.OutOfRangeError:
-            self._site = None
-            self._meet()
-            raise
-        self._site = site
-        self._count(rows_of(element))
-        return element
-
-    def _leave(self, site: Site | None = None) -> None:
-        """Something else begins, the loop at `site`: one that was left by `break` has ended, and its worker meets the
-        others at last. So all workers meet once for every loop, however many batches each has had of it."""
-        if self._site is not None and (self._site == site or not self._site.running()):
-            self._site = None
-            self._meet()
-
     def _call(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        run = functools.partial(original, function, *args, **kwargs)
         if not tf.executing_eagerly():
-            return run()
+            return original(function, *args, **kwargs)
+        run = functools.partial(self._run, original, function, *args, **kwargs)
         with self._exchanges.within(function):
             return self._called(function, run, args, kwargs)
 
+    def _run(self, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        for exchange in self._exchanges.of_function(function):
+            self._turns.moves(exchange)
+        output = original(function, *args, **kwargs)
+        if self._turns.calling or self.by_hand.inside():
+            but = [count for exchange in self._exchanges.of_function(function) for count in exchange.counts]
+            self._turns.called(function, effects(function, but))
+        return output
+
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
-        """A tf.function: a training step outside a loop over batches is called in turn."""
-        if not function_trains(function):
-            return self._turns.watched(function, run)
-        if function._jit_compile:
+        """A tf.function: a training step, or what takes gradients in a training loop, is called in turn."""
+        trains = function_trains(function)
+        if trains and function._jit_compile:
             function._jit_compile = False  # XLA holds no exchange
-        if self._turns.now() or self._in_turn():
+        within = self._turns.calling or self.by_hand.inside()
+        if within or not (trains or (function_takes(function) and _trains(loop_at_work()))):
             return self._turns.watched(function, run)
         if not self._allow_replicated and any(map(_has_batches, tf.nest.flatten((args, kwargs)))):
             raise CaptureError(UNDIVIDED.format(where=where()))
-        return self._turns.call(function, (args, kwargs), run)
+        return self._turns.call(function, (args, kwargs), run, trains=trains)
 
     def _begin(self) -> None:
         """A step that is taken in turn."""
-        self._leave()
         self._met, self._begun = False, True
 
     def _context(self, original: Any, scope_type: Any = None) -> Any:
         """Part of a trace's key: some traces push, others do not."""
         made = original(scope_type)
-        kind = self._turns.now() or ("mine" if self._in_turn() else "")
+        whose = self._turns.now()
+        kind = whose if whose and self._turns.in_step() else ""
         return function_context.function_cache.FunctionContext(made.context, (made.scope_type, kind, self._turns.kind))
 
-    def _in_turn(self) -> bool:
-        """Is a batch that is this worker's at hand?"""
-        return self._turns.now() == "mine" or self._given()
-
     def _counts_here(self) -> bool:
-        """Is it that of a step?"""
-        return self._given() or (self._turns.now() == "mine" and self._turns.in_step())
+        """Is the data at hand that of this worker's step?"""
+        return self._turns.now() == "mine" and self._turns.in_step()
 
     def _unsure(self) -> bool:
         """May another have had batches where this worker has had none? Within a loop of calls none waits for that."""
@@ -185,13 +156,9 @@ class Rank:
         """Is it another's, whose samples that one counts?"""
         return self._turns.now() == "others" and self._turns.in_step()
 
-    def _given(self) -> bool:
-        """Has a dataset's loop given this worker a batch?"""
-        return self._site is not None and self._site.running()
-
     def _training(self) -> bool:
         """Is a training loop on the stack?"""
-        return bool(self._turns.now()) or self._given()
+        return bool(self._turns.calling) or self._turns.running()
 
     def _count(self, samples: int) -> None:
         self._counts["steps"] += 1
@@ -209,20 +176,31 @@ class Rank:
         return self._exchanges.applying or self._fitting
 
     def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
-        whose = self._turns.now()
-        if not whose and not self._in_turn():
+        whose = self._turns.now() or self._at_apply(optimizer)
+        if not whose:
             return self._undivided(apply, gradients, variables)
         self._turns.applied += 1
         inner = inner_optimizer(optimizer)
         own = apply if inner is optimizer else update_of(inner)
         exchange = self._exchanges.of(inner, own, variables)
+        self._turns.moves(exchange)
         if whose == "others":
             if inner is not optimizer or not self._rank:
                 build(optimizer, variables)  # which will apply, or looks at gradients first
+            exchange.move(1)
             return None
         if inner is not optimizer:
             return apply(gradients, variables)  # which comes here with the inner one, unless something has overflowed
         return self._exchanges.step(exchange, own, gradients, variables)
+
+    def _at_apply(self, optimizer: Any) -> str:
+        """Of a step that cannot be left out: it is computed by every worker."""
+        whose = self._turns.at_apply(optimizer)
+        if whose:
+            self._replicate()
+        if whose == "mine":
+            self._count(self.by_hand.rows)
+        return whose
 
     def _undivided(self, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
         if not self._allow_replicated:
@@ -234,7 +212,7 @@ class Rank:
         self._counts["replicated"] += 1
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._turns.now() or self._in_turn():
+        if self._turns.calling or self.by_hand.inside():
             return original(model, *args, **kwargs)
         self._exchanges.trains(model)
         return self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
@@ -249,9 +227,8 @@ class Rank:
             self._fitting = False
 
     def _fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._given() or self._turns.calling:
+        if self._turns.calling or self.by_hand.inside():
             raise CaptureError(FIT.format(where=where()))
-        self._leave()
         self._turns.leave()
         self._meet()
         self._exchanges.trains(model)
@@ -267,11 +244,11 @@ class Rank:
         """All come here when the data of a loop have ended; they leave with rank 0's weights."""
         if not self._met:
             self._met = True
-            self._exchanges.meet()
+            self._turns.met(self._exchanges.meet(self._turns.next_number()))
 
     def _agreed(self, tensor: Any) -> Any:
         """A decision outside training loops is rank 0's; numbers stay a worker's own: it may have more of them."""
-        if self._training() or self._turns.running():
+        if self._training():
             return tensor
         self._meet()
         return tf.constant(self._meeting.same("a decision", tensor.numpy().item(), where), tensor.dtype)
@@ -279,6 +256,10 @@ class Rank:
     def _add(self, tensors: Any, name: str) -> list[Any]:
         self._meet()
         return added(self._meeting, list(tensors), name)
+
+
+def _trains(loop: Site | None) -> bool:
+    return loop is not None and loop.trains
 
 
 def _has_batches(argument: Any) -> bool:

@@ -47,6 +47,21 @@ def test_a_region_ends_with_the_last_gradient_and_its_function_returns_what_it_d
     ]
 
 
+def test_a_loss_that_the_optimizer_calls_may_be_left_out():
+    code = "for x in ds:\n    optimizer.minimize(lambda: f(x), weights)\n    scipy.optimize.minimize(f, x)"
+    assert text(code).splitlines()[:4] == [
+        "for x in ds:",
+        "    if mine(0, locals(), ('optimizer', 'weights'), lambda: ()):",
+        "        optimizer.minimize(lambda: f(x), weights)",
+        "        keep(0, locals(), ())",
+    ]
+    assert text(code).count("mine(") == 1
+
+
+def test_a_comprehension_is_a_loop_that_ends():
+    assert text("losses = [step(x) for x in ds]").splitlines()[1] == "left(0)"
+
+
 @pytest.mark.parametrize("code", [ELSEWHERE, RETURNED.replace("    a =", "    if not y:\n        return\n    a =")])
 def test_a_tape_that_cannot_be_left_out_is_not(code):
     assert "mine(" not in text(code)
@@ -74,7 +89,7 @@ def run(tmp_path):
         applied, counted, seen, meetings = [], [], [], []
         turns = Turns(1, 2, lambda: None, counted.append)
         hands = Hands()
-        hands.rank = ByHand(turns, lambda: False, counted.append, lambda: meetings.append(len(seen)))
+        hands.rank = ByHand(turns, counted.append, lambda: meetings.append(len(seen)))
         names = {"tf": tf, "np": np, "seen": seen, "weight": tf.Variable(1.0), "optimizer": Optimizer(turns, applied)}
         with rewritten(hands):
             exec(compile(hands.rewrite(ast.parse(code)), str(path), "exec"), names)

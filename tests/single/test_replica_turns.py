@@ -144,7 +144,10 @@ def in_steps(loop, tmp_path):
 
     model = keras.Sequential([keras.layers.Dense(1)])
     names = {"optimizer": Optimizer(), "m": Metric(), "x": np.ones([1, 2], "float32"), "model": model, "tf": tf}
-    names |= {"begin": lambda: turns.begin(loop_at_work(), mine=True), "ds": tf.data.Dataset.range(1)}
+    names |= {
+        "begin": lambda: turns.begin(turns.region(turns, 0), loop_at_work(), None, ready=False),
+        "ds": tf.data.Dataset.range(1),
+    }
     exec(compile(path.read_text(), str(path), "exec"), names)
     return seen
 

@@ -11,15 +11,9 @@ OTHER_NUMBERS = {
     "fit_augment": "random augmentation draws differently on each rank",
     "tape_until": "it sets no seed",
 }
-# What prints in every step: an NFDT worker takes only its own; and what stops by its loss, an epoch earlier or later.
-# With how far the numbers of the last line may be from those alone; None: they are a step's, too.
+# What prints in every step of a session, or with v1's optimizers: an NFDT worker takes only its own. With how far the
+# numbers of the last line may be from those alone.
 STEPS_PRINTED = {
-    "tape_after_fit": None,
-    "tape_argparse": None,
-    "tape_eager_sum": None,
-    "tape_masked": None,
-    "tape_processes": None,
-    "tape_sliced": None,
     "tf1_eager": 1.0,
     "tf1_feed": 0.25,
     "tf1_monitored": 0.5,

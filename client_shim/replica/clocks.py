@@ -1,0 +1,117 @@
+"""Rank 0's clock, where the script itself reads one; libraries have their own."""
+
+import builtins
+import contextlib
+import copyreg
+import datetime
+import functools
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from client_shim.replica.replacing import replace
+from client_shim.replica.steps import by_script, of_script, where
+from fdt.service.meeting import Meeting
+
+_READ = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+_OF_NOW = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}  # and which argument may be missing
+_BROKEN_DOWN = ("asctime", "strftime")  # these take what `localtime` gives
+_time, _localtime = time.time, time.localtime
+
+
+def agreed_clocks(stack: contextlib.ExitStack, meeting: Meeting) -> None:
+    """Until `stack` closes all ranks read the same."""
+    for name in (name for each in _READ for name in (each, f"{each}_ns")):
+        replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
+    for name in _OF_NOW:
+        replace(stack, time, name, functools.partial(_of_now, meeting, getattr(time, name), name))
+    known = _datetime(meeting)
+    replace(stack, builtins, "__import__", functools.partial(_importing, builtins.__import__, known))
+
+
+def _clock(meeting: Meeting, original: Callable[[], Any], name: str) -> Any:
+    now = original()
+    return type(now)(meeting.same(name, now, where)) if by_script() else now
+
+
+def _of_now(meeting: Meeting, original: Any, name: str, *args: Any) -> Any:
+    """`localtime()` and its kin, which read the clock where they are given no time."""
+    given = args[: _OF_NOW[name]]
+    if args[len(given) :] not in ((), (None,)) or not by_script():
+        return original(*args)
+    now = float(meeting.same("time", _time(), where))
+    return original(*given, _localtime(now) if name in _BROKEN_DOWN else now)
+
+
+def _importing(original: Any, known: ModuleType, name: str, namespace: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """The script's own modules import another `datetime`: its classes cannot be changed."""
+    found = original(name, namespace, *args, **kwargs)
+    of_it = found is datetime and of_script(str((namespace or {}).get("__file__", "<")))
+    return known if of_it else found
+
+
+class _Kind(type):
+    """Of the classes in place of Python's own, and of the script's that are made of them."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return issubclass(type(instance), cls)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.__mro__[1]) if "_fdt_own" in vars(cls) else super().__subclasscheck__(kind)
+
+
+def _real(name: str) -> Any:
+    return getattr(datetime, name)
+
+
+def _reduced(kind: Any) -> Any:
+    """For pickle: what is in the place of Python's own is that."""
+    return (_real, (kind.__name__,)) if "_fdt_own" in vars(kind) else kind.__qualname__
+
+
+copyreg.pickle(_Kind, _reduced)
+
+
+def _datetime(meeting: Meeting) -> ModuleType:
+    """The module, with classes whose `now` and `today` are rank 0's."""
+
+    def now() -> float:
+        of_main = threading.current_thread() is threading.main_thread()
+        return float(meeting.same("time", _time(), where)) if of_main else _time()
+
+    class Date(datetime.date, metaclass=_Kind):
+        _fdt_own = True
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return datetime.date.__new__(datetime.date if cls is Date else cls, *args, **kwargs)
+
+        @classmethod
+        def today(cls) -> Any:
+            return cls.fromtimestamp(now())
+
+    class DateTime(datetime.datetime, metaclass=_Kind):
+        _fdt_own = True
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return datetime.datetime.__new__(datetime.datetime if cls is DateTime else cls, *args, **kwargs)
+
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls.fromtimestamp(now(), tz)
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return cls.fromtimestamp(now(), datetime.timezone.utc).replace(tzinfo=None)
+
+        @classmethod
+        def today(cls) -> Any:
+            return cls.fromtimestamp(now())
+
+    known = ModuleType(datetime.__name__, datetime.__doc__)
+    vars(known).update(vars(datetime))
+    for name, kind in (("date", Date), ("datetime", DateTime)):
+        kind.__name__ = kind.__qualname__ = name
+        setattr(known, name, kind)
+    return known

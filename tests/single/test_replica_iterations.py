@@ -1,0 +1,264 @@
+"""NFDT: a worker comes to every iteration of a loop and computes its own; counts mean what they do alone."""
+
+import ast
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from client_shim.replica.regions import Turns as Hands
+from client_shim.replica.rewriting import rewritten
+from fdt.errors import CaptureError
+from fdt.service.guest import Guest
+from fdt.service.meeting import Host, Pushed
+from nfdt.replica.rank import Rank
+
+
+class Worker1(Guest):
+    """Of two workers. Rank 0 adds up what it is sent."""
+
+    def __init__(self):
+        self.rank, self.size, self.pushed, self.met = 1, 2, [], 0
+
+    def push(self, header, vector):
+        self.pushed.append(header["samples"])
+        return {}, np.full_like(vector, len(self.pushed))
+
+    def same(self, what, value, where):
+        self.met += what == "a meeting"
+        return value
+
+    def add(self, what, vector, where):
+        return vector
+
+
+class Rank0(Host):
+    """The other worker has pushed two gradients by the time of rank 0's second step, and none else."""
+
+    def __init__(self):
+        self.size, self.pushed, self.met, self._asked, self.answers = 2, [], 0, 0, 0
+
+    def arrived(self):
+        self._asked += 1
+        return [Pushed(1, {"optimizer": 0, "samples": 4}, np.ones(2, "float32"))] * 2 if self._asked == 2 else []
+
+    def answer(self, rank, header, vector):
+        self.answers += 1
+
+    same, add = Worker1.same, Worker1.add
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script as one of two workers; its names, and the worker's meeting."""
+
+    def running(code, meeting, steps=3):
+        path = tmp_path / "script.py"
+        path.write_text(BEFORE + code)
+        names, hands = {"tf": tf, "np": np, "keras": keras, "__name__": "script"}, Hands()
+        rank = Rank(meeting, {"rule": "asgd"})
+        hands.rank = rank.by_hand
+        with rewritten(hands), rank.in_tensorflow(), rank.in_keras("keras"):
+            exec(compile(hands.rewrite(ast.parse(BEFORE + code)), str(path), "exec"), names)
+            assert rank.steps() == steps
+        return names, rank
+
+    return running
+
+
+BEFORE = """
+x = np.arange(24, dtype="float32").reshape(24, 1)
+dataset = tf.data.Dataset.from_tensor_slices(x).batch(4)
+weight, bias = tf.Variable([0.0]), tf.Variable([0.0])
+optimizer = keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.0, 0.0]))
+counts, mean = [], keras.metrics.Mean()
+def loss_of(batch):
+    return tf.reduce_mean(batch * weight + bias)
+def step(batch):
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    gradients = tape.gradient(loss, [weight, bias])
+    optimizer.apply_gradients(zip(gradients, [weight, bias]))
+    mean.update_state(batch)
+    return loss
+def count(*more):
+    counts.append((int(optimizer.iterations), *more))
+"""
+INLINE = """
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    gradients = tape.gradient(loss, [weight, bias])
+    optimizer.apply_gradients(zip(gradients, [weight, bias]))
+    mean.update_state(batch)
+    count(number + 1)
+"""
+COMPILED = """
+step = tf.function(step)
+for number, batch in enumerate(dataset):
+    step(batch)
+    count(number + 1)
+"""
+LOOPS = {
+    "enumerated": "for number, batch in enumerate(dataset):" + INLINE,
+    "slices": "for number in range(6):\n    batch = x[4 * number:4 * number + 4]" + INLINE,
+    "drawn": "batches = iter(dataset)\nfor number in range(6):\n    batch = next(batches)" + INLINE,
+    "taken": "number = 0\nfor batch in dataset.repeat().take(6):" + INLINE + "    number += 1\n",
+    "function": "for number, batch in enumerate(dataset):\n    step(batch)\n    count(number + 1)\n",
+    "compiled": COMPILED,
+    "method": """
+class Trainer:
+    steps = 0
+    def train(self):
+        for batch in dataset:
+            step(batch)
+            self.steps += 1
+            count(self.steps)
+Trainer().train()
+""",
+    "gradients": """
+@tf.function
+def gradients_of(batch):
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    return loss, tape.gradient(loss, [weight, bias])
+for number, batch in enumerate(dataset):
+    loss, gradients = gradients_of(batch)
+    optimizer.apply_gradients(zip(gradients, [weight, bias]))
+    mean.update_state(batch)
+    count(number + 1)
+""",
+}
+
+
+@pytest.mark.parametrize("style", LOOPS)
+def test_a_worker_comes_to_every_iteration_and_computes_its_own(run, style):
+    names, rank = run(LOOPS[style], meeting := Worker1())
+    assert names["counts"] == [(n, n) for n in range(1, 7)], "iterations, and the script's own count"
+    assert meeting.pushed == [4, 4, 4]
+    assert meeting.met == 1, "behind the loop"
+    mine = names["x"].reshape(6, 4)[1::2]
+    assert float(names["mean"].total) == mine.sum() and float(names["mean"].count) == 12
+
+
+def test_rank_0s_iterations_are_its_steps_until_all_meet(run):
+    names, rank = run(LOOPS["compiled"] + "\nweight.assign([5.0])", meeting := Rank0())
+    assert names["counts"] == [(n, n) for n in range(1, 7)]
+    assert meeting.answers == 2
+    assert int(names["optimizer"].iterations) == 5, "updates: three of its own, two of the other's"
+
+
+CLOSURE = """
+batches, steps = iter(dataset.repeat()), tf.Variable(0)
+@tf.function
+def drawing():
+    steps.assign_add(1)
+    return step(next(batches))
+for number in range(6):
+    drawing()
+    count(number + 1, int(steps))
+after = next(batches)
+"""
+
+
+def test_a_call_that_is_left_out_draws_its_batch_and_moves_counts_on(run):
+    names, rank = run(CLOSURE, meeting := Worker1())
+    assert names["counts"] == [(n, n, n) for n in range(1, 7)]
+    assert float(names["after"][0, 0]) == 0.0, "six of six have been drawn"
+    assert len(meeting.pushed) == 3
+
+
+def test_a_step_that_draws_in_a_loop_of_its_graph_is_refused(run):
+    nested = CLOSURE.replace("return step(next(batches))", "for _ in tf.range(2):\n        step(next(batches))")
+    with pytest.raises(CaptureError, match=r"outside of loops and branches.*script.py:\d+"):
+        run(nested, Worker1())
+
+
+ELSEWHERE = """
+def forward(batch):
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    return loss, tape
+for number, batch in enumerate(dataset):
+    loss, tape = forward(batch)
+    optimizer.apply_gradients(zip(tape.gradient(loss, [weight, bias]), [weight, bias]))
+    mean.update_state(batch)
+    count(number + 1)
+"""
+
+
+def test_what_cannot_be_left_out_is_computed_by_all_and_applied_by_one(run):
+    names, rank = run(ELSEWHERE, meeting := Worker1())
+    assert names["counts"] == [(n, n) for n in range(1, 7)] and meeting.pushed == [4, 4, 4]
+    assert rank.counts()["replicated"] == 6
+    assert float(names["mean"].total) == names["x"].sum(), "which every worker has seen whole"
+
+
+NESTED = """
+critic = keras.optimizers.SGD(0.0)
+for number in range(6):
+    for batch in dataset.take(2):
+        with tf.GradientTape() as tape:
+            loss = loss_of(batch)
+        critic.apply_gradients([(tape.gradient(loss, weight), weight)])
+    with tf.GradientTape() as tape:
+        loss = loss_of(batch)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+    count(number + 1, int(critic.iterations))
+"""
+
+
+def test_steps_of_an_inner_loop_go_on_with_the_outer_ones(run):
+    names, rank = run(NESTED, meeting := Worker1(), steps=6)
+    assert names["counts"] == [(n, n, 2 * n) for n in range(1, 7)]
+    assert len(meeting.pushed) == 6 + 3 and meeting.met == 1
+
+
+EPOCHS = """
+for epoch in range(2):
+    with tf.name_scope("epoch"):
+        for batch in dataset.take(3):
+            step(batch)
+        if epoch < 5:
+            mean.result()
+"""
+
+
+def test_a_loop_over_epochs_is_none_that_steps_go_on_in(run):
+    run(EPOCHS, meeting := Worker1())
+    assert meeting.met == 2
+
+
+def test_where_a_loop_goes_on_is_agreed(run):
+    """Worker 1 has left the first loop a step before rank 0, which is to take the fourth step."""
+
+    class Earlier(Worker1):
+        def same(self, what, value, where):
+            super().same(what, value, where)
+            return 3 if what == "a meeting" else value
+
+    begun = "step = tf.function(step)\nfor batch in dataset.take(2):\n    step(batch)\n"
+    names, rank = run(begun + "for batch in dataset.take(3):\n    step(batch)", Earlier())
+    assert float(names["mean"].total) == names["x"].reshape(6, 4)[[1, 0, 2]].sum()
+
+
+LENGTHS = """
+ran, given = [], []
+note = ran.append
+for length in (3, 5, 4, 7, 6, 2):
+    batch = tf.ones([4, length])
+    with tf.GradientTape() as tape:
+        rows = batch * weight
+        loss = tf.reduce_mean(rows)
+    note(length)
+    gradients = tape.gradient(loss, [weight])
+    optimizer.apply_gradients(zip(gradients, [weight]))
+    given.append({given})
+"""
+
+
+@pytest.mark.parametrize(("given", "ran"), [("float(loss)", [3, 5, 7, 2]), ("rows.shape[1]", [3, 5, 4, 7, 6, 2])])
+def test_a_batch_of_another_length_is_left_out_where_nothing_read_is_as_long(run, given, ran):
+    names, rank = run(LENGTHS.format(given=given), Worker1())
+    assert names["ran"] == ran
+    assert given == "float(loss)" or names["given"] == [3, 5, 4, 7, 6, 2]

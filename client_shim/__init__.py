@@ -7,6 +7,7 @@ from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from client_shim.state import Run
+from client_shim.verify.recording import recorded
 from fdt.report import Reporter, Reporters
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run(
 
         return fit_remotely(state, original, model, args, kwargs)
 
-    with intercepted(fit), own_loops_refused(lambda: state.busy or state.settings.own_loops):
+    with intercepted(fit), own_loops_refused(lambda: state.busy or state.settings.own_loops), recorded():
         code = run_script(script, argv)
     if code == 0 and not state.fits:
         together.note("the script called no fit(), so nothing was trained on workers")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
@@ -70,6 +71,7 @@ Examples:
   hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
   hfdt run --rule dane train.py -np 4           two averages an epoch instead of one a batch
   hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a goes on
+  hfdt run --verify 10 train.py -np 4           compare 10 steps with the script alone, then run
   hfdt run --detach train.py -np 4              goes on without this terminal; hfdt attach shows it
   hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
 """
@@ -211,6 +213,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @resume_options
 @report_options
 @detach_option
+@verify_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
@@ -222,6 +225,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
+    verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit):
@@ -231,6 +235,22 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     engine = make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     return fits.run(request, words, settings, engine, early=names_hosts(given))  # a host may not answer
+
+
+@main.command("verify", cls=ScriptCommand)
+@workers_option
+@steps_option
+@seed_option
+@capture_options
+@rule_options
+@number_options
+@rank_options
+def verify_command(script: str, words: list[str], **given: Any) -> int:
+    """Run script.py alone and divided for some steps, and compare loss, updates, weights and what it prints."""
+    from client_shim.verify.command import verify
+
+    workers = given["workers"] or DEFAULT_WORKERS
+    return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers))
 
 
 @main.command("inspect", cls=ScriptCommand)

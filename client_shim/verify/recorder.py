@@ -12,15 +12,8 @@ import numpy as np
 
 from client_shim.replica.steps import where
 from client_shim.verify.plan import Plan
-from client_shim.verify.variables import Variables, read, shake
-
-RECORDS = "records.jsonl"
-PRINTED = "printed"  # what the script prints: the run's standard output
-
-
-def values_file(step: int) -> str:
-    """Name of the file of a step's arrays: float64 of shape [2, values], the variables and their update."""
-    return f"step-{step}.npy"
+from client_shim.verify.records import RECORDS, values_file
+from client_shim.verify.variables import Variables, read, shake, unit_of
 
 
 class Enough(SystemExit):
@@ -107,7 +100,7 @@ class Recorder:
         self._steps += 1
         facts = self._open or {"printed": _printed(), "where": where(), "logs": {}}
         known = [(each, variable) for each, variable in pairs if each.name in values]
-        listed = [[e.name, v.dtype.name, bool(v.trainable), values[e.name].size, _size(v)] for e, v in known]
+        listed = [[e.name, unit_of(v.dtype.name), bool(v.trainable), values[e.name].size, _size(v)] for e, v in known]
         now = [values[each.name] for each, _ in known]
         update = [value - (np.nan if e.last is None else e.last) for (e, _), value in zip(known, now, strict=True)]
         if self._writes:

@@ -16,7 +16,7 @@ def sketch(values: Any) -> np.ndarray:
 
     Source: M. Charikar, K. Chen, M. Farach-Colton, Finding frequent items in data streams, 2002 (count sketch).
     """
-    flat = np.asarray(values).astype(np.float64).reshape(-1)
+    flat: np.ndarray = np.asarray(values).astype(np.float64).reshape(-1)
     if flat.size <= SIZE:
         return flat
     padded = np.zeros(-(-flat.size // SIZE) * SIZE)

@@ -41,7 +41,7 @@ class Variables:
     def made(self, variable: Any) -> Tracked | None:
         """Track `variable`, just made; None where it is no model's."""
         frames = _frames()
-        if not variable.dtype.is_floating or not _is_models(frames):
+        if not variable.dtype.is_floating or not _is_models(frames) or (_is_late(frames) and not variable.trainable):
             return None
         name = f"{_layer(frames)}{variable.name.partition(':')[0].rpartition('/')[2]}"
         self._names[name] += 1
@@ -74,13 +74,16 @@ def read(pairs: Sequence[tuple[Tracked, Any]]) -> dict[str, np.ndarray]:
 
 
 def shake(each: Tracked, variable: Any) -> None:
-    """Move each value by one unit in the last place, up or down; zeros by that of the others' size, or of 1."""
+    """Move each value by one unit in the last place, up or down.
+
+    Zeros stay: a product with one has no rounding either, and a ReLU has another gradient beside zero than at it.
+    """
     values = variable.numpy()
-    wide = values.astype(np.float64)
-    size = np.sqrt(np.mean(np.square(wide))) if wide.size else 0.0
-    scale = np.where(wide == 0, size or 1.0, np.abs(wide))
+    if not np.any(values):
+        return  # until the first update
     signs = np.random.Generator(np.random.PCG64(values.size)).choice([-1.0, 1.0], values.shape)
-    variable.assign((wide + signs * scale * unit_of(variable.dtype.name)).astype(values.dtype))
+    moved = values.astype(np.float64) * (1 + signs * unit_of(variable.dtype.name))
+    variable.assign(moved.astype(values.dtype))
     each.last = each.shaken = sketch(variable.numpy())
 
 
@@ -88,7 +91,8 @@ def unit_of(dtype: str) -> float:
     """The relative distance of floats, by the coarser of `dtype` and of what Keras computes in."""
     keras = sys.modules.get("keras")
     computed = keras.mixed_precision.dtype_policy().compute_dtype if keras is not None else None
-    return max(float(ml_dtypes.finfo(name).eps) for name in (dtype, computed or dtype))
+    finfo: Any = ml_dtypes.finfo  # knows bfloat16, too
+    return max(float(finfo(name).eps) for name in (dtype, computed or dtype))
 
 
 def _frames() -> list[FrameType]:
@@ -114,10 +118,15 @@ def _is_models(frames: Sequence[FrameType]) -> bool:
     return not any(other in name for name in names for other in _OTHERS)
 
 
+def _is_late(frames: Sequence[FrameType]) -> bool:
+    """Keras made it long ago and gives it its value now: whose it is cannot be seen."""
+    return any(frame.f_code.co_name == "initialize_all_variables" for frame in frames)
+
+
 def _layer(frames: Sequence[FrameType]) -> str:
     """The Keras layer that makes it, as "dense/"; empty where none does."""
     for frame in frames:
-        owner = frame.f_locals.get("self")
+        owner: Any = frame.f_locals.get("self")
         if hasattr(owner, "add_weight") and hasattr(owner, "name"):
             return f"{owner.name}/"
     return ""

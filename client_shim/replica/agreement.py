@@ -27,10 +27,11 @@ def agreed(meeting: Meeting, seed: int, *, clocks: bool = True) -> Iterator[None
     """Within, all ranks read the same. `seed`: the run's, for a script that sets none. `clocks`: rank 0's for all."""
     seed_all(seed)
     with contextlib.ExitStack() as stack:
+        seeds = _Streams(seed), _Streams(~seed)
         for name in _CLOCKS if clocks else ():
             replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
         replace(stack, builtins, "input", functools.partial(_input, meeting, builtins.input))
-        replace(stack, np.random, "default_rng", functools.partial(_generator, np.random.default_rng, _Streams(seed)))
+        replace(stack, np.random, "default_rng", functools.partial(_generator, np.random.default_rng, seeds))
         for module, name in _DOWNLOADS.items():
             wrapt.register_post_import_hook(functools.partial(_one_by_one, stack, meeting, name), module)
         yield
@@ -64,10 +65,12 @@ class _Streams:
 
     def next(self) -> Any:
         self._count += 1
-        return np.random.SeedSequence([self._seed, self._count])
+        return np.random.SeedSequence([self._seed % 2**32, self._count])
 
 
-def _generator(original: Callable[..., Any], streams: _Streams, seed: Any = None) -> Any:
+def _generator(original: Callable[..., Any], seeds: tuple[_Streams, _Streams], seed: Any = None) -> Any:
+    """Libraries, of which some processes have imported more than others, do not move the script's own."""
+    streams = seeds[0 if by_script() else 1]
     return original(streams.next() if seed is None else seed)
 
 

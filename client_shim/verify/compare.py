@@ -38,8 +38,8 @@ class Difference:
 
     @property
     def beyond(self) -> bool:
-        """More than noise? NaN in one run only is; in both it is the same."""
-        return not (self.difference <= self.noise)
+        """More than noise? NaN in one run only is: it is infinitely far; in both it is the same."""
+        return self.difference > 0 and not self.difference <= self.noise  # which may be NaN
 
 
 @dataclass(frozen=True)
@@ -128,17 +128,14 @@ def _updates(
     """Of one variable, where its update is known."""
     found, noise = {}, 0.0
     for k, (a, s, d) in enumerate(zip(alone, shaken, divided, strict=True)):
-        if name not in a.variables or name not in d.variables:
+        mine, theirs, moved = (step.variables.get(name) for step in (a, d, s))
+        if mine is None or theirs is None or not (mine.known and theirs.known):
             continue
-        mine, theirs = a.variables[name], d.variables[name]
-        if not np.array_equal(np.isnan(mine.update), np.isnan(mine.now)):
-            continue  # made within the step: what it was before is not known
+        if moved is not None and moved.known:
+            noise = max(noise, _distance(mine.update, moved.update))
         size = _norm(mine.update)
-        if name in s.variables:
-            noise = max(noise, _norm(mine.update - s.variables[name].update))
         allowed = FACTOR * max(noise, relative[k] * size) + _rounding([mine])
-        off = _norm(mine.update - theirs.update) if mine.update.shape == theirs.update.shape else math.inf
-        found[k] = Difference(name, size, 0.0 if _same_nan(mine, theirs) else off, allowed)
+        found[k] = Difference(f"update of {mine.name}", size, _distance(mine.update, theirs.update), allowed)
     return found
 
 
@@ -153,35 +150,39 @@ def _whole(what: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Se
 
 
 def _rounding(variables: Iterable[Values]) -> float:
-    """What storing weights, and adding up, leaves at most."""
-    listed = list(variables)
-    stored = [STORED * v.unit * max(_norm(v.now), _norm(v.now - v.update)) for v in listed]
-    summed = [SUMMED * v.unit * _norm(v.update) for v in listed]
-    return float(np.nansum([*stored, *summed]))
+    """What storing weights, and adding up, leaves at most; of a variable made in the step, by its size."""
+    bounds = []
+    for each in variables:
+        update = each.update if each.known else each.now
+        before = each.now - update
+        bounds.append(each.unit * (STORED * max(_norm(each.now), _norm(before)) + SUMMED * _norm(update)))
+    return float(np.nansum(bounds))
 
 
 def _off(a: Step, b: Step, what: str) -> float:
-    """The norm of the difference of `what` ("update" or "weights") of all trainable variables."""
+    """The distance of `what` ("update" or "weights") of all trainable variables; infinite where they are others."""
     mine, theirs = _trainable(a), _trainable(b)
-    if [(n, v.now.shape) for n, v in mine.items()] != [(n, v.now.shape) for n, v in theirs.items()]:
+    if list(mine) != list(theirs):
         return math.inf
-    gaps = [_vector(mine[name], what) - _vector(theirs[name], what) for name in mine]
-    nans = all(_same_nan(mine[name], theirs[name]) for name in mine)
-    return _norm(np.nan_to_num(np.concatenate(gaps), nan=0.0 if nans else math.inf)) if gaps else 0.0
+    if what == "weights":
+        return math.hypot(*(_distance(mine[name].now, theirs[name].now) for name in mine))
+    known = [name for name in mine if mine[name].known and theirs[name].known]
+    return math.hypot(*(_distance(mine[name].update, theirs[name].update) for name in known))
 
 
-def _same_nan(a: Values, b: Values) -> bool:
-    """Is NaN what both hold, in the same places?"""
-    return bool(np.isnan(a.now).any()) and np.array_equal(np.isnan(a.now), np.isnan(b.now))
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """The norm of the difference. NaN in the same place of both is none; in one only it is infinite."""
+    nans = np.isnan(a), np.isnan(b)
+    if not np.array_equal(*nans):
+        return math.inf
+    gap = np.where(nans[0] | (a == b), 0.0, a - b)
+    return _norm(gap)
 
 
 def _size(step: Step, what: str) -> float:
-    vectors = [_vector(v, what) for v in _trainable(step).values()]
-    return _norm(np.nan_to_num(np.concatenate(vectors))) if vectors else 0.0
-
-
-def _vector(values: Values, what: str) -> np.ndarray:
-    return np.nan_to_num(values.update) if what == "update" and not np.isnan(values.now).any() else values.now
+    variables = _trainable(step).values()
+    vectors = [v.now for v in variables] if what == "weights" else [v.update for v in variables if v.known]
+    return math.hypot(*(_norm(np.nan_to_num(vector)) for vector in vectors))
 
 
 def _trainable(step: Step) -> Mapping[str, Values]:
@@ -223,14 +224,14 @@ def _lines(alone: Run, shaken: Run, divided: Run, count: int) -> tuple[list[Line
     mine, moved, theirs = (_up_to(run, count) for run in (alone, shaken, divided))
     if [line.skeleton for line in mine] != [line.skeleton for line in moved]:
         return [], ["what is printed: two runs alone do not print the same lines"] if mine else []
-    noise: dict[tuple[str, int], float] = {}
+    expected: dict[tuple[str, int], tuple[float, float]] = {}
     for a, s in zip(mine, moved, strict=True):
-        _note_noise(noise, a, s)
+        _expect(expected, a, s)
     results, unit = [], max(map(_unit, alone.steps), default=0.0)
     for k, a in enumerate(mine):
         step = sum(each.printed <= a.start for each in alone.steps)
         d = theirs[k] if k < len(theirs) else None
-        worst = _worst(a, d, noise, unit) if d is not None and d.skeleton == a.skeleton else None
+        worst = _worst(a, d, expected, unit) if d is not None and d.skeleton == a.skeleton else None
         results.append(LineResult(step, a.text, d.text if d is not None else "", worst))
     if len(theirs) > len(mine):
         results.append(LineResult(count, "", theirs[len(mine)].text, None))
@@ -243,16 +244,18 @@ def _up_to(run: Run, count: int) -> Sequence[Line]:
     return lines if len(run.steps) <= count else [each for each in lines if each.start < run.steps[count].printed]
 
 
-def _note_noise(noise: dict[tuple[str, int], float], a: Line, s: Line) -> None:
-    """Lines of one skeleton are one number over and over: its noise is the largest of all."""
+def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: Line, s: Line) -> None:
+    """Lines of one skeleton are one number over and over: the largest noise of all, and the finest last digit."""
     for i, (x, y) in enumerate(zip(a.numbers, s.numbers, strict=True)):
-        noise[a.skeleton, i] = max(noise.get((a.skeleton, i), 0.0), _gap(x.value, y.value))
+        noise, last = expected.get((a.skeleton, i), (0.0, x.last))
+        expected[a.skeleton, i] = max(noise, _gap(x.value, y.value)), min(last, x.last)
 
 
-def _worst(a: Line, d: Line, noise: Mapping[tuple[str, int], float], unit: float) -> Difference:
+def _worst(a: Line, d: Line, expected: Mapping[tuple[str, int], tuple[float, float]], unit: float) -> Difference:
     """Of the line's numbers the one that is nearest to its noise, or furthest beyond."""
     found = []
     for i, (x, y) in enumerate(zip(a.numbers, d.numbers, strict=True)):
-        allowed = FACTOR * noise[a.skeleton, i] + x.last * (1 + 1e-9) + SUMMED * unit * abs(x.value)
+        noise, last = expected[a.skeleton, i]
+        allowed = FACTOR * noise + last * (1 + 1e-9) + SUMMED * unit * abs(x.value)
         found.append(Difference("printed", x.value, _gap(x.value, y.value), allowed))
-    return max(found, key=lambda each: (each.beyond, _ratio(each.difference, each.noise), each.difference))
+    return max(found, key=lambda each: (each.beyond, _ratio(each.difference, each.noise), each.noise))

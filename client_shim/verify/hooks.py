@@ -70,6 +70,7 @@ def _assigned(recorder: Recorder, original: Any, variable: Any, *args: Any, **kw
 def _tape(recorder: Recorder, original: Any, tape: Any) -> Any:
     if _is_event(recorder):
         recorder.begin()
+    recorder.taped()
     return original(tape)
 
 

@@ -50,6 +50,9 @@ def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str
     for name in _NOT_WITH:
         if given[name]:
             raise UsageError(f"--verify goes without --{name}: use `{engine} verify` before. Received: --{name} too")
+    from client_shim.replica.run import settle_hashing
+
+    settle_hashing()  # now: it starts this command anew
     request = request_of(engine, script, words, given["verify"], given["seed"], workers)
     line = verified_first(request)
     if not given["quiet"]:

@@ -10,6 +10,7 @@ _TIMES = re.compile(
     r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?|\d{4}-\d\d-\d\d|0x[0-9a-fA-F]+"
     r"|\d[\d,.]*\s?\w+/(?:s|sec|second)\b|\d[\d.]*\s?(?:ns|us|µs|ms|s|sec|secs|seconds|min|minutes|h)\b(?:/\w+)?"
 )
+_ESCAPES = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan\b|inf\b)")
 
 
@@ -34,12 +35,17 @@ class Line:
 def lines_of(output: bytes) -> Sequence[Line]:
     """The lines of `output` that have numbers."""
     found, start = [], 0
-    for raw in output.splitlines(keepends=True):
-        line = _line(raw.decode(errors="replace").rstrip().replace("\x08", ""), start)
-        start += len(raw)
+    for raw in output.split(b"\n"):
+        line = _line(_shown(raw.decode(errors="replace")), start)
+        start += len(raw) + 1
         if line.numbers:
             found.append(line)
     return found
+
+
+def _shown(text: str) -> str:
+    """As a terminal leaves it: a progress bar's last state, without colours."""
+    return _ESCAPES.sub("", text.rstrip("\r").rpartition("\r")[2].replace("\x08", "")).rstrip()
 
 
 def _line(text: str, start: int) -> Line:

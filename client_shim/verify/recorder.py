@@ -13,7 +13,7 @@ import numpy as np
 from client_shim.replica.steps import where
 from client_shim.verify.plan import Plan
 from client_shim.verify.records import RECORDS, values_file
-from client_shim.verify.variables import Variables, read, shake, unit_of
+from client_shim.verify.variables import Tracked, Variables, read, shake, unit_of
 
 
 class Enough(SystemExit):
@@ -36,6 +36,7 @@ class Recorder:
         self._steps = 0
         self._depth = 0  # of events within events
         self._trained = False  # an event that may train began since the last step
+        self._taped = False  # a tape, too: what its event made and trained has no value before it
         self._open: dict[str, Any] | None = None  # the facts of the step that has no end yet
         self._held: list[Any] = []  # variables that the step changed live until it is recorded
 
@@ -60,8 +61,12 @@ class Recorder:
             raise Enough
         if self._plan.shaken:
             self._shake()
-        self._trained = True
+        self._trained, self._taped = True, False
         self._hold()
+
+    def taped(self) -> None:
+        """Gradients are recorded, eagerly or in a function's trace."""
+        self._taped = True
 
     def changed(self, logs: Mapping[str, float] | None = None) -> None:
         """Variables may have changed just now. `logs`: numbers of the step, "loss" among them, if they are known."""
@@ -75,7 +80,7 @@ class Recorder:
         """Record a step, if trainable variables have changed and something that may train has run."""
         pairs = self.variables.living()
         values = read(pairs)
-        moved = [v for each, v in pairs if each.name in values and not _same(each.last, values[each.name])]
+        moved = [v for each, v in pairs if each.name in values and self._moved(each, values[each.name])]
         if self._trained and any(variable.trainable for variable in moved) and self._steps < self._plan.steps:
             self._record(pairs, values)
         for each, _ in pairs:
@@ -85,6 +90,9 @@ class Recorder:
     def note(self, text: str) -> None:
         """Something to be said beside the verdict."""
         self._write({"note": text})
+
+    def _moved(self, each: Tracked, now: np.ndarray) -> bool:
+        return self._taped if each.last is None else not _same(each.last, now)
 
     # -- what is kept ------------------------------------------------------------------------------------------------
     def _hold(self) -> None:
@@ -100,7 +108,9 @@ class Recorder:
         self._steps += 1
         facts = self._open or {"printed": _printed(), "where": where(), "logs": {}}
         known = [(each, variable) for each, variable in pairs if each.name in values]
-        listed = [[e.name, unit_of(v.dtype.name), bool(v.trainable), values[e.name].size, _size(v)] for e, v in known]
+        listed = [
+            [e.name, unit_of(v.dtype.name), bool(v.trainable), values[e.name].size, list(v.shape)] for e, v in known
+        ]
         now = [values[each.name] for each, _ in known]
         update = [value - (np.nan if e.last is None else e.last) for (e, _), value in zip(known, now, strict=True)]
         if self._writes:
@@ -124,7 +134,3 @@ def _printed() -> int:
 
 def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return a is None or b is None or np.array_equal(a, b, equal_nan=True)
-
-
-def _size(variable: Any) -> int:
-    return int(np.prod(variable.shape))

@@ -79,6 +79,8 @@ def _watched(plan: Plan, *, writes: bool) -> Iterator[None]:
 
 def _seeded(seed: int) -> contextlib.AbstractContextManager[None]:
     """What ranks of a replica script have: one seed for all that the script does not seed."""
+    import rich.style  # noqa: F401  draws from `random` when it is imported: before the seed in every run
+
     from client_shim.replica.agreement import agreed
     from client_shim.verify.comparable import Alone
 

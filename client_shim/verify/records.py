@@ -1,9 +1,11 @@
 """The records of one run, read back."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +20,31 @@ def values_file(step: int) -> str:
 
 @dataclass(frozen=True)
 class Values:
-    """A variable behind a step. `now`, `update`: sketches; `unit`: the relative distance of its floats."""
+    """A variable behind a step.
 
+    Args:
+        now, update: Sketches of its values and of what the step added; the update is NaN where the step made it.
+        unit: The relative distance of its floats.
+    """
+
+    name: str
     now: np.ndarray
     update: np.ndarray
     unit: float
     trainable: bool = True
-    size: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Was it there before the step?"""
+        return np.array_equal(np.isnan(self.update), np.isnan(self.now))
 
 
 @dataclass(frozen=True)
 class Step:
-    """`where`: file:line of the script; `printed`: bytes printed before the step ended; `logs`: its numbers."""
+    """`where`: file:line of the script; `printed`: bytes printed before the step ended; `logs`: its numbers.
+
+    `variables`: by shape, and number among those of that shape: names depend on when a model is built.
+    """
 
     where: str
     printed: int
@@ -54,13 +69,13 @@ def read_run(directory: Path) -> Run:
     return Run(steps, (directory / PRINTED).read_bytes(), [r["note"] for r in records if "note" in r])
 
 
-def _step(record: Mapping[str, object], values: np.ndarray) -> Step:
-    listed: Sequence[Sequence[object]] = record["variables"]  # type: ignore[assignment]
-    cuts = np.cumsum([int(str(count)) for *_, count, _ in listed])[:-1]
-    pairs = zip(np.split(values[0], cuts), np.split(values[1], cuts), strict=True)
-    variables = {
-        str(name): Values(now, update, float(str(unit)), bool(trainable), int(str(size)))
-        for (name, unit, trainable, _, size), (now, update) in zip(listed, pairs, strict=True)
-    }
-    logs: Mapping[str, float] = record["logs"]  # type: ignore[assignment]
-    return Step(str(record["where"]), int(str(record["printed"])), logs, variables)
+def _step(record: Mapping[str, Any], values: np.ndarray) -> Step:
+    listed = record["variables"]
+    cuts = np.cumsum([count for *_, count, _ in listed])[:-1]
+    parts = zip(np.split(values[0], cuts), np.split(values[1], cuts), strict=True)
+    variables, numbers = {}, Counter[str]()
+    for (name, unit, trainable, _, shape), (now, update) in zip(listed, parts, strict=True):
+        kind = f"{shape}{'' if trainable else ' state'}"
+        numbers[kind] += 1
+        variables[f"{kind} {numbers[kind]}"] = Values(name, now, update, unit, trainable)
+    return Step(record["where"], record["printed"], record["logs"], variables)

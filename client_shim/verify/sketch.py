@@ -27,4 +27,5 @@ def sketch(values: Any) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _signs(size: int) -> np.ndarray:
-    return np.random.Generator(np.random.PCG64(size)).integers(0, 2, size, np.int8) * np.int8(2) - np.int8(1)
+    signs: np.ndarray = np.random.Generator(np.random.PCG64(size)).integers(0, 2, size, np.int8) * 2 - 1
+    return signs.astype(np.int8)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from client_shim.verify.compare import Comparison, Difference, LineResult, StepResult
+from client_shim.verify.compare import Comparison, Difference, LineResult
 from client_shim.verify.verdict import DIFFERS, EQUAL, Verdict, place
 
 WIDTH = 110
@@ -31,17 +31,15 @@ def show(out: Console, title: str, compared: Comparison, notes: Sequence[str], v
     if compared.lines:
         out.print(_lines(out, compared))
     for text in (*notes, *compared.left_out):
-        out.print(Text(f"note: {text}", style="yellow"))
+        out.print(Text(f"note: {text}", "yellow"), soft_wrap=not out.is_terminal)
     show_verdict(out, verdict)
 
 
 def show_verdict(out: Console, verdict: Verdict) -> None:
-    """One line; wrapped in a narrow terminal only."""
-    out.print(
-        Text(f"{verdict.outcome}: ", style=_STYLES.get(verdict.outcome, "bold yellow")).append(
-            verdict.text, "not bold default"
-        )
-    )
+    """One line; wrapped in a terminal only."""
+    style = _STYLES.get(verdict.outcome, "bold yellow")
+    line = Text(f"{verdict.outcome}: ", style).append(verdict.text, "not bold default")
+    out.print(line, soft_wrap=not out.is_terminal)
 
 
 def _table(out: Console, title: str) -> Table:
@@ -80,18 +78,20 @@ def _nearest(compared: Comparison) -> str:
     if not each:
         return ""
     step, worst = max(each, key=lambda pair: pair[1].difference / pair[1].noise)
-    return f"of {len({one.what for _, one in each})} variables and logs, nearest to its noise: {worst.what}, step {step}, {worst.difference / worst.noise:.2g} of it"
+    count = len({one.what for _, one in each})
+    part = worst.difference / worst.noise
+    return f"nearest to its noise, of {count} variables and logs: {worst.what}, step {step}, {part:.2g} of it"
 
 
 def _lines(out: Console, compared: Comparison) -> Table:
     table = _table(out, "What the script prints")
-    for name in ("behind step", "alone", "differs", "noise", ""):
+    for name in ("behind step", "alone", "off by", "noise", ""):
         table.add_column(name, justify="left" if name == "alone" else "right", no_wrap=name != "alone")
     shown = _chosen(compared.lines)
     for line in shown:
         table.add_row(*_line(line))
     if len(shown) < len(compared.lines):
-        table.add_row("", f"... and {len(compared.lines) - len(shown)} lines more", "", "", _mark(False))
+        table.add_row("", f"... {len(compared.lines) - len(shown)} more", "", "", _mark(False))
     return table
 
 

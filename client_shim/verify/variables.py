@@ -43,7 +43,7 @@ class Variables:
         frames = _frames()
         if not variable.dtype.is_floating or not _is_models(frames) or (_is_late(frames) and not variable.trainable):
             return None
-        name = f"{_layer(frames)}{variable.name.partition(':')[0].rpartition('/')[2]}"
+        name = variable.name.partition(":")[0]
         self._names[name] += 1
         number = self._names[name]
         each = Tracked(name if number == 1 else f"{name}#{number}", weakref.ref(variable))
@@ -121,12 +121,3 @@ def _is_models(frames: Sequence[FrameType]) -> bool:
 def _is_late(frames: Sequence[FrameType]) -> bool:
     """Keras made it long ago and gives it its value now: whose it is cannot be seen."""
     return any(frame.f_code.co_name == "initialize_all_variables" for frame in frames)
-
-
-def _layer(frames: Sequence[FrameType]) -> str:
-    """The Keras layer that makes it, as "dense/"; empty where none does."""
-    for frame in frames:
-        owner: Any = frame.f_locals.get("self")
-        if hasattr(owner, "add_weight") and hasattr(owner, "name"):
-            return f"{owner.name}/"
-    return ""

@@ -15,8 +15,9 @@ NO_STEP = (
     "TensorFlow 1"
 )
 UNSTEADY = (
-    "the script alone does not repeat itself: with weights moved by one unit in the last place, the update of step {step} "
-    "at {where} is uncertain by {part} of its size; is something drawn without a seed (RandomState(), os.urandom, a date)?"
+    "the script alone does not repeat itself: with weights moved by one unit in the last place, the update of step "
+    "{step} at {where} is uncertain by {part} of its size; is something drawn without a seed (RandomState(), "
+    "os.urandom, a date)?"
 )
 
 
@@ -72,10 +73,9 @@ def first_beyond(compared: Comparison) -> str | None:
 def _how_far(beyond: Sequence[Difference]) -> str:
     """The loss, or what is furthest off by its size."""
     worst = max(beyond, key=lambda each: each.difference / each.noise if each.noise else math.inf)
-    what = worst.what if worst.what in ("loss", "update", "weights") else f"{worst.what}"
     size = percent(worst.difference / abs(worst.alone)) if worst.alone else f"{worst.difference:.2g}"
     noise = percent(worst.noise / abs(worst.alone)) if worst.alone else f"{worst.noise:.2g}"
-    return f"{what} is {size} off, where rounding explains {noise}"
+    return f"{worst.what} off by {size}, rounding explains {noise}"
 
 
 def _unsteady(step: StepResult) -> str:
@@ -90,7 +90,9 @@ def _counted(compared: Comparison) -> str:
 
 def percent(part: float) -> str:
     """`part` of 1, with two digits: 0.0024 %."""
-    return "beyond measure" if math.isinf(part) or math.isnan(part) else f"{100 * part:.2g} %"
+    if not math.isfinite(part):
+        return "beyond measure"
+    return f"{100 * part:.0f} %" if part >= 1 else f"{100 * part:.2g} %"
 
 
 def place(where: str) -> str:

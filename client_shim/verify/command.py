@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client_shim.verify.plan import Plan
-from client_shim.verify.records import ERRORS, PRINTED
+from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, Plan
 from fdt.cli.signals import ended_by_signals, undisturbed
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch.local import describe, stop_all
@@ -75,7 +74,7 @@ def _compared(request: Request) -> "tuple[Comparison, Verdict, Sequence[str]]":
     with ended_by_signals(), _directory() as root:
         runs = _Runs(root, request)
         code = runs.alone()
-        refused = runs.divided(code) if (root / ALONE / "records.jsonl").exists() else None
+        refused = runs.divided(code) if (root / ALONE / RECORDS).exists() else None
         alone, shaken, divided = (read_run(root / name) for name in (ALONE, SHAKEN, DIVIDED))
         compared = compare(alone, shaken, divided)
         notes = list(dict.fromkeys([*alone.notes, *divided.notes]))

@@ -6,6 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 VARIABLE = "FDT_VERIFY"
+RECORDS = "records.jsonl"
+PRINTED, ERRORS = "printed", "errors"  # the run's standard output and standard error
+
+
+def values_file(step: int) -> str:
+    """Name of the file of a step's arrays: float64 of shape [2, values], the variables and their update."""
+    return f"step-{step}.npy"
 
 
 @dataclass(frozen=True)

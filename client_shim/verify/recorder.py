@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from client_shim.replica.steps import where
-from client_shim.verify.plan import Plan
-from client_shim.verify.records import RECORDS, values_file
+from client_shim.verify.plan import RECORDS, Plan, values_file
 from client_shim.verify.variables import Tracked, Variables, read, shake, unit_of
 
 

@@ -9,13 +9,7 @@ from typing import Any
 
 import numpy as np
 
-RECORDS = "records.jsonl"
-PRINTED, ERRORS = "printed", "errors"  # the run's standard output and standard error
-
-
-def values_file(step: int) -> str:
-    """Name of the file of a step's arrays: float64 of shape [2, values], the variables and their update."""
-    return f"step-{step}.npy"
+from client_shim.verify.plan import PRINTED, RECORDS, values_file
 
 
 @dataclass(frozen=True)

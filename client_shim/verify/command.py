@@ -117,7 +117,8 @@ class _Runs:
         try:
             for name, argv in commands.items():
                 popens.append(self._start(name, argv))
-            return [popen.wait() for popen in popens]
+            with _status(f"running {self._request.script}: {' and '.join(commands)}"):
+                return [popen.wait() for popen in popens]
         finally:
             with undisturbed():
                 stop_all(popens, GRACE_S)
@@ -147,6 +148,13 @@ class _Runs:
         for line in lines[-12:-1]:
             print(f"  | {line}", file=sys.stderr)
         return lines[-1].removeprefix(f"{self._request.engine}: ").removeprefix("error: ")
+
+
+def _status(text: str) -> contextlib.AbstractContextManager[object]:
+    """A line in the terminal while it is waited; nothing elsewhere."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(text) if sys.stderr.isatty() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """The command `hfdt`: synchronous training of an unmodified script."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +10,7 @@ from client_shim.verify.options import request_of, steps_option, verify_first, v
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
-    FAULTS,
     TRAINING,
-    Duration,
     apply,
     capture_options,
     check_min_np,
@@ -34,6 +31,7 @@ from fdt.cli.signals import ended_by_signals
 from fdt.cli.words import flag
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
+from hfdt.fault_options import rank_fault_options
 from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
@@ -142,40 +140,6 @@ def number_options(function: Decorated) -> Decorated:
             help="BatchNorm's statistics of the whole batch, or of each worker's part.  [default: sync]",
         ),
         option(NUMBERS, "--allow-inexact", is_flag=True, help="Train even where results differ from one machine's."),
-    ]
-    return apply(add, function)
-
-
-class Commits(click.ParamType[int]):
-    """Steps between commits: 200steps; 0: 1epoch."""
-
-    name = "200steps|1epoch"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if match := re.fullmatch(r"([1-9]\d*) ?steps?", value):
-            return int(match[1])
-        if re.fullmatch(r"(1 ?)?epoch", value):
-            return 0
-        raise UsageError(f"--commit-every must be such as 200steps, or 1epoch. Received: {value}")
-
-
-def rank_fault_options(function: Decorated) -> Decorated:
-    """--commit-every, --stall-timeout, --on-nan."""
-    commits = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
-    stalls = (
-        "A rank that keeps the others waiting so long counts as lost; half of it before, a line says where it is.  "
-        "[default: a line after 60s, and no end]"
-    )
-    nan = (
-        "A gradient with NaN or infinity ends the run with its worker and step, or the step is left out.  "
-        "[default: neither, as Keras alone]"
-    )
-    add = [
-        option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=commits),
-        option(FAULTS, "--stall-timeout", type=Duration(), metavar="120s", help=stalls),
-        option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=nan),
     ]
     return apply(add, function)
 

@@ -117,7 +117,7 @@ class _Runs:
         try:
             for name, argv in commands.items():
                 popens.append(self._start(name, argv))
-            with _status(f"running {self._request.script}: {' and '.join(commands)}"):
+            with _status(f"{self._request.script}: running {DIVIDED if DIVIDED in commands else 'alone, twice'}"):
                 return [popen.wait() for popen in popens]
         finally:
             with undisturbed():

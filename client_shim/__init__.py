@@ -7,6 +7,7 @@ from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from client_shim.state import Run
+from client_shim.verify.recording import recorded
 from fdt.report import Reporter, Reporters
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run(
         return fit_remotely(state, original, model, args, kwargs)
 
     allowed, trained = lambda: state.busy or state.settings.own_loops, lambda: state.fits > 0
-    with intercepted(fit), own_loops_refused(allowed, trained):
+    with intercepted(fit), own_loops_refused(allowed, trained), recorded():
         code = run_script(script, argv)
     if code == 0 and not state.fits:
         together.note("the script called no fit(), so nothing was trained on workers")

@@ -1,18 +1,16 @@
 """The command `hfdt`: synchronous training of an unmodified script."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
-    FAULTS,
     TRAINING,
-    Duration,
     apply,
     capture_options,
     check_min_np,
@@ -33,6 +31,7 @@ from fdt.cli.signals import ended_by_signals
 from fdt.cli.words import flag
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
+from hfdt.fault_options import rank_fault_options
 from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
@@ -70,6 +69,7 @@ Examples:
   hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
   hfdt run --rule dane train.py -np 4           two averages an epoch instead of one a batch
   hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a goes on
+  hfdt run --verify 10 train.py -np 4           compare 10 steps with the script alone, then run
   hfdt run --detach train.py -np 4              goes on without this terminal; hfdt attach shows it
   hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
 """
@@ -144,40 +144,6 @@ def number_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
-class Commits(click.ParamType[int]):
-    """Steps between commits: 200steps; 0: 1epoch."""
-
-    name = "200steps|1epoch"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if match := re.fullmatch(r"([1-9]\d*) ?steps?", value):
-            return int(match[1])
-        if re.fullmatch(r"(1 ?)?epoch", value):
-            return 0
-        raise UsageError(f"--commit-every must be such as 200steps, or 1epoch. Received: {value}")
-
-
-def rank_fault_options(function: Decorated) -> Decorated:
-    """--commit-every, --stall-timeout, --on-nan."""
-    commits = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
-    stalls = (
-        "A rank that keeps the others waiting so long counts as lost; half of it before, a line says where it is.  "
-        "[default: a line after 60s, and no end]"
-    )
-    nan = (
-        "A gradient with NaN or infinity ends the run with its worker and step, or the step is left out.  "
-        "[default: neither, as Keras alone]"
-    )
-    add = [
-        option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=commits),
-        option(FAULTS, "--stall-timeout", type=Duration(), metavar="120s", help=stalls),
-        option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=nan),
-    ]
-    return apply(add, function)
-
-
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     """HFDT's engine by its options, once the directory of its logs is known."""
     chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
@@ -211,6 +177,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @resume_options
 @report_options
 @detach_option
+@verify_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
@@ -223,6 +190,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     given["rule"] = rulebook.spelled(given["rule"], given)
     _check(given)
+    verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
@@ -233,6 +201,22 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     with starting_over(NAME, given):
         return fits.run(request, words, settings, engine, early=names_hosts(given))  # a host may not answer
+
+
+@main.command("verify", cls=ScriptCommand)
+@workers_option
+@steps_option
+@seed_option
+@capture_options
+@rule_options
+@number_options
+@rank_options
+def verify_command(script: str, words: list[str], **given: Any) -> int:
+    """Run script.py alone and divided for some steps, and compare loss, updates, weights and what it prints."""
+    from client_shim.verify.command import verify
+
+    workers = given["workers"] or DEFAULT_WORKERS
+    return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers))
 
 
 @main.command("inspect", cls=ScriptCommand)

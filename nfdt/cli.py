@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
 from fdt.cli import detach
 from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
@@ -187,6 +189,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @join_at_option
 @report_options
 @detach_option
+@verify_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
@@ -199,6 +202,11 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     if given["checkpoint_every"] and given["restarts"] is None:
         given["restarts"] = RESTARTS
     _check(given)
+    if given["verify"] is not None and given["workers"] != 1:
+        raise UsageError(
+            "--verify K goes with -np 1: several workers' updates are not one machine's. Received: no -np 1"
+        )
+    verify_first(NAME, script, words, given, 1)
     request = requested(NAME, script, given)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
@@ -218,6 +226,27 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         os.environ.update(environment)  # FDT_TOKEN was taken from it: the same command started again wants it, too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
     return fits.run(request, words, settings, engine, early=early)
+
+
+@main.command("verify", cls=ScriptCommand)
+@workers_option
+@steps_option
+@seed_option
+@capture_options
+@algorithm_options
+@server_count_option
+@transport_options
+def verify_command(script: str, words: list[str], **given: Any) -> int:
+    """Run script.py alone and on one worker for some steps, and compare loss, updates, weights and what it prints."""
+    from client_shim.verify.command import verify
+
+    if given["workers"] not in (None, 1):
+        raise UsageError(
+            "nfdt verify compares one worker with the script alone: with more, updates come of older weights. "
+            f"Received: -np {given['workers']}; leave it out"
+        )
+    request = request_of(NAME, script, words, given["steps"], given["seed"], 1)
+    return verify(replace(request, options=[*request.options, "-np", "1"]))
 
 
 @main.command("inspect", cls=ScriptCommand)

@@ -11,6 +11,7 @@ from client_shim.replica.agreement import agreed
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.script import run_script
+from client_shim.verify.recording import recorded
 from fdt.caretaker import outlive
 from fdt.environment import bind_to_share
 from fdt.errors import UserError
@@ -34,7 +35,8 @@ def follow(make: MakeRank) -> None:
             agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
             with part.installed(make, meeting, task.options):
-                code = run_script(task.script, task.words, task.name, part.hands.rewrite, died.append)
+                with recorded(rank=task.rank, agrees=True):
+                    code = run_script(task.script, task.words, task.name, part.hands.rewrite, died.append)
                 if part.rank is not None and came_to_end(code):
                     part.rank.end()
         how = f"exit code {code}"

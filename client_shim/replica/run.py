@@ -20,6 +20,7 @@ from client_shim.replica.regions import Turns
 from client_shim.replica.rewriting import Hands, rewritten
 from client_shim.replica.telling import telling
 from client_shim.script import run_script
+from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
@@ -234,7 +235,8 @@ def run(
         agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
         part.installed(make, meeting, options),
     ):
-        code = run_script(script, words, rewrite=part.hands.rewrite)
+        with recorded(agrees=True):
+            code = run_script(script, words, rewrite=part.hands.rewrite)
         if not came_to_end(code):
             return code
         if part.rank is not None:

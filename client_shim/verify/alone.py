@@ -1,0 +1,30 @@
+"""A recorded run of a script alone: `python script.py`, with its steps written down."""
+
+import os
+import sys
+
+from client_shim.script import run_script
+from client_shim.verify.plan import VARIABLE, Plan
+from client_shim.verify.recording import recorded
+from fdt.errors import UserError
+from fdt.quiet import quiet_import
+
+
+def main() -> int:
+    """Run the script of this process's plan; its exit code."""
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]  # `-m` put it there
+    plan = Plan.take()
+    if plan is None:
+        raise SystemExit(f"{__name__} is started by `verify`, with {VARIABLE} set")
+    os.environ.update(plan.environment())
+    try:
+        with quiet_import(), recorded():
+            return run_script(plan.script, plan.words)
+    except UserError as error:
+        print(f"{plan.script}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,166 @@
+"""`verify`: the three runs, started, read, compared; and `run --verify`, which does it before the run."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, Plan
+from fdt.cli.signals import ended_by_signals, undisturbed
+from fdt.errors import EXIT_INTERRUPTED, UserError
+from fdt.launch.local import describe, stop_all
+
+if TYPE_CHECKING:
+    from client_shim.verify.compare import Comparison
+    from client_shim.verify.verdict import Verdict
+
+GRACE_S = 10.0  # a run that is ended ends its ranks first
+ALONE, SHAKEN, DIVIDED = "alone", "shaken", "divided"
+_FAILED = (1, EXIT_INTERRUPTED)  # an exception; other exit codes are the script's own to choose
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compared. `options`: those of `run`, as the user gave them. `seed` None: one is drawn."""
+
+    engine: str
+    script: str
+    words: Sequence[str]
+    options: Sequence[str]
+    workers: int
+    steps: int
+    seed: int | None
+
+
+def verify(request: Request) -> int:
+    """Compare, print, and return the exit code: 0 where all is equal, 1 where it is not, or cannot be shown to be."""
+    from client_shim.verify import table
+
+    out = table.console()
+    compared, verdict, notes = _compared(request)
+    table.show(out, _title(request), compared, notes, verdict)
+    return verdict.exit_code
+
+
+def verified(request: Request) -> str:
+    """One line for a run that goes on. Raises UserError where the runs differ, or nothing was proven."""
+    _, verdict, _ = _compared(request)
+    if verdict.exit_code:
+        raise UserError(
+            f"--verify {request.steps} found the divided run {verdict.outcome}: {verdict.text}. "
+            f"`{request.engine} verify {request.script}` shows every step"
+        )
+    return f"verified: {verdict.text}"
+
+
+def _title(request: Request) -> str:
+    workers = f"{request.workers} worker{'s' if request.workers != 1 else ''}"
+    return f"{request.engine} verify {request.script}: alone, and on {workers}"
+
+
+def _compared(request: Request) -> "tuple[Comparison, Verdict, Sequence[str]]":
+    """The comparison, the verdict, and notes on what was made alike. Raises UserError where the script fails alone."""
+    from client_shim.verify.compare import compare
+    from client_shim.verify.records import read_run
+    from client_shim.verify.verdict import UNPROVEN, Verdict, judge
+
+    with ended_by_signals(), _directory() as root:
+        runs = _Runs(root, request)
+        code = runs.alone()
+        refused = runs.divided(code) if (root / ALONE / RECORDS).exists() else None
+        alone, shaken, divided = (read_run(root / name) for name in (ALONE, SHAKEN, DIVIDED))
+        compared = compare(alone, shaken, divided)
+        notes = list(dict.fromkeys([*alone.notes, *divided.notes]))
+        if refused is not None:
+            return compared, Verdict(UNPROVEN, refused), notes
+        return compared, judge(alone, shaken, divided, compared, request.steps), notes
+
+
+class _Runs:
+    """The processes of one comparison, below `root`."""
+
+    def __init__(self, root: Path, request: Request) -> None:
+        self._root, self._request = root, request
+        self._seed = secrets.randbits(31) if request.seed is None else request.seed
+        for name in (ALONE, SHAKEN, DIVIDED):
+            (root / name / "scratch").mkdir(parents=True)
+            (root / name / PRINTED).touch()
+        (root / "tmp").mkdir()
+
+    def alone(self) -> int:
+        """Run the script alone, twice at once; its exit code. Raises UserError where it fails."""
+        argv = [sys.executable, "-m", "client_shim.verify.alone"]
+        code = self._run({ALONE: argv, SHAKEN: argv})[0]
+        if code in _FAILED or code < 0:
+            raise UserError(f"the script must run alone first. Received: {describe(code)}: {self._last_words(ALONE)}")
+        return code
+
+    def divided(self, expected: int) -> str | None:
+        """Run it divided; why that could not be compared, None where it came to the same end as alone."""
+        request = self._request
+        program = [sys.executable, "-m", f"{request.engine}.cli", "run", "--quiet", *request.options]
+        argv = [*program, "--seed", str(self._seed), request.script, "--", *request.words]
+        (code,) = self._run({DIVIDED: argv})
+        if code == expected:
+            return None
+        return f"divided, the script ended with {describe(code)}, alone with {expected}: {self._last_words(DIVIDED)}"
+
+    def _run(self, commands: Mapping[str, Sequence[str]]) -> list[int]:
+        popens: list[subprocess.Popen[bytes]] = []
+        try:
+            for name, argv in commands.items():
+                popens.append(self._start(name, argv))
+            with _status(f"{self._request.script}: running {DIVIDED if DIVIDED in commands else 'alone, twice'}"):
+                return [popen.wait() for popen in popens]
+        finally:
+            with undisturbed():
+                stop_all(popens, GRACE_S)
+
+    def _start(self, name: str, argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+        """In a session of its own, as Ctrl-C is for this command, which then ends it."""
+        directory, request = self._root / name, self._request
+        words = tuple(request.words)
+        plan = Plan(
+            str(self._root), name, request.steps, self._seed, os.getpid(), name == SHAKEN, request.script, words
+        )
+        env = {
+            "PYTHONHASHSEED": "0",
+            **os.environ,
+            **plan.environment(),
+            "TMPDIR": str(self._root / "tmp"),
+            "MPLBACKEND": "Agg",
+        }
+        with open(directory / PRINTED, "wb") as out, open(directory / ERRORS, "wb") as errors:
+            return subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
+            )
+
+    def _last_words(self, name: str) -> str:
+        """The last line of its standard error; what stands above it is shown here."""
+        lines = (self._root / name / ERRORS).read_text(errors="replace").strip().splitlines() or ["no message"]
+        for line in lines[-12:-1]:
+            print(f"  | {line}", file=sys.stderr)
+        return lines[-1].removeprefix(f"{self._request.engine}: ").removeprefix("error: ")
+
+
+def _status(text: str) -> contextlib.AbstractContextManager[object]:
+    """A line in the terminal while it is waited; nothing elsewhere."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(text) if sys.stderr.isatty() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="fdt-verify-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,115 @@
+"""What every recorded run is given alike, so that only the division can make a difference."""
+
+import builtins
+import contextlib
+import functools
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from client_shim.replica.replacing import replace
+from client_shim.replica.steps import by_script, where
+from fdt.errors import UserError
+
+if TYPE_CHECKING:
+    from client_shim.call import Call
+
+TICK_NS = 1_000_000  # a clock that the script reads goes on by this much at each reading
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
+_RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # of Keras's layers that draw random numbers
+SHUFFLE_OFF = "fit's shuffle is off in all runs: alone and divided, permutations come from different generators"
+
+
+class Alone:
+    """As a meeting of one rank, for `client_shim.replica.agreement.agreed`."""
+
+    rank = 0
+
+    def same(self, name: str, value: Any, where: Callable[[], str]) -> Any:
+        return value
+
+
+@contextlib.contextmanager
+def same_world() -> Iterator[None]:
+    """Within, the script's clocks tick by readings, and it cannot ask the user."""
+    ticks = itertools.count(1_700_000_000_000_000_000, TICK_NS)
+    with contextlib.ExitStack() as stack:
+        for name in _CLOCKS:
+            replace(stack, time, name, functools.partial(_seconds, ticks, getattr(time, name)))
+            replace(stack, time, f"{name}_ns", functools.partial(_nanoseconds, ticks, getattr(time, f"{name}_ns")))
+        replace(stack, builtins, "input", _no_input)
+        yield
+
+
+def _seconds(ticks: Iterator[int], original: Callable[[], float]) -> float:
+    return next(ticks) / 1e9 if by_script() else original()
+
+
+def _nanoseconds(ticks: Iterator[int], original: Callable[[], int]) -> int:
+    return next(ticks) if by_script() else original()
+
+
+def _no_input(prompt: object = "") -> str:
+    raise UserError(
+        f"verify runs the script three times, so it must not ask the user. Received: input() at {where()}; "
+        "give the answers as arguments"
+    )
+
+
+def make_comparable(call: "Call", note: Callable[[str], None]) -> None:
+    """Turn off what a `fit` draws differently when it is divided: permutations and dropout. `note` is given what."""
+    if call.arguments["shuffle"] and not _is_dataset(call.arguments["x"]):
+        call.arguments["shuffle"] = False
+        note(SHUFFLE_OFF)
+    if call.flavor.built(call.model) and call.flavor.steps_per_execution(call.model) > 1:
+        call.flavor.set_steps_per_execution(call.model, 1)
+    quiet, drawing = _layers_that_draw(call.model)
+    for layer, name in quiet:
+        setattr(layer, name, 0.0)
+    if quiet:
+        call.model.train_function = None  # traced with the rates as they were
+        note(f"{len(quiet)} dropout rates are 0 in all runs: when divided, each rank draws other numbers")
+    if drawing:
+        note(f"{RANDOM} {', '.join(drawing[:3])}")
+
+
+RANDOM = "random numbers are drawn differently on each rank by"
+
+
+def _is_dataset(x: Any) -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(x, tensorflow.data.Dataset)
+
+
+def _layers_that_draw(model: Any) -> tuple[list[tuple[Any, str]], list[str]]:
+    """(layer, attribute) of rates that can be set to 0, and the names of other layers that have a generator."""
+    rates: list[tuple[Any, str]] = []
+    others: list[str] = []
+    for layer in _parts(model):
+        found = [name for name in _RATES if _is_rate(layer, name)]
+        rates += [(layer, name) for name in found]
+        if not found and _draws(layer):
+            others.append(layer.name)
+    return rates, others
+
+
+def _parts(model: Any) -> list[Any]:
+    """All layers, and the cells of recurrent ones."""
+    layers = list(model._flatten_layers(include_self=False)) if hasattr(model, "_flatten_layers") else []
+    cells = [layer.cell for layer in layers if hasattr(layer, "cell")]
+    return list({id(each): each for each in (*layers, *cells)}.values())
+
+
+def _is_rate(layer: Any, name: str) -> bool:
+    of_keras = type(layer).__module__.startswith(("keras.", "tf_keras."))
+    value = vars(layer).get(name)
+    return of_keras and isinstance(value, float) and value > 0
+
+
+def _draws(layer: Any) -> bool:
+    """Has it a generator, and none of Keras's own rates?"""
+    return any(type(value).__name__ == "SeedGenerator" for value in vars(layer).values()) and not any(
+        name in vars(layer) for name in _RATES
+    )

@@ -1,0 +1,261 @@
+"""Are a script's numbers, divided, those of the script alone? Pure arithmetic on recorded runs.
+
+**The noise to expect** is measured: the script runs alone once more, with each weight moved by one unit in the last
+place. That moves every product of the forward pass by about its own rounding, so the two runs alone differ by what
+rounding, magnified by this model, makes of a step. Dividing a batch changes the order of sums over samples: errors of
+the same kind. FACTOR leaves room for another draw of them; in trials (docs/verify.md) the difference was at most twice
+the measured noise, and that of a wrong gradient is 1,000 times and more.
+
+On top of it come bounds that hold whatever was measured: a weight is rounded when it is stored, by half a unit before
+and half a unit behind a step in each run; and sums of some hundred addends are rounded by up to SUMMED units.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from client_shim.verify.printed import Line, lines_of
+from client_shim.verify.records import Run, Step, Values
+
+FACTOR = 16.0
+STORED = 2.0  # units in the last place of a weight that an update may be off by its being stored
+SUMMED = 64.0  # units in the last place of a number that is a sum
+AHEAD = 2  # a single number's noise is small by chance: that of the next two steps counts, too
+BLUNT = 0.1  # where noise may be more than this part of an update, the step proves nothing
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A number, or the norm of a vector: `alone` and the difference to `divided`, and how much noise is allowed for."""
+
+    what: str
+    alone: float
+    difference: float
+    noise: float
+
+    @property
+    def beyond(self) -> bool:
+        """More than noise? NaN in one run only is: it is infinitely far; in both it is the same."""
+        return self.difference > 0 and not self.difference <= self.noise  # which may be NaN
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step. `update`, `weights`: of all trainable variables together; `others`: of each variable, and logs."""
+
+    where: str
+    loss: Difference | None
+    update: Difference
+    weights: Difference
+    others: Sequence[Difference]
+
+    @property
+    def beyond(self) -> Sequence[Difference]:
+        """What is more than noise: the loss, single variables and logs, then all weights together."""
+        every = [self.loss, *self.others, self.update, self.weights]
+        return [each for each in every if each is not None and each.beyond]
+
+    @property
+    def resolution(self) -> float:
+        """The part of the update by which it would have to be wrong to be seen."""
+        return self.update.noise / self.update.alone if self.update.alone else math.inf
+
+
+@dataclass(frozen=True)
+class LineResult:
+    """A printed line behind step `step`; `worst` of its numbers, None where the words themselves differ."""
+
+    step: int
+    alone: str
+    divided: str
+    worst: Difference | None
+
+    @property
+    def beyond(self) -> bool:
+        return self.worst is None or self.worst.beyond
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that was compared; `left_out`: what could not be, and why."""
+
+    steps: Sequence[StepResult]
+    lines: Sequence[LineResult]
+    left_out: Sequence[str]
+
+
+def compare(alone: Run, shaken: Run, divided: Run) -> Comparison:
+    """Compare the steps that all three runs have, and what they printed up to the end of the last of these."""
+    count = min(len(run.steps) for run in (alone, shaken, divided))
+    runs = [run.steps[:count] for run in (alone, shaken, divided)]
+    lines, left_out = _lines(alone, shaken, divided, count)
+    return Comparison(_steps(*runs), lines, [*_only_alone(alone.steps[:count], divided.steps[:count]), *left_out])
+
+
+# -- steps -----------------------------------------------------------------------------------------------------------
+def _steps(alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step]) -> list[StepResult]:
+    relative = _envelope(_ratio(_off(a, s, "update"), _size(a, "update")) for a, s in zip(alone, shaken, strict=True))
+    logs = {name: _logs(name, alone, shaken, divided) for name in dict.fromkeys(n for a in alone for n in a.logs)}
+    updates = {name: _updates(name, alone, shaken, divided, relative) for name in _shared(alone, divided)}
+    whole = _whole("update", alone, shaken, divided)
+    weights = _whole("weights", alone, shaken, divided)
+    results = []
+    for k, step in enumerate(alone):
+        others = [found[k] for name, found in (*logs.items(), *updates.items()) if name != "loss" and k in found]
+        results.append(StepResult(step.where, logs.get("loss", {}).get(k), whole[k], weights[k], others))
+    return results
+
+
+def _logs(
+    name: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step]
+) -> Mapping[int, Difference]:
+    have = [k for k, a in enumerate(alone) if name in a.logs and name in divided[k].logs]
+    noise = [_gap(alone[k].logs[name], shaken[k].logs.get(name, math.nan)) for k in have]
+    found = {}
+    for i, k in enumerate(have):
+        value, unit = alone[k].logs[name], _unit(alone[k])
+        allowed = FACTOR * max(noise[: i + AHEAD + 1]) + SUMMED * unit * abs(value)
+        found[k] = Difference(name, value, _gap(value, divided[k].logs[name]), allowed)
+    return found
+
+
+def _updates(
+    name: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step], relative: Sequence[float]
+) -> Mapping[int, Difference]:
+    """Of one variable, where its update is known."""
+    found, noise = {}, 0.0
+    for k, (a, s, d) in enumerate(zip(alone, shaken, divided, strict=True)):
+        mine, theirs, moved = (step.variables.get(name) for step in (a, d, s))
+        if mine is None or theirs is None or not (mine.known and theirs.known):
+            continue
+        if moved is not None and moved.known:
+            noise = max(noise, _distance(mine.update, moved.update))
+        size = _norm(mine.update)
+        allowed = FACTOR * max(noise, relative[k] * size) + _rounding([mine])
+        found[k] = Difference(f"update of {mine.name}", size, _distance(mine.update, theirs.update), allowed)
+    return found
+
+
+def _whole(what: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step]) -> Sequence[Difference]:
+    """Of all trainable variables as one vector: their update, or they themselves."""
+    noise = _envelope(_off(a, s, what) for a, s in zip(alone, shaken, strict=True))
+    found = []
+    for a, d, n in zip(alone, divided, noise, strict=True):
+        allowed = FACTOR * n + _rounding(_trainable(a).values())
+        found.append(Difference(what, _size(a, what), _off(a, d, what), allowed))
+    return found
+
+
+def _rounding(variables: Iterable[Values]) -> float:
+    """What storing weights, and adding up, leaves at most; of a variable made in the step, by its size."""
+    bounds = []
+    for each in variables:
+        update = each.update if each.known else each.now
+        before = each.now - update
+        bounds.append(each.unit * (STORED * max(_norm(each.now), _norm(before)) + SUMMED * _norm(update)))
+    return float(np.nansum(bounds))
+
+
+def _off(a: Step, b: Step, what: str) -> float:
+    """The distance of `what` ("update" or "weights") of all trainable variables; infinite where they are others."""
+    mine, theirs = _trainable(a), _trainable(b)
+    if list(mine) != list(theirs):
+        return math.inf
+    if what == "weights":
+        return math.hypot(*(_distance(mine[name].now, theirs[name].now) for name in mine))
+    known = [name for name in mine if mine[name].known and theirs[name].known]
+    return math.hypot(*(_distance(mine[name].update, theirs[name].update) for name in known))
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """The norm of the difference. NaN in the same place of both is none; in one only it is infinite."""
+    nans = np.isnan(a), np.isnan(b)
+    if not np.array_equal(*nans):
+        return math.inf
+    gap = np.where(nans[0] | (a == b), 0.0, a - b)
+    return _norm(gap)
+
+
+def _size(step: Step, what: str) -> float:
+    variables = _trainable(step).values()
+    vectors = [v.now for v in variables] if what == "weights" else [v.update for v in variables if v.known]
+    return math.hypot(*(_norm(np.nan_to_num(vector)) for vector in vectors))
+
+
+def _trainable(step: Step) -> Mapping[str, Values]:
+    return {name: values for name, values in step.variables.items() if values.trainable}
+
+
+def _shared(alone: Sequence[Step], divided: Sequence[Step]) -> Sequence[str]:
+    return list(dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.variables if n in d.variables))
+
+
+def _unit(step: Step) -> float:
+    return max((values.unit for values in step.variables.values()), default=0.0)
+
+
+def _envelope(noise: Iterable[float]) -> list[float]:
+    return list(accumulate(noise, max))
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0
+
+
+def _gap(a: float, b: float) -> float:
+    return 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else math.inf if math.isnan(a - b) else abs(a - b)
+
+
+def _norm(vector: np.ndarray) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _only_alone(alone: Sequence[Step], divided: Sequence[Step]) -> list[str]:
+    names = dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.logs if n not in d.logs)
+    return [f"{name}: seen alone only" for name in names]
+
+
+# -- prints ----------------------------------------------------------------------------------------------------------
+def _lines(alone: Run, shaken: Run, divided: Run, count: int) -> tuple[list[LineResult], list[str]]:
+    """Line by line, in order. What two runs alone print differently is left out."""
+    mine, moved, theirs = (_up_to(run, count) for run in (alone, shaken, divided))
+    if [line.skeleton for line in mine] != [line.skeleton for line in moved]:
+        return [], ["what is printed: two runs alone do not print the same lines"] if mine else []
+    expected: dict[tuple[str, int], tuple[float, float]] = {}
+    for a, s in zip(mine, moved, strict=True):
+        _expect(expected, a, s)
+    results, unit = [], max(map(_unit, alone.steps), default=0.0)
+    for k, a in enumerate(mine):
+        step = sum(each.printed <= a.start for each in alone.steps)
+        d = theirs[k] if k < len(theirs) else None
+        worst = _worst(a, d, expected, unit) if d is not None and d.skeleton == a.skeleton else None
+        results.append(LineResult(step, a.text, d.text if d is not None else "", worst))
+    if len(theirs) > len(mine):
+        results.append(LineResult(count, "", theirs[len(mine)].text, None))
+    return results, []
+
+
+def _up_to(run: Run, count: int) -> Sequence[Line]:
+    """Lines printed before step `count + 1` ended; all, where the run had no more."""
+    lines = lines_of(run.output)
+    return lines if len(run.steps) <= count else [each for each in lines if each.start < run.steps[count].printed]
+
+
+def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: Line, s: Line) -> None:
+    """Lines of one skeleton are one number over and over: the largest noise of all, and the finest last digit."""
+    for i, (x, y) in enumerate(zip(a.numbers, s.numbers, strict=True)):
+        noise, last = expected.get((a.skeleton, i), (0.0, x.last))
+        expected[a.skeleton, i] = max(noise, _gap(x.value, y.value)), min(last, x.last)
+
+
+def _worst(a: Line, d: Line, expected: Mapping[tuple[str, int], tuple[float, float]], unit: float) -> Difference:
+    """Of the line's numbers the one that is nearest to its noise, or furthest beyond."""
+    found = []
+    for i, (x, y) in enumerate(zip(a.numbers, d.numbers, strict=True)):
+        noise, last = expected[a.skeleton, i]
+        allowed = FACTOR * noise + last * (1 + 1e-9) + SUMMED * unit * abs(x.value)
+        found.append(Difference("printed", x.value, _gap(x.value, y.value), allowed))
+    return max(found, key=lambda each: (each.beyond, _ratio(each.difference, each.noise), each.noise))

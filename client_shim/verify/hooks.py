@@ -1,0 +1,175 @@
+"""Where a recorded run is watched: TensorFlow's tapes, functions and variables, and Keras's training."""
+
+import functools
+import inspect
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+from client_shim.call import Call
+from client_shim.replica.classes import optimizers
+from client_shim.verify.comparable import make_comparable
+from client_shim.verify.recorder import Recorder
+from fdt.keras import flavor_of
+from fdt.patches import Patch
+
+_ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update", "scatter_nd_update")
+
+
+def of_tensorflow(recorder: Recorder) -> list[Patch]:
+    """What makes events of tapes, functions and assignments."""
+    owner = BaseResourceVariable
+    return [
+        Patch(owner, "__init__", functools.partial(_made, recorder)),
+        *(Patch(owner, name, functools.partial(_assigned, recorder)) for name in _ASSIGNS),
+        Patch(tf.GradientTape, "__enter__", functools.partial(_tape, recorder)),
+        Patch(tf.GradientTape, "gradient", functools.partial(_gradient, recorder)),
+        Patch(polymorphic_function.Function, "__call__", functools.partial(_called, recorder)),
+    ]
+
+
+def of_keras(recorder: Recorder, flavor: str) -> list[Patch]:
+    """What makes events of Keras's own training. `flavor`: "keras" or "tf_keras"."""
+    owner = _trainer(flavor)
+    apply = "apply" if flavor == "keras" else "apply_gradients"
+    return [
+        Patch(owner, "fit", functools.partial(_fit, recorder)),
+        Patch(owner, "train_on_batch", functools.partial(_on_batch, recorder)),
+        *(Patch(owner, name, functools.partial(_evaluated, recorder)) for name in ("evaluate", "predict")),
+        *(Patch(kind, apply, functools.partial(_applied, recorder)) for kind in optimizers(flavor)),
+    ]
+
+
+def _trainer(flavor: str) -> type:
+    if flavor == "keras":
+        from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+        return TensorFlowTrainer  # type: ignore[no-any-return]
+    from tf_keras.src.engine.training import Model
+
+    return Model  # type: ignore[no-any-return]
+
+
+# -- TensorFlow ------------------------------------------------------------------------------------------------------
+def _made(recorder: Recorder, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    original(variable, *args, **kwargs)
+    if type(variable).__name__ != "_UnreadVariable":  # what `assign` returns
+        recorder.variables.made(variable)
+
+
+def _assigned(recorder: Recorder, original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(variable, *args, **kwargs)
+    if _is_event(recorder):
+        recorder.changed()
+    return result
+
+
+def _tape(recorder: Recorder, original: Any, tape: Any) -> Any:
+    if _is_event(recorder):
+        recorder.begin()
+    recorder.taped()
+    return original(tape)
+
+
+def _gradient(recorder: Recorder, original: Any, tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_event(recorder):
+        return original(tape, target, *args, **kwargs)
+    with recorder.within():  # an engine may call functions of its own
+        gradient = original(tape, target, *args, **kwargs)
+    recorder.changed(_loss_in(target))
+    return gradient
+
+
+def _called(recorder: Recorder, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_event(recorder):
+        return original(function, *args, **kwargs)
+    recorder.begin()
+    with recorder.within():
+        result = original(function, *args, **kwargs)
+    recorder.changed(_loss_in(result))
+    return result
+
+
+def _is_event(recorder: Recorder) -> bool:
+    return recorder.outermost() and bool(tf.executing_eagerly())
+
+
+def _loss_in(result: Any) -> dict[str, float]:
+    """The first float scalar of what a step computed."""
+    leaves = [leaf for leaf in tf.nest.flatten(result) if isinstance(leaf, tf.Tensor)]
+    scalars = [leaf for leaf in leaves if leaf.dtype.is_floating and leaf.shape.rank == 0]
+    return {"loss": float(scalars[0].numpy())} if scalars else {}
+
+
+# -- Keras -----------------------------------------------------------------------------------------------------------
+def _applied(recorder: Recorder, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_event(recorder):
+        return original(optimizer, *args, **kwargs)
+    with recorder.within():
+        result = original(optimizer, *args, **kwargs)
+    recorder.changed()
+    return result
+
+
+def _evaluated(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_event(recorder):
+        return original(model, *args, **kwargs)
+    recorder.begin()
+    with recorder.within():
+        return original(model, *args, **kwargs)
+
+
+def _on_batch(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_event(recorder):
+        return original(model, *args, **kwargs)
+    recorder.begin()
+    with recorder.within():
+        result = original(model, *args, **kwargs)
+    recorder.changed(_of_batch(model, result))
+    return result
+
+
+def _of_batch(model: Any, result: Any) -> dict[str, float]:
+    """The numbers that train_on_batch returns, by name."""
+    if isinstance(result, dict):
+        return _numbers(result)
+    values = result if isinstance(result, (list, tuple)) else [result]
+    return _numbers(dict(zip(["loss", *model.metrics_names[1:]], values, strict=False)))
+
+
+def _fit(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _is_event(recorder):
+        return original(model, *args, **kwargs)
+    recorder.begin()
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    arguments = dict(list(bound.arguments.items())[1:])
+    call = Call(original, model, arguments, flavor_of(model))
+    make_comparable(call, recorder.note)
+    arguments.update(verbose=0, callbacks=[_watcher(recorder, call.flavor.keras), *call.callbacks])
+    with recorder.within():
+        return original(model, **arguments)
+
+
+def _watcher(recorder: Recorder, keras: Any) -> Any:
+    """A callback of `fit` that makes each batch an event."""
+
+    class Watcher(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            recorder.begin()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            recorder.changed(_numbers(logs or {}))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            recorder.changed({f"epoch {name}": value for name, value in _numbers(logs or {}).items()})
+
+    return Watcher()
+
+
+def _numbers(logs: Any) -> dict[str, float]:
+    """Those of `logs` that are single numbers."""
+    return {str(name): float(value) for name, value in logs.items() if np.ndim(value) == 0}

@@ -1,0 +1,74 @@
+"""The command `verify` and the option `--verify` of `run`, as both engines have them."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from client_shim.verify.command import Request
+from client_shim.verify.command import verified as verified_first
+from fdt.cli.options import FAULTS, TRAINING, Count
+from fdt.cli.program import TYPED, option, tell
+from fdt.errors import UsageError
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+STEPS = 10
+_NOT_WITH = ("detach", "resume")
+# Options of a run that are no business of the comparison's: (with a value, flags).
+_OF_THE_RUN = (
+    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--run-dir"},
+    {"-v", "--verbose", "-q", "--quiet"},
+)
+
+
+def steps_option(function: Decorated) -> Decorated:
+    """`--steps K`."""
+    text = f"Number of steps to compare.  [default: {STEPS}]"
+    return option(TRAINING, "--steps", type=Count("a number of steps"), default=STEPS, metavar="K", help=text)(function)
+
+
+def verify_option(function: Decorated) -> Decorated:
+    """`--verify K`."""
+    text = (
+        "First compare K steps of the script, divided, with the script alone, in processes of their own; a difference "
+        "beyond rounding ends the run before it begins."
+    )
+    return option(FAULTS, "--verify", type=Count("a number of steps"), metavar="K", help=text)(function)
+
+
+def request_of(engine: str, script: str, words: Sequence[str], steps: int, seed: int | None, workers: int) -> Request:
+    """What the current command asks to compare."""
+    typed = click.get_current_context().meta[TYPED]
+    return Request(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed)
+
+
+def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str, Any], workers: int) -> None:
+    """Do what --verify asks for. Raises UserError where the divided run is another."""
+    if given["verify"] is None:
+        return
+    for name in _NOT_WITH:
+        if given[name]:
+            raise UsageError(f"--verify goes without --{name}: use `{engine} verify` before. Received: --{name} too")
+    from client_shim.replica.run import settle_hashing
+
+    settle_hashing()  # now: it starts this command anew
+    request = request_of(engine, script, words, given["verify"], given["seed"], workers)
+    line = verified_first(request)
+    if not given["quiet"]:
+        tell(click.get_current_context(), line)
+
+
+def without(typed: Sequence[str], valued: Collection[str], flags: Collection[str]) -> Sequence[str]:
+    """The options `typed`, without those named, in either spelling (`--steps 5`, `--steps=5`)."""
+    kept: list[str] = []
+    waiting = False
+    for word in typed:
+        name = word.partition("=")[0]
+        if waiting:
+            waiting = False
+        elif name in valued:
+            waiting = "=" not in word
+        elif word not in flags:
+            kept.append(word)
+    return kept

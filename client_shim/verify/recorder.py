@@ -1,0 +1,135 @@
+"""The steps of one run, recorded: a step is whatever changed trainable variables since the event before."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from client_shim.replica.steps import where
+from client_shim.verify.plan import RECORDS, Plan, values_file
+from client_shim.verify.variables import Tracked, Variables, read, shake, unit_of
+
+
+class Enough(SystemExit):
+    """All steps are recorded: the script ends here, with exit code 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Recorder:
+    """Writes the run's steps, or, on ranks other than 0, only does what those that write do.
+
+    An event (a tape, a call of a tf.function, a batch of `fit`) begins with `begin` and may end with `changed`. What
+    stands between two events belongs to the first.
+    """
+
+    def __init__(self, plan: Plan, *, writes: bool) -> None:
+        self._plan, self._writes = plan, writes
+        self.variables = Variables()
+        self._steps = 0
+        self._depth = 0  # of events within events
+        self._trained = False  # an event that may train began since the last step
+        self._taped = False  # a tape, too: what its event made and trained has no value before it
+        self._open: dict[str, Any] | None = None  # the facts of the step that has no end yet
+        self._held: list[Any] = []  # variables that the step changed live until it is recorded
+
+    # -- events ------------------------------------------------------------------------------------------------------
+    def outermost(self) -> bool:
+        """Is no event under way, in the thread that runs the script?"""
+        return self._depth == 0 and threading.current_thread() is threading.main_thread()
+
+    @contextlib.contextmanager
+    def within(self) -> Iterator[None]:
+        """Events in here are parts of one that is under way."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def begin(self) -> None:
+        """An event begins: what changed before it was a step. Raises Enough behind the last one."""
+        self.close()
+        if self._steps >= self._plan.steps:
+            raise Enough
+        if self._plan.shaken:
+            self._shake()
+        self._trained, self._taped = True, False
+        self._hold()
+
+    def taped(self) -> None:
+        """Gradients are recorded, eagerly or in a function's trace."""
+        self._taped = True
+
+    def changed(self, logs: Mapping[str, float] | None = None) -> None:
+        """Variables may have changed just now. `logs`: numbers of the step, "loss" among them, if they are known."""
+        if self._open is None:
+            self._open = {"printed": _printed(), "where": where(), "logs": {}}
+        for name, value in (logs or {}).items():
+            self._open["logs"].setdefault(name, value)
+        self._hold()
+
+    def close(self) -> None:
+        """Record a step, if trainable variables have changed and something that may train has run."""
+        pairs = self.variables.living()
+        values = read(pairs)
+        moved = [v for each, v in pairs if each.name in values and self._moved(each, values[each.name])]
+        if self._trained and any(variable.trainable for variable in moved) and self._steps < self._plan.steps:
+            self._record(pairs, values)
+        for each, _ in pairs:
+            each.last = values.get(each.name, each.last)
+        self._open, self._trained, self._held = None, False, []
+
+    def note(self, text: str) -> None:
+        """Something to be said beside the verdict."""
+        self._write({"note": text})
+
+    def _moved(self, each: Tracked, now: np.ndarray) -> bool:
+        return self._taped if each.last is None else not _same(each.last, now)
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+    def _hold(self) -> None:
+        self._held = [variable for _, variable in self.variables.living()]
+
+    def _shake(self) -> None:
+        for each, variable in self.variables.living():
+            lost = self._steps == 0 and not _same(each.last, each.shaken)
+            if variable.trainable and each.last is not None and (each.shaken is None or lost):
+                shake(each, variable)
+
+    def _record(self, pairs: Any, values: Mapping[str, np.ndarray]) -> None:
+        self._steps += 1
+        facts = self._open or {"printed": _printed(), "where": where(), "logs": {}}
+        known = [(each, variable) for each, variable in pairs if each.name in values]
+        listed = [
+            [e.name, unit_of(v.dtype.name), bool(v.trainable), values[e.name].size, list(v.shape)] for e, v in known
+        ]
+        now = [values[each.name] for each, _ in known]
+        update = [value - (np.nan if e.last is None else e.last) for (e, _), value in zip(known, now, strict=True)]
+        if self._writes:
+            np.save(self._plan.directory / values_file(self._steps), [np.concatenate(now), np.concatenate(update)])
+        self._write({"step": self._steps, **facts, "variables": listed})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if self._writes:
+            with open(self._plan.directory / RECORDS, "a") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+def _printed() -> int:
+    """How many bytes of standard output there are."""
+    sys.stdout.flush()
+    try:
+        return os.lseek(1, 0, os.SEEK_CUR)
+    except OSError:  # a pipe, in ranks whose output is not compared
+        return 0
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is None or b is None or np.array_equal(a, b, equal_nan=True)

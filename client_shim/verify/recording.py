@@ -1,0 +1,111 @@
+"""Where a run is recorded: switched on by the variable of plan.py, in whatever process runs the script."""
+
+import contextlib
+import functools
+import os
+import select
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from client_shim.verify.plan import Plan
+
+if TYPE_CHECKING:
+    from client_shim.verify.recorder import Recorder
+
+
+@contextlib.contextmanager
+def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
+    """Within, this process records its steps, where a comparison has started it; else nothing is done.
+
+    What the script writes goes to a scratch folder.
+
+    Args:
+        rank: Of this process. Those other than 0 do the same, and keep nothing: theirs are scratch folders already.
+        agrees: The ranks read alike already (client_shim/replica/agreement.py).
+    """
+    plan = Plan.take()
+    if plan is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if rank == 0:
+            stack.enter_context(_in_scratch(plan))
+        if not agrees:
+            stack.enter_context(_seeded(plan.seed))
+        stack.enter_context(_watched(plan, writes=rank == 0))
+        yield
+
+
+@contextlib.contextmanager
+def _watched(plan: Plan, *, writes: bool) -> Iterator[None]:
+    """A recorder is given the script's events from TensorFlow's import on; the last step is closed at the end."""
+    from client_shim.verify.comparable import same_world
+
+    recorders: list[Recorder] = []
+    with same_world(), contextlib.ExitStack() as stack:
+        active = [True]
+        stack.callback(active.clear)
+
+        def tensorflow(_: Any) -> None:
+            from client_shim.verify.hooks import of_tensorflow
+            from client_shim.verify.recorder import Recorder
+            from fdt.patches import patched
+
+            if active and not recorders:
+                recorders.append(Recorder(plan, writes=writes))
+                stack.enter_context(patched(of_tensorflow(recorders[0])))
+
+        def keras(flavor: str, _: Any) -> None:
+            from client_shim.verify.hooks import of_keras
+            from fdt.patches import patched
+
+            tensorflow(None)
+            if active:
+                stack.enter_context(patched(of_keras(recorders[0], flavor)))
+
+        wrapt.register_post_import_hook(tensorflow, "tensorflow")
+        for flavor in ("keras", "tf_keras"):
+            wrapt.register_post_import_hook(functools.partial(keras, flavor), flavor)
+        yield
+        for recorder in recorders:
+            recorder.close()
+
+
+def _seeded(seed: int) -> contextlib.AbstractContextManager[None]:
+    """What ranks of a replica script have: one seed for all that the script does not seed."""
+    import rich.style  # noqa: F401  draws from `random` when it is imported: before the seed in every run
+
+    from client_shim.replica.agreement import agreed
+    from client_shim.verify.comparable import Alone
+
+    alone: Any = Alone()
+    return agreed(alone, seed, clocks=False)
+
+
+@contextlib.contextmanager
+def _in_scratch(plan: Plan) -> Iterator[None]:
+    from client_shim.replica.scratch import diverted
+
+    threading.Thread(target=_end_with, args=(plan,), daemon=True).start()
+    with diverted(plan.scratch, Path(plan.root)):
+        yield
+
+
+def _end_with(plan: Plan) -> None:
+    """End this process, and remove the comparison's files, when the comparison has been killed."""
+    from client_shim.replica.scratch import real_paths
+
+    try:
+        living = os.pidfd_open(plan.parent)
+    except (OSError, AttributeError):  # conda's Python and some sandboxes have no such thing
+        return
+    select.select([living], [], [])
+    with real_paths():
+        shutil.rmtree(plan.root, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)

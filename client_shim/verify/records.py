@@ -1,0 +1,75 @@
+"""The records of one run, read back."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_shim.verify.plan import PRINTED, RECORDS, values_file
+
+
+@dataclass(frozen=True)
+class Values:
+    """A variable behind a step.
+
+    Args:
+        now, update: Sketches of its values and of what the step added; the update is NaN where the step made it.
+        unit: The relative distance of its floats.
+    """
+
+    name: str
+    now: np.ndarray
+    update: np.ndarray
+    unit: float
+    trainable: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Was it there before the step?"""
+        return np.array_equal(np.isnan(self.update), np.isnan(self.now))
+
+
+@dataclass(frozen=True)
+class Step:
+    """`where`: file:line of the script; `printed`: bytes printed before the step ended; `logs`: its numbers.
+
+    `variables`: by shape, and number among those of that shape: names depend on when a model is built.
+    """
+
+    where: str
+    printed: int
+    logs: Mapping[str, float]
+    variables: Mapping[str, Values]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that was recorded of a run."""
+
+    steps: Sequence[Step]
+    output: bytes = b""
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def read_run(directory: Path) -> Run:
+    """The run whose records are in `directory`; without steps where it kept none."""
+    file = directory / RECORDS
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    steps = [_step(record, np.load(directory / values_file(record["step"]))) for record in records if "step" in record]
+    return Run(steps, (directory / PRINTED).read_bytes(), [r["note"] for r in records if "note" in r])
+
+
+def _step(record: Mapping[str, Any], values: np.ndarray) -> Step:
+    listed = record["variables"]
+    cuts = np.cumsum([count for *_, count, _ in listed])[:-1]
+    parts = zip(np.split(values[0], cuts), np.split(values[1], cuts), strict=True)
+    variables, numbers = {}, Counter[str]()
+    for (name, unit, trainable, _, shape), (now, update) in zip(listed, parts, strict=True):
+        kind = f"{shape}{'' if trainable else ' state'}"
+        numbers[kind] += 1
+        variables[f"{kind} {numbers[kind]}"] = Values(name, now, update, unit, trainable)
+    return Step(record["where"], record["printed"], record["logs"], variables)

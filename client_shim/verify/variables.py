@@ -1,0 +1,123 @@
+"""The variables that a script makes: which of them are its model's, and what they hold."""
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from client_shim.verify.sketch import sketch
+
+_ENGINES = ("hfdt.", "nfdt.", "fdt.", "client_shim.")
+_BETWEEN = ("tensorflow.", "fdt.patches", "client_shim.verify")  # the variable's own classes, and what records them
+# Modules whose variables are no model's: counts of a metric, slots of an optimizer, states of generators.
+_OTHERS = (".metrics", ".optimizers", ".seed_generator", ".stateful_random_ops", ".training.optimizer", "slot_creator")
+_DEPTH = 30
+
+
+@dataclass
+class Tracked:
+    """A variable. `last`: its sketch when it was last read; None before. `shaken`: as `shake` left it."""
+
+    name: str
+    of: "weakref.ref[Any]"
+    last: np.ndarray | None = None
+    shaken: np.ndarray | None = None
+
+
+@dataclass
+class Variables:
+    """All float variables that layers and the script make, in order."""
+
+    tracked: list[Tracked] = field(default_factory=list)
+    _names: Counter[str] = field(default_factory=Counter)
+
+    def made(self, variable: Any) -> Tracked | None:
+        """Track `variable`, just made; None where it is no model's."""
+        frames = _frames()
+        if not variable.dtype.is_floating or not _is_models(frames) or (_is_late(frames) and not variable.trainable):
+            return None
+        name = variable.name.partition(":")[0]
+        self._names[name] += 1
+        number = self._names[name]
+        each = Tracked(name if number == 1 else f"{name}#{number}", weakref.ref(variable))
+        each.last = _read(variable)
+        self.tracked.append(each)
+        return each
+
+    def living(self) -> Sequence[tuple[Tracked, Any]]:
+        """Those that are still there, with their variables."""
+        pairs = [(each, each.of()) for each in self.tracked]
+        return [(each, variable) for each, variable in pairs if variable is not None]
+
+
+def _read(variable: Any) -> np.ndarray | None:
+    """Its sketch; None where it is a graph's, or not initialized yet."""
+    if not tf.executing_eagerly():
+        return None
+    try:
+        return sketch(variable.numpy())
+    except (NotImplementedError, tf.errors.FailedPreconditionError):
+        return None
+
+
+def read(pairs: Sequence[tuple[Tracked, Any]]) -> dict[str, np.ndarray]:
+    """The sketches of those that can be read, by name."""
+    found = {each.name: _read(variable) for each, variable in pairs}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def shake(each: Tracked, variable: Any) -> None:
+    """Move each value by one unit in the last place, up or down.
+
+    Zeros stay: a product with one has no rounding either, and a ReLU has another gradient beside zero than at it.
+    """
+    values = variable.numpy()
+    if not np.any(values):
+        return  # until the first update
+    signs = np.random.Generator(np.random.PCG64(values.size)).choice([-1.0, 1.0], values.shape)
+    moved = values.astype(np.float64) * (1 + signs * unit_of(variable.dtype.name))
+    variable.assign(moved.astype(values.dtype))
+    each.last = each.shaken = sketch(variable.numpy())
+
+
+def unit_of(dtype: str) -> float:
+    """The relative distance of floats, by the coarser of `dtype` and of what Keras computes in."""
+    keras = sys.modules.get("keras")
+    computed = keras.mixed_precision.dtype_policy().compute_dtype if keras is not None else None
+    finfo: Any = ml_dtypes.finfo  # knows bfloat16, too
+    return max(float(finfo(name).eps) for name in (dtype, computed or dtype))
+
+
+def _frames() -> list[FrameType]:
+    """Innermost first."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(frames) < _DEPTH:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_models(frames: Sequence[FrameType]) -> bool:
+    """Neither an engine's own, nor a metric's, nor an optimizer's."""
+    names = [_module(frame) for frame in frames]
+    caller = next((name for name in names if not name.startswith(_BETWEEN)), "")
+    if f"{caller}.".startswith(_ENGINES):
+        return False
+    return not any(other in name for name in names for other in _OTHERS)
+
+
+def _is_late(frames: Sequence[FrameType]) -> bool:
+    """Keras made it long ago and gives it its value now: whose it is cannot be seen."""
+    return any(frame.f_code.co_name == "initialize_all_variables" for frame in frames)

@@ -1,0 +1,253 @@
+"""Verdicts on recorded runs, worked out by hand; and what is recorded of scripts, run in this process."""
+
+import io
+import math
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from client_shim.script import run_script
+from client_shim.verify import table
+from client_shim.verify.command import ALONE, SHAKEN
+from client_shim.verify.compare import FACTOR, compare
+from client_shim.verify.options import without
+from client_shim.verify.plan import PRINTED, Plan
+from client_shim.verify.printed import Number, lines_of
+from client_shim.verify.recording import recorded
+from client_shim.verify.records import Run, Step, Values, read_run
+from client_shim.verify.sketch import SIZE, sketch
+from client_shim.verify.verdict import DIFFERS, EQUAL, UNPROVEN, judge
+
+UNIT = 2.0**-52  # float64's, so that what storing weights rounds is far below the noise of these examples
+NOISE = 1e-9
+AT = "train.py:7"
+
+
+def run(updates, losses=None, output=b"", printed=None):
+    """A run of one variable "w" of two values, from 1."""
+    now, steps = np.ones(2), []
+    for k, update in enumerate(updates):
+        now = now + update
+        values = {"w": Values("w", now, np.array(update) + np.zeros(2), UNIT)}
+        logs = {} if losses is None else {"loss": losses[k]}
+        steps.append(Step(AT, 0 if printed is None else printed[k], logs, values))
+    return Run(steps, output)
+
+
+def verdict(divided, alone=None, shaken=None, wanted=3):
+    alone = run([0.1] * 3, [3.0, 2.0, 1.0]) if alone is None else alone
+    shaken = run([0.1 + NOISE] * 3, [3.0 + NOISE, 2.0, 1.0]) if shaken is None else shaken
+    return judge(alone, shaken, divided, compare(alone, shaken, divided), wanted)
+
+
+def test_a_difference_within_the_noise_is_equal_and_the_verdict_says_what_would_have_been_seen():
+    found = verdict(run([0.1 + FACTOR * NOISE * 0.9] * 3, [3.0 + FACTOR * NOISE * 0.9, 2.0, 1.0]))
+    assert (found.outcome, found.exit_code) == (EQUAL, 0)
+    # FACTOR * NOISE / 0.1 of the update
+    assert found.text == "3 steps are equal to float rounding; an update wrong by 1.6e-05 % would have been seen"
+
+
+def test_a_difference_beyond_the_noise_is_told_with_its_step_line_and_variable():
+    found = verdict(run([0.1, 0.1 + 1e-3, 0.1], [3.0, 2.0, 1.0]))
+    assert (found.outcome, found.exit_code) == (DIFFERS, 1)
+    assert found.text == "step 2 at train.py:7: update of w off by 1 %, rounding explains 1.6e-05 %"
+
+
+def test_a_loss_that_is_off_is_different_even_if_weights_agree():
+    found = verdict(run([0.1] * 3, [3.0, 4.0, 1.0]))
+    assert found.outcome == DIFFERS
+    assert found.text.startswith("step 2 at train.py:7: loss off by 100 %")
+
+
+def test_a_state_that_no_gradient_trains_is_compared_too():
+    def with_average(value):
+        steps = run([0.1] * 3).steps
+        average = Values("average", np.array([value]), np.array([value]), UNIT, trainable=False)
+        return Run([replace(step, variables={**step.variables, "average": average}) for step in steps])
+
+    found = verdict(with_average(0.5), with_average(1.0), with_average(1.0))
+    assert found.text.startswith("step 1 at train.py:7: update of average off by 50 %")
+
+
+def test_a_script_that_magnifies_rounding_beyond_its_updates_proves_nothing():
+    found = verdict(run([0.1] * 3), run([0.1] * 3), run([0.12] * 3))
+    assert (found.outcome, found.exit_code) == (UNPROVEN, 1)
+    assert "does not repeat itself" in found.text and "train.py:7" in found.text
+
+
+def test_steps_that_chaos_has_reached_count_no_more_but_sharp_ones_before_do():
+    found = verdict(run([0.1, 0.1, 0.13]), run([0.1] * 3), run([0.1 + NOISE, 0.1, 0.12]))
+    assert found.outcome == EQUAL
+    assert verdict(run([0.1, 0.101, 0.1]), run([0.1] * 3), run([0.1 + NOISE, 0.1, 0.12])).outcome == DIFFERS
+
+
+def test_as_many_steps_must_be_taken_as_alone():
+    found = verdict(run([0.1] * 2))
+    assert found.outcome == DIFFERS and "2 steps divided, 3 alone" in found.text
+    again = verdict(run([0.1] * 3), shaken=run([0.1] * 2))
+    assert again.outcome == UNPROVEN and "alone took 3 steps, and 2 when run again" in again.text
+    assert verdict(Run([]), Run([]), Run([])).outcome == UNPROVEN
+
+
+def test_nan_is_itself_and_no_number():
+    nan = math.nan
+    alone, same = run([nan] * 2, [nan] * 2), run([0.1, nan], [1.0, nan])
+    assert not compare(same, same, same).steps[1].beyond
+    assert compare(same, same, alone).steps[0].beyond
+    assert compare(same, same, run([0.1, 0.1], [1.0, 1.0])).steps[1].beyond
+
+
+def test_layers_that_draw_on_each_rank_make_a_difference_no_proof():
+    divided = replace(run([0.2] * 3), notes=["random numbers are drawn differently on each rank by random_flip"])
+    found = verdict(divided)
+    assert (found.outcome, found.exit_code) == (UNPROVEN, 1) and "random_flip" in found.text
+    assert verdict(replace(run([0.1] * 3), notes=divided.notes)).outcome == EQUAL
+
+
+def test_numbers_that_are_printed_are_compared_to_their_last_digit_and_whole_ones_exactly():
+    def printing(text):
+        return run([0.1] * 3, output=text, printed=[0, len(b"loss 0.1234\n"), 99])
+
+    alone = printing(b"loss 0.1234\n5 of 8\nin 3.1 s\n")
+    assert verdict(printing(b"loss 0.1235\n5 of 8\nin 9.9 s\n"), alone, alone).outcome == EQUAL
+    found = verdict(printing(b"loss 0.1234\n6 of 8\nin 3.1 s\n"), alone, alone)
+    assert found.text == "behind step 2 the script prints '6 of 8', alone '5 of 8'"
+    assert verdict(printing(b"loss 0.1236\n5 of 8\n"), alone, alone).outcome == DIFFERS
+    missing = verdict(printing(b"loss 0.1234\n"), alone, alone)
+    assert missing.text == "behind step 2 the script prints '', alone '5 of 8'"
+
+
+def test_prints_that_two_runs_alone_do_not_share_are_left_out_and_said_to_be():
+    alone, shaken = run([0.1] * 3, output=b"id a1 3.0\n"), run([0.1] * 3, output=b"id b1 and c2 3.0\n")
+    compared = compare(alone, shaken, alone)
+    assert not compared.lines
+    assert compared.left_out == ["what is printed: two runs alone do not print the same lines"]
+
+
+def test_times_rates_and_names_are_no_numbers():
+    text = b"12:01:02 conv2d_1 (None, 10) 35ms/step - loss: -1.5e-3 - 1,234 samples/s nan\n"
+    (line,) = lines_of(text)
+    assert line.numbers[:2] == (Number(10.0, 0.0), Number(-1.5e-3, pytest.approx(1e-4)))
+    assert math.isnan(line.numbers[2].value) and len(line.numbers) == 3
+
+
+def test_of_a_progress_bar_the_last_state_counts():
+    bar = b"\x1b[1m1/8\x1b[0m 9s 1s/step - loss: 3.0\r\x1b[1m8/8\x1b[0m 1s 3ms/step - loss: 1.5\n"
+    (line,) = lines_of(bar)
+    assert [number.value for number in line.numbers] == [8.0, 8.0, 1.5]
+    assert line.numbers[-1] == Number(1.5, pytest.approx(0.1)) and len(lines_of(b"\n" + bar + bar)) == 2
+
+
+def test_a_sketch_is_linear_and_keeps_the_norm():
+    values = np.random.default_rng(0).normal(size=(300, 100))
+    other = np.random.default_rng(1).normal(size=(300, 100))
+    assert sketch(values).shape == (SIZE,)
+    assert sketch(values) - sketch(other) == pytest.approx(sketch(values - other), abs=1e-12)
+    assert np.linalg.norm(sketch(values)) == pytest.approx(np.linalg.norm(values), rel=0.1)
+    assert sketch(values[0]) == pytest.approx(values[0], abs=0)
+
+
+def test_options_of_the_comparison_are_not_those_of_its_runs():
+    typed = ["-np", "3", "--steps", "5", "--seed=4", "-q", "--rule", "dane", "--verify=2"]
+    assert without(typed, {"--steps", "--seed", "--verify"}, {"-q"}) == ["-np", "3", "--rule", "dane"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_shown(terminal):
+    alone, wrong = run([0.1] * 3, [3.0, 2.0, 1.0], b"loss 3.0\n"), run([0.2] * 3, [3.0, 2.0, 1.0], b"loss 4.0\n")
+    compared, out = compare(alone, alone, wrong), io.StringIO()
+    screen = Console(file=out, width=110, force_terminal=terminal, color_system="standard" if terminal else None)
+    table.show(screen, "hfdt verify train.py", compared, ["a note"], judge(alone, alone, wrong, compared, 3))
+    text = out.getvalue()
+    assert ("\x1b[" in text) == terminal
+    for expected in ("steps at train.py:7", "a note", "loss 3.0", "divided: loss 4.0", "update of w"):
+        assert expected in text
+    assert text.count("NO") == 4  # three steps and a line
+
+
+# -- recorded scripts ------------------------------------------------------------------------------------------------
+FUNCTION = """
+import numpy as np, tensorflow as tf
+x = np.random.default_rng().normal(size=(40, 3)).astype("float32")
+w = tf.Variable([[1.0], [2.0], [0.0]])
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w - 1.0) ** 2)
+    w.assign_sub(RATE * tape.gradient(loss, w))
+    return loss
+for batch in tf.data.Dataset.from_tensor_slices(x).shuffle(40).batch(8):
+    step(batch)
+"""
+BY_HAND = """
+import tensorflow as tf
+x = tf.random.normal((40, 3))
+w, b = tf.Variable([[1.0], [2.0], [0.0]]), tf.Variable(0.0)
+w.assign(w * 2)
+for batch in tf.data.Dataset.from_tensor_slices(x).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((batch @ w + b - 1.0) ** 2)
+    for variable, gradient in zip([w, b], tape.gradient(loss, [w, b])):
+        variable.assign_sub(RATE * gradient)
+"""
+FIT = """
+import time, keras, numpy as np
+x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+model = keras.Sequential([keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5),
+                          keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(RATE), "mse")
+model.fit(x, x[:, :1], batch_size=8, epochs=1)
+with open("left.txt", "w") as file:
+    file.write(str(time.time()))
+"""
+LINE = {"function": "script.py:12", "by hand": "script.py:9", "fit": "script.py:7"}
+SCRIPTS = {"function": FUNCTION, "by hand": BY_HAND, "fit": FIT}
+
+
+def record(tmp_path, monkeypatch, source, name, rate=0.1, steps=9):
+    """What is recorded of a script alone. Standard output is not compared here."""
+    script = tmp_path / "script.py"
+    script.write_text(source.replace("RATE", str(rate)))
+    plan = Plan(str(tmp_path / "root"), name, steps, 3, os.getpid(), name == SHAKEN)
+    plan.scratch.mkdir(parents=True)
+    (plan.directory / PRINTED).touch()
+    monkeypatch.setattr(os, "environ", {**os.environ, **plan.environment()})
+    monkeypatch.chdir(tmp_path)
+    with recorded():
+        assert run_script(str(script), []) == 0
+    return read_run(plan.directory)
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_script_is_equal_to_itself_and_different_from_one_of_another_rate(tmp_path, monkeypatch, kind):
+    alone, shaken, same, other = (
+        record(tmp_path, monkeypatch, SCRIPTS[kind], name, rate)
+        for name, rate in ((ALONE, 0.1), (SHAKEN, 0.1), ("same", 0.1), ("other", 0.1001))
+    )
+    assert len(alone.steps) == 5
+    assert all(step.logs["loss"] > 0 for step in alone.steps)
+    moved = compare(alone, alone, shaken).steps[1].weights  # `fit` makes its model in the first
+    assert 0 < moved.difference < 1e-5
+    assert judge(alone, shaken, same, compare(alone, shaken, same), 9).outcome == EQUAL
+    found = judge(alone, shaken, other, compare(alone, shaken, other), 9)
+    assert found.outcome == DIFFERS
+    assert found.text.startswith(f"step 1 at {LINE[kind]}: ")
+    assert not (tmp_path / "left.txt").exists()
+
+
+def test_a_script_ends_behind_the_last_step(tmp_path, monkeypatch):
+    assert len(record(tmp_path, monkeypatch, FUNCTION + "raise ValueError", ALONE, steps=4).steps) == 4
+
+
+def test_what_fit_draws_differently_when_it_is_divided_is_turned_off_and_said_to_be(tmp_path, monkeypatch):
+    notes = " ".join(record(tmp_path, monkeypatch, FIT, ALONE, steps=1).notes)
+    assert "shuffle is off" in notes and "1 dropout rates are 0" in notes
+
+
+def test_moving_averages_are_recorded_and_metrics_and_slots_are_not(tmp_path, monkeypatch):
+    (step,) = record(tmp_path, monkeypatch, FIT, ALONE, steps=1).steps
+    names = [values.name.rpartition("/")[2] for values in step.variables.values()]
+    assert sorted(names) == ["beta", "bias", "bias", "gamma", "kernel", "kernel", "moving_mean", "moving_variance"]

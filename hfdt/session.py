@@ -142,7 +142,8 @@ class Session:
         local = self.options.get("batch_norm", "sync") == "local" and bool(batchnorm.find(self.trainable.model))
         allow = local or is_on(self.options, "allow_inexact")
         fp16, terms.fp16 = terms.fp16, False
-        findings = Probe(self.trainable, terms, whole).run(allow_inexact=allow)
+        self.probe = Probe(self.trainable, terms, whole)
+        findings = self.probe.run(allow_inexact=allow)
         terms.reading, terms.fp16 = findings.reading, fp16
         return [] if local else findings.notes
 

@@ -1,4 +1,4 @@
-"""Which part of a step does not add up over slices of a batch: a layer, a loss, an add_loss. Asked once that is known."""
+"""Which part of a step does not add up over slices of a batch: a layer, a loss, an add_loss. Asked if so."""
 
 import contextlib
 import inspect
@@ -13,7 +13,7 @@ from fdt.data import slicing
 from fdt.patches import Patch, patched
 from hfdt.comm import Comm
 from hfdt.step import Reading, Tensor, Terms
-from hfdt.trial import Result, Trial, Untouched
+from hfdt.trial import COARSE, Result, Trial, Untouched
 
 
 @dataclass
@@ -30,7 +30,7 @@ def find(trainable: Any, terms: Terms, batch: Any, state: Untouched, tolerance: 
     parts: list[Part] = []
     watched = _Watched(trainable.flavor.keras, parts)
     trial = Trial(trainable, replace(terms, reading=Reading.MEAN), batch, watched)
-    if not trial.exact:
+    if trial.tolerance >= COARSE:
         return _of_the_step(trainable, terms)
     state.restart()
     sliced = trial.sliced(batch)
@@ -122,7 +122,8 @@ class _Watched:
 
     @contextlib.contextmanager
     def __call__(self, batch: Any) -> Iterator[list[Tensor]]:
-        graph, seen = tf.compat.v1.get_default_graph(), []  # type: ignore[var-annotated]
+        graph = tf.compat.v1.get_default_graph()
+        seen: list[Tensor] = []
         keras = self._keras
 
         def see(kind: str, owner: Any, name: str, tensor: Any) -> None:

@@ -38,21 +38,23 @@ _DRAWS = {
 }
 
 
-def in_float64(traced: Any, *, alone: bool) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+def in_float64(traced: Any, *, alone: bool) -> tuple[Callable[..., list[Tensor]], set[str]]:
     """`traced` (a ConcreteFunction that returns a list) as a function of its flat inputs, computed in float64.
 
     Args:
         alone: sums over ranks are left out, as in a run of one rank.
 
     Returns:
-        A function of the tensors that `traced` takes (composite tensors expanded), with the dtypes they have there.
-        It returns the outputs of `traced`; floating-point ones are float64.
+        A function of the tensors that `traced` takes (composite tensors expanded), with the dtypes they have there,
+        that returns the outputs of `traced`, floating-point ones as float64; and the types of the operations whose
+        outputs are still rounded to fewer bits. Variables hold fewer bits, but are read as they are.
     """
     graph = traced.graph.as_graph_def()
     suffix = f"_in_float64_{next(_numbers)}"
-    renamed = _Rewriting(alone, suffix, functions=False).nodes(graph.node)
+    rounded: set[str] = set()
+    renamed = _Rewriting(alone, suffix, rounded, functions=False).nodes(graph.node)
     for function in graph.library.function:
-        _rewrite_function(function, alone, suffix)
+        _rewrite_function(function, alone, suffix, rounded)
         context.context().add_function_def(function)
     del graph.library.gradient[:]
     count = len(traced.inputs) - len(traced.captured_inputs)
@@ -65,20 +67,21 @@ def in_float64(traced: Any, *, alone: bool) -> Callable[[Sequence[Tensor]], list
         return tf.graph_util.import_graph_def(graph, dict(zip(names, given, strict=True)), outputs, name="probe")
 
     signature = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[:count]]
-    return tf.function(emit, input_signature=signature, autograph=False)  # type: ignore[no-any-return]
+    function = tf.function(emit, autograph=False).get_concrete_function(*signature)
+    return function, rounded
 
 
 def _widened(tensor: Tensor) -> Tensor:
     return tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor
 
 
-def _rewrite_function(function: Any, alone: bool, suffix: str) -> None:
+def _rewrite_function(function: Any, alone: bool, suffix: str, rounded: set[str]) -> None:
     function.signature.name += suffix
     for arg in [*function.signature.input_arg, *function.signature.output_arg]:
         arg.type = _wide(arg.type)
     for name in [name for name in function.attr if name.startswith("api_")]:  # would have it replaced by another
         del function.attr[name]
-    renamed = _Rewriting(alone, suffix, functions=True).nodes(function.node_def)
+    renamed = _Rewriting(alone, suffix, rounded, functions=True).nodes(function.node_def)
     for name, tensor in function.ret.items():
         function.ret[name] = renamed.get(tensor, tensor)
 
@@ -86,8 +89,8 @@ def _rewrite_function(function: Any, alone: bool, suffix: str) -> None:
 class _Rewriting:
     """Of one graph, or one function's body: they name tensors differently."""
 
-    def __init__(self, alone: bool, suffix: str, *, functions: bool) -> None:
-        self._alone, self._suffix, self._functions = alone, suffix, functions
+    def __init__(self, alone: bool, suffix: str, rounded: set[str], *, functions: bool) -> None:
+        self._alone, self._suffix, self._rounded, self._functions = alone, suffix, rounded, functions
         self._added: list[Any] = []
         self._renamed: dict[str, str] = {}  # tensors that keep their type, by name, to what casts them
 
@@ -141,6 +144,7 @@ class _Rewriting:
                 node.input[i] = self._output(cast.name, "y", 0)
         for i, (where, dtype, fixed) in enumerate(_slots(op.output_arg, node)):
             if dtype in _NARROW and (same or fixed):
+                self._rounded.update({node.op} - {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
                 cast = self._add(f"{node.name}/wide_{i}", "Cast")
                 cast.attr["SrcT"].type, cast.attr["DstT"].type = dtype, _WIDE
                 name = f"{node.name}:{where}" if self._functions else _plain(f"{node.name}:{i}")
@@ -211,7 +215,7 @@ def _slots(args: Iterable[Any], node: Any) -> Iterator[tuple[str, int, bool]]:
 
 
 def _widen_attributes(node: Any, same: bool, suffix: str) -> None:
-    for name in [name for name in node.attr if name.startswith(("api_", "_Xla"))]:
+    for name in [name for name in node.attr if name.startswith(("api_", "_Xla", "_lower_using"))]:
         del node.attr[name]
     for value in node.attr.values():
         kind = value.WhichOneof("value")

@@ -19,8 +19,6 @@ from hfdt.comm import Comm
 from hfdt.step import Reading, Tensor, Terms
 from hfdt.trial import Result, Trial, Untouched, few_rows, forward_variables
 
-# Relative, L2 norm, of all gradients together. Of steps that run in float64, and of those that cannot.
-EXACT, TOLERANCE, HALF_TOLERANCE = 1e-6, 5e-4, 5e-2
 # Of metrics and moving statistics: a count may turn on rounding, and what does not add up is far off.
 STATE_TOLERANCE = 0.05
 NOT_STILLED = "the model draws random numbers that could not be stilled: its loss was not checked"
@@ -45,8 +43,7 @@ class Probe:
         self._trainable, self._terms = trainable, terms
         self._trial = Trial(trainable, replace(terms, reading=Reading.MEAN), whole)
         self._batch = few_rows(whole, self._trial.row_cost, terms.comm.size)
-        coarse = HALF_TOLERANCE if is_half(trainable.model) else TOLERANCE
-        self.tolerance = EXACT if self._trial.exact else coarse
+        self._tolerance = self._trial.tolerance
 
     def run(self, *, allow_inexact: bool) -> Findings:
         """Raises CaptureError when slices and whole differ, no reading mends it and `allow_inexact` is False."""
@@ -62,7 +59,7 @@ class Probe:
         found = self._compare(state, self._trial, alone)
         if found is not None:
             return found
-        if not _fine(self._difference(self._alone(state), alone), self.tolerance):
+        if not _fine(self._difference(self._alone(state), alone), self._tolerance):
             return Findings(Reading.MEAN, math.nan, [NOT_STILLED])
         for reading in self._other_readings():
             trial = Trial(self._trainable, replace(self._terms, reading=reading), self._batch)
@@ -79,19 +76,19 @@ class Probe:
         """What is found when slices, read as `trial` does, give the whole; None when they do not."""
         sliced = self._sliced(state, trial)
         difference = self._difference(sliced, alone)
-        if not _fine(difference, self.tolerance):
+        if not _fine(difference, self._tolerance):
             return None
         notes = self._notes(sliced, alone) if alone is not None else []
         return Findings(trial.terms.reading, difference, notes, finite=not math.isnan(difference))
 
     def _other_readings(self) -> list[Reading]:
-        if self._trial.terms.reading is not Reading.MEAN:
-            return []
-        found = [Reading.LOSS_SUM] if self._trial.terms.seen_scalar_loss else []
-        return found if self._terms.own_step else [*found, Reading.STEP_SUM]
+        readings = [Reading.MEAN]
+        readings += [Reading.LOSS_SUM] if self._trial.terms.seen_scalar_loss else []
+        readings += [] if self._terms.own_step else [Reading.STEP_SUM]
+        return [reading for reading in readings if reading is not self._trial.terms.reading]
 
     def _named(self, state: Untouched, difference: float) -> str:
-        reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self.tolerance)
+        reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
         return f"{reason}: gradients that differ by {difference:.2g} of theirs"
 
     def _sliced(self, state: Untouched, trial: Trial) -> Result:
@@ -107,8 +104,8 @@ class Probe:
 
     # -- comparing -----------------------------------------------------------------------------------------------------
     def _difference(self, one: Result | None, other: Result | None) -> float:
-        known = one is not None and other is not None
-        return agreed(self._terms.comm, relative(one.gradients, other.gradients) if known else 0.0)
+        mine = 0.0 if one is None or other is None else relative(one.gradients, other.gradients)
+        return agreed(self._terms.comm, mine)
 
     def _notes(self, sliced: Result, alone: Result) -> list[str]:
         return self._metric_notes(sliced, alone) + self._forward_notes(sliced, alone)
@@ -151,12 +148,6 @@ def relative(ours: list[Tensor], theirs: list[Tensor]) -> float:
     if not norm:
         return 0.0 if difference == 0 else math.inf if math.isfinite(difference) else math.nan
     return math.sqrt(difference / norm) if math.isfinite(difference + norm) else math.nan
-
-
-def is_half(model: Any) -> bool:
-    """Does any layer compute in half precision?"""
-    layers = model._flatten_layers(include_self=True, recursive=True)
-    return any(str(getattr(layer, "compute_dtype", "")) in ("float16", "bfloat16") for layer in layers)
 
 
 def _wide(tensor: Tensor) -> Any:

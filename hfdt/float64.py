@@ -215,7 +215,7 @@ def _slots(args: Iterable[Any], node: Any) -> Iterator[tuple[str, int, bool]]:
 
 
 def _widen_attributes(node: Any, same: bool, suffix: str) -> None:
-    for name in [name for name in node.attr if name.startswith(("api_", "_Xla", "_lower_using"))]:
+    for name in [name for name in node.attr if name.startswith(("api_", "_Xla"))]:
         del node.attr[name]
     for value in node.attr.values():
         kind = value.WhichOneof("value")

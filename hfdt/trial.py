@@ -55,8 +55,8 @@ class Scoped:
 class Trial:
     """The step of `trainable`, its losses read as `terms.reading` says.
 
-    It is traced once, for batches of any size, and computed in float64. Where a script that runs eagerly cannot be
-    traced, or its graph cannot be rewritten, it runs eagerly as it is. `tolerance`: how far gradients of equal steps
+    It is traced once, for batches of any size, and computed in float64. It runs eagerly as it is where a script that
+    runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process. `tolerance`: how far gradients of equal steps
     may be apart (relative, L2 norm, of all together).
 
     Args:
@@ -77,6 +77,8 @@ class Trial:
         spec = tf.nest.map_structure(_any_rows, batch)
         function = tf.function(functools.partial(self._gradients, terms), autograph=False)
         coarse = HALF if is_half(self._trainable.model) else COARSE
+        if getattr(self.terms.comm, "eager_only", False):
+            return coarse
         try:
             traced = function.get_concrete_function(spec, tf.TensorSpec([2], tf.int64))
         except Exception:
@@ -231,14 +233,15 @@ def _any_rows(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def _unoptimized() -> Iterator[None]:
-    """A graph that runs twice is not worth optimising. One thread: ranks that are threads would wait for a pool's."""
-    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    """A graph that runs twice is not worth optimising."""
+    here = context.context()
+    before, config = here.function_call_options, here.config
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    here.function_call_options = context.FunctionCallOptions(before.executor_type, config)
     try:
-        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-            yield
+        yield
     finally:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+        here.function_call_options = before
 
 
 @contextlib.contextmanager

@@ -56,8 +56,9 @@ class Trial:
     """The step of `trainable`, its losses read as `terms.reading` says.
 
     It is traced once, for batches of any size, and computed in float64. It runs eagerly as it is where a script that
-    runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process. `tolerance`: how far gradients of equal steps
-    may be apart (relative, L2 norm, of all together).
+    runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
+
+    `tolerance`: how far gradients of equal steps may be apart (relative, L2 norm, of all together).
 
     Args:
         batch: A global batch; slices and wholes are like it but for their number of rows.

@@ -1,4 +1,4 @@
-"""What the probe finds in the models of zoo.py, and their losses in slices: one rank. `zoo_ranks.py OUT COMM NAME ...`"""
+"""What the probe finds in models of zoo.py, and their losses in slices: one rank. `zoo_ranks.py OUT COMM NAME ...`"""
 
 import json
 import os

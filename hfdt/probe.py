@@ -17,7 +17,7 @@ from fdt.errors import CaptureError
 from hfdt import culprit
 from hfdt.comm import Comm
 from hfdt.step import Reading, Tensor, Terms
-from hfdt.trial import Result, Trial, Untouched, few_rows, forward_variables
+from hfdt.trial import COARSE, Result, Trial, Untouched, few_rows, forward_variables
 
 # Of metrics and moving statistics: a count may turn on rounding, and what does not add up is far off.
 STATE_TOLERANCE = 0.05
@@ -57,12 +57,17 @@ class Probe:
     def _found(self, state: Untouched, allow_inexact: bool) -> Findings:
         alone = self._alone(state)
         found = self._compare(state, self._trial, alone)
+        if found is None and self._tolerance >= COARSE:
+            self._trial.still = True
+            alone = self._alone(state)
+            found = self._compare(state, self._trial, alone)
         if found is not None:
             return found
         if not _fine(self._difference(self._alone(state), alone), self._tolerance):
             return Findings(Reading.MEAN, math.nan, [NOT_STILLED])
         for reading in self._other_readings():
             trial = Trial(self._trainable, replace(self._terms, reading=reading), self._batch)
+            trial.still = True
             found = self._compare(state, trial, alone)
             if found is not None:
                 self._trial = trial

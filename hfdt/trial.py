@@ -71,6 +71,7 @@ class Trial:
         self._exchange = Exchange(allreduce.rule())
         self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
         self.row_cost = math.inf
+        self.still = False  # of eager ones: for the length of a step random functions are replaced, in all threads
         self.tolerance = self._trace(batch)
 
     def _trace(self, batch: Any) -> float:
@@ -116,7 +117,7 @@ class Trial:
             with _unoptimized():
                 out = (self._alone() if alone else self._sliced)(*leaves, share)
         else:
-            with without_randomness(self._trainable.flavor.name):
+            with without_randomness(self._trainable.flavor.name) if self.still else contextlib.nullcontext():
                 out = self._gradients(terms, batch, share)
             self.terms.seen_scalar_loss |= terms.seen_scalar_loss
         if int(share[0]) == 0:

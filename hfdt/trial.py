@@ -25,7 +25,7 @@ from hfdt.rules import allreduce
 from hfdt.step import Reading, Step, Tensor, Terms
 
 BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s of a core in float64
-# Measured in float64: 2e-13 at most (DenseNet121, ResNet50). An operation that stays in float32 rounds now and then to
+# Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then to
 # another neighbour, which a deep network magnifies to 1e-5. COARSE: of float32 throughout.
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
 _MOVED = 2**20  # elements of the largest variable that is moved

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from client_shim.attributes import Attributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import WorkerError
@@ -62,6 +63,7 @@ class Remote:
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
+        self._attributes = Attributes(trainable.model)
 
     # -- the job ------------------------------------------------------------------------------------------------------
     def start(self, feeder: Feeder | None = None) -> pb.Ready:
@@ -179,7 +181,8 @@ class Remote:
             self._blobs.drop(ref)
 
     def _changed(self) -> job_pb2.State:
-        """What callbacks wrote since the last load, by group."""
+        """What callbacks wrote since the last load, by group. Raises CaptureError for what is no variable."""
+        self._attributes.check()
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         if not _same(model, self._model):

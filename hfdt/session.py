@@ -5,8 +5,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fdt.blobs import Blobs
 from fdt.data.source import in_memory
 from fdt.errors import CaptureError
+from fdt.job import State
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.logs import numbers
 from fdt.options import is_on
@@ -18,7 +20,7 @@ from hfdt.comm import Comm, multicasting
 from hfdt.commits import Begin
 from hfdt.exchange import Exchange
 from hfdt.listening import OnBatch, listening
-from hfdt.probe import Probe
+from hfdt.probing import Probing
 from hfdt.rounds import Rounds
 from hfdt.rule import BlockRule, RoundRule, StepRule
 from hfdt.rules import allreduce
@@ -46,6 +48,7 @@ class Session:
         self.sharded: Sharded
         self.epoch_steps: int | None = None  # of the epoch at hand
         self.per_worker = options.get("batch", "global") == "per-worker" and comm.size > 1
+        self.probing = Probing(trainable, comm, self.options, synchronised=isinstance(self.rule, StepRule))
         self._at_once = trainable.flavor.steps_per_execution(trainable.model)  # the script's own
 
     # -- preparing -------------------------------------------------------------------------------------------------
@@ -67,7 +70,7 @@ class Session:
             self.sharded.allow_idle(idle)
             if self.rounds is not None:
                 self.rounds.restart()
-            return []
+            return self.probing.warm(source)
         return self._attach(source, idle)
 
     def _steps_at_once(self) -> int:
@@ -81,11 +84,9 @@ class Session:
         terms, layers, notes = self._terms()
         split = False
         if self.comm.size > 1:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
-                notes += self._probe(source, terms)
-                if isinstance(self.rule, StepRule):
-                    self._stack.enter_context(stack.pop_all())
+            if isinstance(self.rule, StepRule):
+                self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
+            notes += self.probing.first(source, terms, layers)
             split, more = self._decide_split(terms)
             notes += more
             self._refuse_what_blocks_cannot(terms)
@@ -134,18 +135,6 @@ class Session:
         terms = Terms(self.comm, own_step=own, averaged=averaged, fp16=fp16)
         return terms, layers, notes if self.comm.size > 1 else []
 
-    def _probe(self, source: Any, terms: Terms) -> list[str]:
-        try:
-            whole = source.first_batch()
-        except IndexError:  # no data: Keras has its own words for it
-            return []
-        local = self.options.get("batch_norm", "sync") == "local" and bool(batchnorm.find(self.trainable.model))
-        allow = local or is_on(self.options, "allow_inexact")
-        fp16, terms.fp16 = terms.fp16, False
-        findings = Probe(self.trainable, terms, whole).run(allow_inexact=allow)
-        terms.reading, terms.fp16 = findings.reading, fp16
-        return [] if local else findings.notes
-
     def _refuse_what_blocks_cannot(self, terms: Terms) -> None:
         """A block's forward pass cannot ask for the batch's other blocks. Asked after the probe has run a step."""
         if not isinstance(self.rule, BlockRule) or is_on(self.options, "allow_inexact"):
@@ -177,9 +166,10 @@ class Session:
         return ["--warmup-epochs is not used: it is not known how many steps an epoch has"] if ignored else []
 
     # -- state -----------------------------------------------------------------------------------------------------
-    def loaded(self) -> None:
-        """New state has been loaded: part the ranks' random numbers. Rank 0 keeps the script's own."""
-        if isinstance(self.rule, BlockRule):
+    def load(self, state: State, blobs: Blobs) -> None:
+        """Write the groups that `state` carries, and part the ranks' random numbers. Rank 0 keeps the script's own."""
+        self.probing.load(state, blobs)
+        if not state.model.id or isinstance(self.rule, BlockRule):
             return  # a block's random numbers are its own, whoever works on it
         for seed in self.trainable.seeds:
             variable = tensor_variable(seed)

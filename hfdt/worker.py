@@ -20,6 +20,7 @@ from fdt.rpc.session_pb2 import (
     Event,
     FeedWanted,
     Finished,
+    Note,
     Progress,
     Ready,
     StepEnd,
@@ -112,8 +113,7 @@ class Worker:
         spec = JobSpec.from_proto(message)
         tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
         session = self._session(spec)
-        session.trainable.load(spec.state, self._member.blobs)
-        session.loaded()
+        session.load(spec.state, self._member.blobs)
         feeds = self._feeds(job, spec)
         source, validation = self._open(spec, spec.data, feeds), None
         if spec.validation is not None:
@@ -180,6 +180,7 @@ class Worker:
             self._load(command.begin.state)
             metrics = self._member.blobs.get_arrays(command.begin.metrics)
             begin = commits.Begin(command.begin.step, command.begin.samples, metrics, command.begin.skipped)
+        self._probe_again(each=True)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
         logs = job.session.train(job.source, epoch, watch.on_batch, begin)
@@ -241,6 +242,7 @@ class Worker:
             raise UserError(f"a step must be answered by the next or the epoch's end. Received: {kind}")
         if kind == "step":
             self._load(command.step.changed)
+            self._probe_again(each=False)
         return bool(kind == "step")
 
     # -- validation ------------------------------------------------------------------------------------------------
@@ -258,10 +260,11 @@ class Worker:
         return self._job
 
     def _load(self, changed: job_pb2.State) -> None:
-        if changed.model.id or changed.optimizer.id:
-            self._job.session.trainable.load(State(changed.model, changed.optimizer), self._member.blobs)
-        if changed.model.id:
-            self._job.session.loaded()
+        self._job.session.load(State(changed.model, changed.optimizer), self._member.blobs)
+
+    def _probe_again(self, *, each: bool) -> None:
+        for note in self._job.session.probing.again(each=each):
+            self._send(self._job.id, note=Note(text=note))
 
     def _state(self) -> job_pb2.State:
         trainable = self._job.session.trainable

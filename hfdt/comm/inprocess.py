@@ -44,6 +44,8 @@ class World:
 
 
 class InProcessComm:
+    eager_only = True  # graphs of several ranks would wait for one another's threads of TensorFlow's pool
+
     def __init__(self, world: World, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
         self._packed = Packed(self._reduce)

@@ -86,6 +86,8 @@ class SimulatedWorld:
 class SimulatedComm:
     """One rank's. `work`: let it compute for so many of its node's training steps."""
 
+    eager_only = True  # the baton goes from rank to rank in their own threads
+
     def __init__(self, world: SimulatedWorld, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
         self._packed = Packed(self._reduce)

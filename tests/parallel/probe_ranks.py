@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from fdt.blobs import LocalBlobs
 from fdt.data import open_source
 from fdt.errors import CaptureError
-from fdt.job import ArrayData, FitArguments
+from fdt.job import ArrayData, FitArguments, State
 from fdt.keras import named
+from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.structure import flatten
 from fdt.trainable import Trainable
 from hfdt.comm import choose
@@ -56,29 +57,134 @@ def of_the_batch(true, predicted):
     return tf.sqrt(tf.reduce_mean(tf.square(true - predicted)))
 
 
+def of_pairs(true, predicted):
+    """Rows against rows: a difference far below what float32 rounds in a deep model."""
+    pairs = tf.reduce_mean(tf.square(predicted[:, None] - predicted[None]))
+    return tf.reduce_mean(tf.square(true - predicted)) + 1e-4 * pairs
+
+
+def ordered(true, predicted):
+    """Permuted rows give other gradients, which is no rounding either."""
+    weights = tf.cast(tf.range(tf.shape(predicted)[0]), predicted.dtype)
+    return tf.reduce_mean(tf.square(true - predicted) * weights[:, None])
+
+
+def summed(true, predicted):
+    return tf.reduce_sum(tf.square(true - predicted))
+
+
+class Mixing(keras.layers.Layer):
+    def call(self, x):
+        return x - 1e-3 * tf.reduce_mean(x, axis=0, keepdims=True)
+
+
+class Gate(keras.layers.Layer):
+    """Begins closed: its rows are mixed from the second step on."""
+
+    def build(self, shape):
+        self.gate = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, x):
+        return x + self.gate * tf.reduce_mean(x, axis=0, keepdims=True)
+
+
+class Term(keras.layers.Layer):
+    """An `add_loss` of a sum or a mean, with a weight that callbacks may raise."""
+
+    def __init__(self, reduce=tf.reduce_sum, weight=0.0):
+        super().__init__()
+        self.reduce = reduce
+        self.beta = self.add_weight(
+            shape=(), initializer=keras.initializers.Constant(weight), trainable=False, name="beta"
+        )
+
+    def call(self, x):
+        self.add_loss(1e-3 * self.beta * self.reduce(x))
+        return x
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = of_the_batch(y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def own_step():
+    inputs = keras.Input((6,))
+    made = OwnStep(inputs, keras.layers.Dense(1)(inputs))
+    made.compile(keras.optimizers.SGD(0.05))
+    return made
+
+
+def refused(comm, made):
+    """The probe's error; "" where it found none."""
+    with opened(comm, made, {}) as (session, source, _):
+        try:
+            session.prepare(source, None)
+        except CaptureError as error:
+            return str(error)
+    return ""
+
+
+def raised_later(comm, reduce, weights, each):
+    """(the error, how often the probe looked again) when `beta` is written between steps or epochs."""
+    layer, looks = Term(reduce), 0
+    with opened(comm, model(lambda: [layer]), {}) as (session, source, blobs):
+        session.prepare(source, None)
+        trainable, look = session.trainable, session.probing._probe.run
+        place = [v is layer.beta for v in [*trainable.trainable, *trainable.non_trainable]].index(True)
+
+        def counted(**kwargs):
+            nonlocal looks
+            looks += 1
+            return look(**kwargs)
+
+        session.probing._probe.run = counted
+        for weight in weights:
+            arrays = trainable.model_arrays()
+            arrays[place] = np.float32(weight)
+            session.load(State(blobs.put_arrays(arrays), BlobRef()), blobs)
+            try:
+                session.probing.again(each=each)
+            except CaptureError as error:
+                return str(error), looks
+    return "", looks
+
+
+@contextlib.contextmanager
+def opened(comm, made, options):
+    """(session, source, blobs), before anything is prepared."""
+    with contextlib.closing(LocalBlobs.create()) as blobs:
+        structure, leaves = flatten((X, Y))
+        fit = FitArguments(batch_size=64, shuffle=False)
+        source = open_source(
+            ArrayData(blobs.put_arrays(leaves), structure, len(X)), fit, blobs, 0, training=True, options=options
+        )
+        flavor = named("keras")
+        flavor.build(made, source.element_spec)
+        with contextlib.closing(Session(Trainable(flavor, made), comm, options)) as session:
+            yield session, source, blobs
+
+
 def train(comm, made, options=None, epochs=1, hooks=False):
     """(error or "", notes, last logs, last metric states seen in the middle, weights)"""
     seen = []
-    with contextlib.closing(LocalBlobs.create()) as blobs:
-        structure, leaves = flatten((X, Y))
-        fit = FitArguments(batch_size=64, epochs=epochs, shuffle=False)
-        data = ArrayData(blobs.put_arrays(leaves), structure, len(X))
-        source = open_source(data, fit, blobs, 0, training=True)
-        flavor = named("keras")
-        flavor.build(made, source.element_spec)
-        with contextlib.closing(Session(Trainable(flavor, made), comm, options or {})) as session:
-            try:
-                notes = session.prepare(source, source)
-            except CaptureError as error:
-                return {"error": str(error)}
+    with opened(comm, made, options or {}) as (session, source, _):
+        try:
+            notes = session.prepare(source, source)
+        except CaptureError as error:
+            return {"error": str(error)}
 
-            def on_batch(step, logs):
-                if hooks:
-                    seen.append(float(session.peek(logs)[0]["loss"]))
-                return True
+        def on_batch(step, logs):
+            if hooks:
+                seen.append(float(session.peek(logs)[0]["loss"]))
+            return True
 
-            logs = [session.train(source, epoch, on_batch) for epoch in range(epochs)]
-            validated = session.evaluate(source, 0)
+        logs = [session.train(source, epoch, on_batch) for epoch in range(epochs)]
+        validated = session.evaluate(source, 0)
     return {
         "notes": notes,
         "logs": logs,
@@ -92,6 +198,16 @@ def train(comm, made, options=None, epochs=1, hooks=False):
 def main(out, name):
     comm, _ = choose(name, int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
     inexact = {"allow_inexact": "true"}
+    dropout = keras.layers.Dropout(0.7)
+    culprits = {
+        "pairs": model(nothing, of_pairs),
+        "ordered": model(nothing, ordered),
+        "mixing": model(lambda: [dropout, Mixing()]),
+        "gate": model(lambda: [Gate()]),
+        "term": model(lambda: [Term(weight=1.0)], metrics=["mae"]),
+        "own": own_step(),
+        "a sum and a mean": model(lambda: [Term(tf.reduce_mean, 1.0)], summed),
+    }
     found = {
         "inexact": train(comm, model(nothing, loss=of_the_batch)),
         "allowed": train(comm, model(nothing, loss=of_the_batch), inexact),
@@ -102,6 +218,13 @@ def main(out, name):
         "half": train(comm, model(nothing), {"fp16_allreduce": "true"}),
         "per_worker": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "none"}, epochs=2),
         "scaled": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "linear"}, epochs=2),
+    }
+    found["refused"] = {name: refused(comm, made) for name, made in culprits.items()}
+    found["later"] = {
+        "unchanged": raised_later(comm, tf.reduce_sum, [0, 0], each=True),
+        "mean": raised_later(comm, tf.reduce_mean, [1, 2, 2, 3], each=True),
+        "sum": raised_later(comm, tf.reduce_sum, [0, 1, 2], each=True),
+        "each step": raised_later(comm, tf.reduce_mean, [1, 2, 3, 4, 5], each=False),
     }
     Path(f"{out}-{comm.rank}.json").write_text(json.dumps(found))
 

@@ -53,6 +53,52 @@ def test_a_loss_that_does_not_split_is_refused_by_name(found):
     assert "--allow-inexact" in found["inexact"]["error"]
 
 
+def line_of(code):
+    """ "probe_ranks.py:LINE" of a piece of its code."""
+    lines = (Path(__file__).parent / "probe_ranks.py").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(code))
+    functions = [i for i in range(start, len(lines)) if lines[i].lstrip().startswith(("def call", "def train_step"))]
+    return f"probe_ranks.py:{(start if code.startswith('def') else functions[0]) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("pairs", f"the loss of_pairs ({line_of('def of_pairs')}) must be a mean or a sum over samples. "),
+        ("ordered", f"the loss ordered ({line_of('def ordered')}) must be a mean or a sum over samples. "),
+        (
+            "mixing",
+            f"layer 'mixing' ({line_of('class Mixing')}) must make of a row what does not depend on the batch's",
+        ),
+        ("gate", f"layer 'gate' ({line_of('class Gate')}) must make of a row what does not depend on the batch's"),
+        ("term", f"what layer 'term' ({line_of('class Term')}) adds as a loss must be a mean over samples. "),
+        ("own", f"OwnStep.train_step ({line_of('class OwnStep')}) must be a mean or a sum over samples. "),
+    ],
+)
+def test_what_does_not_split_is_named(found, case, message):
+    assert found["refused"][case].startswith(message)
+    assert "\n" not in found["refused"][case]
+
+
+def test_a_sum_of_the_scripts_own_and_a_mean_that_a_layer_adds_are_divided(found):
+    assert found["refused"]["a sum and a mean"] == ""
+
+
+def test_a_weight_that_is_raised_later_is_seen_then(found):
+    message, looks = found["later"]["sum"]
+    assert message.startswith("what layer 'term")
+    assert looks == 1
+
+
+def test_the_probe_looks_again_only_when_something_was_written(found):
+    assert found["later"]["unchanged"] == ["", 0]
+    assert found["later"]["mean"] == ["", 3]
+
+
+def test_writes_of_each_step_are_looked_at_ever_more_seldom(found):
+    assert found["later"]["each step"] == ["", 3]
+
+
 def test_it_trains_when_the_user_says_so(found):
     (note,) = found["allowed"]["notes"]
     assert "of_the_batch" in note

@@ -20,6 +20,7 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
     from fdt.keras import flavor_of
     from fdt.patches import Patch, patched
     from fdt.trainable import Trainable
+    from hfdt.probing import Probing
     from hfdt.session import Session, patches
 
     models = [make() for _ in range(size)]
@@ -34,7 +35,7 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
             logs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(epochs)]
             return model.get_weights(), logs, notes, session.sent_bytes(session.epoch_steps)
 
-    unprobed = [] if probe else [Patch(Session, "_probe", lambda *_: [])]
+    unprobed = [] if probe else [Patch(Probing, "first", lambda *_: [])]
     with contextlib.closing(blobs), patches(flavor.name), patched(unprobed):
         data = capture_data(flavor.name, blobs, x, y, batch_size=None if y is None else batch)
         for model in models:

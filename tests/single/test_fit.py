@@ -289,3 +289,30 @@ def test_reporters_hear_of_the_job(client: FakeClient) -> None:
         model.fit(x, y, validation_data=(x, y), **{**ARGUMENTS, "epochs": 1})
     ends = ("end", 0, ["accuracy", "loss", "val_accuracy", "val_loss"])
     assert heard == [("job", 75, 3, "sparse_categorical_crossentropy", "SGD"), ("begin", 0), ends, "job_end"]
+
+
+class Weighed:
+    """A layer's mixin whose call reads `beta`."""
+
+    def call(self, inputs):
+        return inputs * self.beta
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_a_number_that_a_callback_sets_is_refused_where_keras_would_read_it(keras, client, eagerly):
+    layer = type("Weigh", (Weighed, keras.layers.Layer), {})()
+    layer.beta, layer.seen = 1.0, 0
+    model = keras.Sequential([keras.Input((5,)), layer, keras.layers.Dense(3)])
+    model.compile("sgd", model_zoo.crossentropy(keras), run_eagerly=eagerly)
+
+    class Raise(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            layer.seen = epoch + 1  # which no step reads
+            layer.beta = 1.0 + epoch
+
+    with remotely(client):
+        if eagerly:
+            with pytest.raises(CaptureError, match=r"weigh\w*\.beta = 2\.0 \(Weigh\), 1\.0 when fit began"):
+                model.fit(X, Y, callbacks=[Raise()], **ARGUMENTS)
+        else:
+            model.fit(X, Y, callbacks=[Raise()], **ARGUMENTS)

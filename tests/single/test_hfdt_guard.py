@@ -20,6 +20,7 @@ from hfdt.comm.inprocess import on_ranks
 from hfdt.comm.solo import SoloComm
 from hfdt.exchange import StepGroup
 from hfdt.guard import Guard
+from hfdt.probing import Probing
 from hfdt.session import Session, patches
 from hfdt.step import Step, Terms
 
@@ -158,7 +159,7 @@ def test_the_rank_and_its_step_are_named_on_all_ranks():
         return len(weights)
 
     # The probe stills random numbers for the whole process, which these ranks share.
-    with patches("keras"), patched([Patch(Session, "_probe", lambda *_: [])]):
+    with patches("keras"), patched([Patch(Probing, "first", lambda *_: [])]):
         models = [made(keras, run_eagerly=True) for _ in range(2)]
         assert on_ranks(2, rank) == [3, 3]
 

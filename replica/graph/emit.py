@@ -1,6 +1,7 @@
 """A function's graph, emitted for what a rank holds of its arguments."""
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,7 @@ class Emitter:
         self._values: dict[Ref, Value] = {}
         self._known: dict[Ref, Array | None] = {}
         self._ops: dict[int, Any] = {}  # what a control dependency on a node waits for
+        self._uses = Counter(ref for node in flat.nodes for ref in node.inputs)
         self._waves = 0
         self._last: Any = None
         self.graph: Any = func_graph.FuncGraph(f"divided_{name}")
@@ -189,7 +191,7 @@ class Emitter:
                 self._values[number, index] = Value(tensor, REPLICATE, constant.shape, True)
             self._ops[number] = tf.no_op() if not found else self._values[number, 0].tensor.op
             return []
-        missing = [] if found is None else self._missing(node.inputs, found)
+        missing = [] if found is None else [*self._missing(node.inputs, found), *self._forks(node.inputs)]
         if missing:
             return missing
         tensors = [v.tensor for v in values] if found is None else self._inputs(node.inputs, found)
@@ -235,6 +237,11 @@ class Emitter:
             if self._values[ref].placement not in (target, REPLICATE) and self._values[ref].whole is None
         ]
 
+    def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
+        """Return small Partials that several operations take: sent once, before each makes another of them."""
+        shared = [ref for ref in refs if self._uses[ref] > 1 and self._is_small_sum(self._values[ref])]
+        return [ref for ref in shared if self._values[ref].whole is None]
+
     def _inputs(self, refs: Sequence[Ref], found: Plan) -> list[Any]:
         tensors = [self._input(r, p) for r, p in zip(refs, found.inputs, strict=True)]
         for index, values in found.values.items():
@@ -278,6 +285,8 @@ class Emitter:
         for value, whole in zip(values, outputs, strict=True):
             whole.set_shape(value.shape)
             value.whole = whole
+            if isinstance(value.placement, Partial):
+                value.tensor, value.placement = whole, REPLICATE
         self._last = outputs[0].op
 
     def _drawn(self, op: Any, tensors: Sequence[Any]) -> Any:

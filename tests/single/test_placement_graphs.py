@@ -191,3 +191,13 @@ def test_a_gradient_is_sent_once() -> None:
 
     ran = divided(plain(function), [x, np.ones((40, 40))], [by_rows(x, 2), REPLICATE], 2)
     assert ran[0].group.sent == 40 * 40
+
+
+def test_statistics_that_several_operations_take_are_sent_once() -> None:
+    def function(x: Any) -> Any:
+        mean = tf.reduce_mean(x, 0, keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(x, tf.stop_gradient(mean)), 0)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3), 0.9 + 0.1 * tf.squeeze(mean, 0), variance * 7 / 6
+
+    ran = divided(plain(function), [X], [by_rows(X, 2)], 2)
+    assert len(ran[0].group.names) == 2 and ran[0].group.sent == 8

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import replica.rules  # noqa: F401  fills the rule table
+from replica.placement import REPLICATE, Shard
 from replica.plan import RULES
-from tests.single.placed_execution import Case, run, verify
+from replica.rules.shape import known_outputs
+from tests.single.placed_execution import VIEWS, Case, call_of, run, same, verify
 from tests.single.placement_cases import elementary_cases
 from tests.single.placement_shapes import more_cases
 
@@ -102,3 +105,14 @@ def test_sums_of_products(labels: list[str], data: Any) -> None:
 
 def _within(out: str, labels: list[str]) -> str:
     return "".join(label for label in out if label in "".join(labels))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (0, 4), (), (1,)])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("view", VIEWS[:2])
+def test_questions_for_shapes_have_global_answers(shape: tuple[int, ...], dtype: Any, view: Any) -> None:
+    for op in ("Shape", "ShapeN", "Size", "Rank"):
+        case = Case(op, (numbers(*shape),), {} if op == "Rank" else {"out_type": dtype})
+        answers = known_outputs(call_of(case, (Shard(0, (0, 3)) if shape[:1] == (3,) else REPLICATE,), 2, view))
+        assert answers is not None
+        same(answers[0], run(op, case.inputs, case.all_attrs)[0])

@@ -83,7 +83,7 @@ class Converter:
     def _replicate(self, tensors: Sequence[Tensor], name: str) -> None:
         arrays = [np.asarray(local_array(t), t.dtype.as_numpy_dtype) for t in tensors]
         found = self.exchange.replicated(name, arrays, [t._placement for t in tensors])
-        with unrecorded():
+        with tf.init_scope(), unrecorded():  # a trace may read, too
             for tensor, array in zip(tensors, found, strict=True):
                 tensor._replicated = constant_op.constant(array, tensor.dtype)
 

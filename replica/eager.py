@@ -23,6 +23,7 @@ from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
 from replica.plan import Arg, Array, Call, Plan, plan
 from replica.report import Report
 from replica.rules.shape import known_outputs
+from replica.tape import refuse_forward_mode
 from replica.tensors import EagerTensor, PlacementError, Tensor, check, local_array, local_shape_of, place, unrecorded
 from replica.variables import Variables
 
@@ -88,6 +89,7 @@ class Eager:
             return self._original(op_name, num_outputs, inputs, attrs, ctx, name)
         if not placed:
             self._entry.note(inputs[0]._shape_tuple()[0], "rows of a matrix product")
+        refuse_forward_mode()
         with unrecorded():
             return self._placed(op, num_outputs, list(inputs), attrs, ctx, name)
 

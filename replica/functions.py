@@ -21,6 +21,7 @@ from replica.graph.flatten import RANDOM, Flat, flatten
 from replica.graph.interpret import draws_within, interpret
 from replica.placement import Shard, global_shape
 from replica.report import Report
+from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
     Tensor,
@@ -81,6 +82,8 @@ class Functions:
         if not (known.sources or known.pays or known.random or any(is_placed(a) for a in args)):
             self._variables.assigned([args[i] for i in known.assigned])
             return original(function, *args)
+        if any(is_placed(a) for a in args):
+            refuse_forward_mode()
         with unrecorded():
             inputs = [*args, *self._drawn(known, args)]
             emitted, result = self._emitted(function, known, inputs)

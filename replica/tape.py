@@ -9,12 +9,19 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop, record
 from tensorflow.python.ops import gen_array_ops
 
+from client_shim.replica.steps import where
+from fdt.errors import CaptureError
 from fdt.patches import Patch
 from replica.convert import joined
 from replica.placement import Shard
 from replica.tensors import EagerTensor, Tensor, place, unrecorded
 
 FILLED = "_filled_by_tape"
+FORWARD_MODE = (
+    "forward-mode differentiation (tf.autodiff.ForwardAccumulator) is not divided. Received: divided rows within one, "
+    "at {where}; use reverse mode, or train with plain python"
+)
+_accumulating: list[Any] = []
 
 
 def patches(taken: Callable[[], None]) -> list[Patch]:
@@ -24,7 +31,28 @@ def patches(taken: Callable[[], None]) -> list[Patch]:
         taken()
         return _gradient(original, *args, **kwargs)
 
-    return [Patch(tf.GradientTape, "gradient", gradient), Patch(record, "record_operation", _record_operation)]
+    return [
+        Patch(tf.GradientTape, "gradient", gradient),
+        Patch(record, "record_operation", _record_operation),
+        Patch(tf.autodiff.ForwardAccumulator, "_push_accumulator", _push),
+        Patch(tf.autodiff.ForwardAccumulator, "_pop_accumulator", _pop),
+    ]
+
+
+def refuse_forward_mode() -> None:
+    """Raise CaptureError where tangents of divided rows would be needed: TensorFlow makes them of a rank's shapes."""
+    if _accumulating:
+        raise CaptureError(FORWARD_MODE.format(where=where()))
+
+
+def _push(original: Any, accumulator: Any) -> None:
+    original(accumulator)
+    _accumulating.append(accumulator)
+
+
+def _pop(original: Any, accumulator: Any) -> None:
+    original(accumulator)
+    _accumulating.remove(accumulator)
 
 
 def install() -> Callable[[], None]:

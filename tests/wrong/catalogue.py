@@ -1,4 +1,4 @@
-"""The scripts, how near their numbers must be to those alone, and which of them today's engine gets wrong.
+"""The scripts, how near their numbers must be to those alone, and which of them are refused.
 
 A script is one file of scripts/; the first line of its docstring says what it does. It trains five steps, prints
 numbers a user would print, nothing before its first update, and each weight's sum and norm at the end.
@@ -17,86 +17,24 @@ TOLERANCE: dict[str, tuple[float, str]] = {
     "printed_by_tensorflow": (1e-6, "NumPy prints arrays with eight digits"),
 }
 # Found to be trained by `fit`, which is sent to workers.
-EXTRACT = {"fit_raised_penalty", "assign_beside_fit"}
+EXTRACT = {"fit_raised_penalty"}
 # What is refused before the first update, and words of the message.
-REFUSED: dict[str, str] = {}
+REFUSED = {
+    "fit_raised_penalty": "adds as a loss must be a mean over samples",
+    "forward_mode": "forward-mode differentiation",
+    "session_sum": "a session's gradient must be a mean or a sum",
+}
 # Those that the tests run besides those of issue 13; all: python -m tests.wrong.
 OTHERS = {
+    "break_in_function",
     "dataset_in_function",
+    "forward_mode",
     "gradient_penalty",
     "input_signature",
     "iterate_rows",
     "nan_rows",
+    "noise_in_function",
     "read_as_numpy",
-}
-# What the engine does not do right yet; emptied with the placement engine.
-NOT_YET: set[str] = {
-    "accumulated_gradients",
-    "argsort_curriculum",
-    "attention_dropout",
-    "barlow_twins",
-    "batchnorm_eager",
-    "boolean_mask",
-    "class_centres",
-    "clock_seed",
-    "codebook",
-    "correlation",
-    "count_eager",
-    "count_function",
-    "dataset_in_function",
-    "datetime_seed",
-    "dice",
-    "divided_by_shape",
-    "dqn",
-    "einsum_similarity",
-    "fit_beside_loop",
-    "fit_raised_penalty",
-    "full_batch",
-    "gan_two_tapes",
-    "gather_other_rows",
-    "gradient_penalty",
-    "gru_masked",
-    "half_sum",
-    "in_batch_negatives",
-    "iterate_rows",
-    "keras_ops",
-    "label_prior",
-    "lookahead",
-    "machine_seed",
-    "map_not_deterministic",
-    "masked_mean_eager",
-    "maximum_mean_discrepancy",
-    "mean_teacher",
-    "memory_bank",
-    "metric_objects",
-    "mixup",
-    "moco_queue",
-    "multi_task",
-    "normalized_gradient",
-    "nt_xent",
-    "numpy_batches_reused",
-    "optimizer_and_assign",
-    "own_optimizer",
-    "pairwise_differences",
-    "pairwise_ranking",
-    "pcgrad",
-    "persistent_tape",
-    "printed_by_tensorflow",
-    "prototypes",
-    "python_generator",
-    "read_as_numpy",
-    "session_sum",
-    "sharpness_aware",
-    "sum_plus_l2",
-    "tensor_slices",
-    "top_k_losses",
-    "train_on_batch_sum",
-    "triplet_batch_hard",
-    "two_models",
-    "unbatched_sentences",
-    "unseeded_dropout",
-    "unseeded_random_state",
-    "vae",
 }
 
 

@@ -6,26 +6,19 @@ from tests.wrong import catalogue
 from tests.wrong.running import alone, divided
 from tests.wrong.verdicts import REFUSED, SAME
 
-RUN = [name for name in catalogue.QUICK if name not in catalogue.NOT_YET]
-NOT_YET = pytest.mark.xfail(strict=False, run=False, reason="today's engine gets it wrong, or refuses it without need")
-
-
-def marked(name):
-    return pytest.param(name, marks=[NOT_YET] if name in catalogue.NOT_YET else [])
-
 
 @pytest.fixture(scope="module")
 def expected():
-    return alone(RUN)
+    return alone(catalogue.QUICK)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def run(request, expected):
-    return divided(RUN, "hfdt", request.param)
+    return divided(catalogue.QUICK, "hfdt", request.param)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [marked(name) for name in catalogue.QUICK])
+@pytest.mark.parametrize("name", catalogue.QUICK)
 def test_trained_as_alone_or_refused(name, run, expected):
     verdict, output = run[name]
     said = f"{verdict}\n-- alone\n{expected[name]}\n-- divided\n{output}"

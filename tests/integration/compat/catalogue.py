@@ -20,7 +20,6 @@ STEPS_PRINTED = {
 }
 # What an engine refuses, and the words it does so with.
 REFUSED = {
-    ("tape_by_hand", "hfdt"): "weights must be moved by an optimizer",
     ("tape_by_hand", "nfdt"): "weights must be moved by an optimizer",
     ("tape_graph_loop", "nfdt"): "for workers to take turns",
     ("tf1_fixed", "hfdt"): "any number of rows",

@@ -20,15 +20,13 @@ from replica.convert import Converter
 from replica.entry import Entry
 from replica.graph.flatten import WRITES
 from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
-from replica.plan import Arg, Array, Call, Plan, plan
+from replica.plan import PAYING, Arg, Array, Call, Plan, plan
 from replica.report import Report
 from replica.rules.shape import known_outputs
 from replica.tape import refuse_forward_mode
 from replica.tensors import EagerTensor, PlacementError, Tensor, check, local_array, local_shape_of, place, unrecorded
 from replica.variables import Variables
 
-# Operations whose first input, where it is whole and has rows enough, is divided for their sake.
-PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 _KNOWN_ELEMENTS = 64  # inputs of so many elements may be read by a rule
 _FALLBACK = core._FallbackException
 

@@ -16,10 +16,12 @@ from tensorflow.python.ops import handle_data_util
 from fdt.patches import Patch
 from replica.convert import Converter, joined
 from replica.entry import Entry
-from replica.graph.emit import PAYING, Argument, Emitted, Emitter
+from replica.graph.emit import Emitter
+from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import RANDOM, Flat, flatten
 from replica.graph.interpret import draws_within, interpret
 from replica.placement import Shard, global_shape
+from replica.plan import PAYING
 from replica.report import Report
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
@@ -133,7 +135,7 @@ class Functions:
         values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
         arguments = [_argument(t) for t in inputs]
         plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # numbers are others on each rank
-        emitter = Emitter(known.flat, arguments, values, self._converter.exchange, self._report, plain)
+        emitter = Emitter(known.flat, arguments, values, self._converter.exchange, plain)
         result = emitter.run()
         made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})
         self._remember(kind, inputs, (made, result))
@@ -158,6 +160,8 @@ class Functions:
                 raise self._converter.exchange.failure from None
             raise
         outputs = list(outputs or ())
+        for gather in result.gathers:
+            self._report.add(*gather)
         for i, output in enumerate(outputs):
             placement, shape = result.outputs[i]
             if isinstance(placement, Shard) and shape is not None:

@@ -114,6 +114,8 @@ class Plan:
         return self.outputs[index] if len(self.outputs) > 1 else self.outputs[0]
 
 
+# Operations whose first input, where it is whole and has rows enough, is divided for their sake.
+PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 Rule = Callable[[Call], Plan | None]
 RULES: dict[str, Rule] = {}
 

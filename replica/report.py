@@ -6,6 +6,8 @@ from typing import Any
 
 from replica.placement import Shard
 
+_WORTH_A_LINE = 1_000_000  # bytes
+
 
 class Report:
     """Notes gathers by operation and place.
@@ -18,17 +20,22 @@ class Report:
         self._where = where
         self.bytes_gathered: Counter[tuple[str, str]] = Counter()
 
-    def gathered(self, op: str, tensors: Sequence[Any], where: str | None = None) -> None:
-        """Note that an operation needed these Shards whole."""
+    def gathered(self, op: str, tensors: Sequence[Any]) -> None:
+        """Note that an eager operation needed these Shards whole."""
         size = sum(_size(t) for t in tensors if isinstance(t._placement, Shard) and t._replicated is None)
         if size:
-            self.bytes_gathered[op, where or self._where()] += size
+            self.add(op, self._where(), size)
+
+    def add(self, op: str, where: str, size: int) -> None:
+        """Note `size` bytes that were gathered for an operation."""
+        self.bytes_gathered[op, where] += size
 
     def lines(self, count: int = 5) -> list[str]:
-        """Return one line for each of the costliest gathers."""
+        """Return one line for each of the costliest gathers; those of less than a megabyte cost nothing to speak of."""
         return [
-            f"{op} needed whole rows, {size / 1e6:.1f} MB gathered: {where}"
+            f"{where}: {op} is not divided: {size / 1e6:,.0f} MB of rows were gathered for it"
             for (op, where), size in self.bytes_gathered.most_common(count)
+            if size >= _WORTH_A_LINE
         ]
 
 

@@ -3,66 +3,24 @@
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, func_graph
 from tensorflow.python.ops import handle_data_util
 
 from replica.exchange import Exchange
-from replica.graph.flatten import RANDOM, Flat, Ref, eager_attrs
-from replica.graph.fold import LARGEST, folded, is_folded
-from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, global_shape, local_shape
-from replica.plan import Arg, Array, Call, Plan, Shape, plan
-from replica.report import Report
+from replica.graph.emitted import Argument, Emitted, Value
+from replica.graph.flatten import Flat, Ref
+from replica.graph.known import Known
+from replica.graph.operations import Attributes, created, output, where_defined
+from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, local_shape
+from replica.plan import PAYING, Arg, Array, Call, Plan, plan
 from replica.rules.shape import known_outputs
-from replica.tensors import PlacementError
 
-PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 _SMALL = 4096  # elements of a Partial result that is replicated within the graph, with the other sums
-
-
-@dataclass(frozen=True)
-class Argument:
-    """What a function is called with. `shape`: the global one."""
-
-    placement: Placement
-    shape: Shape | None
-    dtype: Any
-
-
-@dataclass
-class Value:
-    """A tensor of the emitted graph. `data`: it depends on more than variables."""
-
-    tensor: Any
-    placement: Placement
-    shape: Shape | None
-    data: bool
-    whole: Any = None
-
-
-@dataclass
-class Emitted:
-    """The function that was emitted.
-
-    Attributes:
-        graph: Takes local tensors, and behind the arguments the elements of `sources`.
-        outputs: The placement and global shape of each output.
-        used: Arguments whose values went into the graph.
-        divides: Some operation works on a rank's part.
-        rows: Of the last tensor that was cut for an operation's sake; 0 for none.
-    """
-
-    graph: Any
-    outputs: list[tuple[Placement, Shape | None]]
-    used: set[int] = field(default_factory=set)
-    divides: bool = False
-    rows: int = 0
 
 
 class Emitter:
@@ -73,7 +31,6 @@ class Emitter:
         arguments: Of the call, and behind them the elements that `sources` drew.
         values: Known values of arguments.
         exchange: The collectives.
-        report: Notes gathers.
         name: Of the function; collectives are named after it.
     """
 
@@ -83,14 +40,13 @@ class Emitter:
         arguments: Sequence[Argument],
         values: Sequence[Any],
         exchange: Exchange,
-        report: Report,
         name: str,
     ) -> None:
-        self._flat, self._arguments, self._eager = flat, arguments, values
-        self._exchange, self._report, self._name = exchange, report, name
+        self._flat, self._arguments = flat, arguments
+        self._exchange, self._name = exchange, name
         self.rank, self.size = exchange.rank, exchange.size
         self._values: dict[Ref, Value] = {}
-        self._known: dict[Ref, Array | None] = {}
+        self._known = Known(flat, arguments, values)
         self._ops: dict[int, Any] = {}  # what a control dependency on a node waits for
         self._uses = Counter(ref for node in flat.nodes for ref in node.inputs)
         self._waves = 0
@@ -143,6 +99,7 @@ class Emitter:
                 value = Value(value.whole, REPLICATE, value.shape, True)
             self.result.outputs.append((value.placement, value.shape))
             self.graph.outputs.append(tf.identity(value.tensor))
+        self.result.used = self._known.used
         self.graph.control_outputs = [self._ops[number] for number in sorted(self._flat.controls)]
 
     def _is_small_sum(self, value: Value) -> bool:
@@ -185,7 +142,7 @@ class Emitter:
         found = self._planned(number, values)
         if isinstance(found, list):
             for index, constant in enumerate(found):
-                self._known[number, index] = constant
+                self._known.note((number, index), constant)
                 with self.graph.control_dependencies([self._ops[n] for n in sorted(node.controls)]):
                     tensor = constant_op.constant(constant)
                 self._values[number, index] = Value(tensor, REPLICATE, constant.shape, True)
@@ -193,10 +150,11 @@ class Emitter:
             return []
         missing = [] if found is None else [*self._missing(node.inputs, found), *self._forks(node.inputs)]
         if missing:
+            self._note_gathers(node.op, missing)
             return missing
         tensors = [v.tensor for v in values] if found is None else self._inputs(node.inputs, found)
         with self.graph.control_dependencies([self._ops[n] for n in sorted(node.controls)]):
-            op = self._drawn(node.op, tensors) if node.op.type in RANDOM else self._create(node.op, tensors, found)
+            op = created(self.graph, node.op, tensors, found)
             outputs = list(op.outputs)
             if found is not None and found.scale is not None:
                 outputs = [t * constant_op.constant(found.scale, t.dtype) for t in outputs]
@@ -204,7 +162,7 @@ class Emitter:
         data = any(v.data for v in values) or not values
         for index, tensor in enumerate(outputs):
             placement = REPLICATE if found is None else found.output(index)
-            self._values[number, index] = self._value(node.op, index, tensor, placement, data)
+            self._values[number, index] = output(node.op, index, tensor, placement, self.rank, data=data)
         return []
 
     def _planned(self, number: int, values: list[Value]) -> Plan | list[Array] | None:
@@ -214,14 +172,14 @@ class Emitter:
         if not placed and not (node.op.type in PAYING and self._pays(values[0])):
             return None
         args = [
-            Arg(v.placement, v.shape, v.tensor.dtype.name, self._knowing(r))
+            Arg(v.placement, v.shape, v.tensor.dtype.name, partial(self._known.value, r))
             for v, r in zip(values, node.inputs, strict=True)
         ]
         if not placed:
             rows = (values[0].shape or ())[0] or 0
             self.result.rows = rows
             args[0] = Arg(Shard(0, divided(rows, self.size)), args[0].shape, args[0].dtype)
-        call = Call(node.op.type, _Attributes(node.op), tuple(args), self.size)
+        call = Call(node.op.type, Attributes(node.op), tuple(args), self.size)
         constants = known_outputs(call)
         self.result.divides = True
         return constants if constants is not None else plan(call)
@@ -237,6 +195,12 @@ class Emitter:
             if self._values[ref].placement not in (target, REPLICATE) and self._values[ref].whole is None
         ]
 
+    def _note_gathers(self, op: Any, refs: Sequence[Ref]) -> None:
+        shards = [v for v in map(self._values.__getitem__, refs) if isinstance(v.placement, Shard)]
+        size = sum(int(np.prod([n or 1 for n in v.shape or ()])) * v.tensor.dtype.size for v in shards)
+        if size:
+            self.result.gathers.append((op.type, where_defined(op), size))
+
     def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
         """Return small Partials that several operations take: sent once, before each makes another of them."""
         shared = [ref for ref in refs if self._uses[ref] > 1 and self._is_small_sum(self._values[ref])]
@@ -250,7 +214,7 @@ class Emitter:
 
     def _input(self, ref: Ref, target: Placement) -> Any:
         """Return what an operation is given: a constant where the value is known, as its shape may depend on it."""
-        known = self._known.get(ref) if target is REPLICATE else None
+        known = self._known.found(ref) if target is REPLICATE else None
         return self._converted(self._values[ref], target) if known is None else constant_op.constant(known)
 
     def _converted(self, value: Value, target: Placement) -> Any:
@@ -288,102 +252,3 @@ class Emitter:
             if isinstance(value.placement, Partial):
                 value.tensor, value.placement = whole, REPLICATE
         self._last = outputs[0].op
-
-    def _drawn(self, op: Any, tensors: Sequence[Any]) -> Any:
-        """Random numbers from the state of one eager kernel: a function that is emitted anew must not begin anew."""
-        attrs, kind = eager_attrs(op), op.type
-
-        def draw(*arrays: Any) -> Any:
-            inputs = [constant_op.constant(array) for array in arrays]
-            return execute.execute(kind, 1, inputs, attrs, context.context())[0].numpy()
-
-        return tf.numpy_function(draw, list(tensors), op.outputs[0].dtype).op
-
-    # -- operations ------------------------------------------------------------------------------------------------
-    def _create(self, op: Any, tensors: Sequence[Any], found: Plan | None) -> Any:
-        kind, attrs = op.type, {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
-        definition: Any = op.op_def
-        if found is not None:
-            kind = found.op or kind
-            attrs.update({name: _attr(value) for name, value in found.attrs.items()})
-            definition = definition if found.op is None else None
-        self._add_functions(op)
-        made = self.graph._create_op_internal(
-            kind, list(tensors), [t.dtype for t in op.outputs], name=op.name, attrs=attrs, op_def=definition
-        )
-        if op.device:
-            made._set_device(op.device)
-        return made
-
-    def _add_functions(self, op: Any) -> None:
-        for attr in op.node_def.attr.values():
-            for function in (attr.func, *attr.list.func):
-                if function.name:
-                    self.graph._add_function_recursive(op.graph._get_function(function.name))
-
-    def _value(self, op: Any, index: int, tensor: Any, placement: Placement, data: bool) -> Value:
-        traced = op.outputs[index].shape
-        if traced.rank is not None and op.outputs[index].dtype not in (tf.resource, tf.variant):
-            tensor.set_shape(_narrowed(traced, tensor.shape, placement, self.rank))
-        handle_data_util.copy_handle_data(op.outputs[index], tensor)
-        shape: Shape | None = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
-        if isinstance(placement, Shard):
-            if shape is None or shape[placement.axis] not in (None, placement.sizes[self.rank]):
-                raise PlacementError(f"{op.type}: {shape} is no part of {placement}")
-            shape = global_shape(shape, placement)
-        return Value(tensor, placement, shape, data)
-
-    # -- known values ----------------------------------------------------------------------------------------------
-    def _knowing(self, ref: Ref) -> Any:
-        return lambda: self._value_of(ref)
-
-    def _value_of(self, ref: Ref) -> Array | None:
-        """Return the value of a replicated tensor, where it is known before the graph runs."""
-        if ref not in self._known:
-            self._known[ref] = None
-            node = self._flat.nodes[ref[0]]
-            if node.argument is not None:
-                self._known[ref] = self._argument_value(node.argument)
-            elif is_folded(node.op):
-                inputs = [self._value_of(each) for each in node.inputs]
-                if all(value is not None for value in inputs):
-                    for index, value in enumerate(folded(node.op, [v for v in inputs if v is not None])):
-                        self._known[ref[0], index] = value if value.size <= LARGEST else None
-        return self._known[ref]
-
-    def _argument_value(self, index: int) -> Array | None:
-        value = self._eager[index]
-        if value is None or not self._arguments[index].dtype.is_integer:
-            return None
-        self.result.used.add(index)
-        return np.asarray(value)
-
-
-class _Attributes(dict[str, Any]):
-    """An operation's attributes, read when a rule asks for them."""
-
-    def __init__(self, op: Any) -> None:
-        super().__init__()
-        self._op = op
-
-    def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self._op.get_attr(name)
-        except ValueError:
-            return default
-
-
-def _attr(value: Any) -> Any:
-    if isinstance(value, list):
-        return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=value))
-    return attr_value_pb2.AttrValue(i=value)
-
-
-def _narrowed(traced: Any, emitted: Any, placement: Placement, rank: int) -> Any:
-    """Return what the traced graph knew of a shape and the emitted one does not."""
-    shape = traced.as_list()
-    if isinstance(placement, Shard):
-        shape[placement.axis] = placement.sizes[rank]
-    if emitted.rank is not None:
-        shape = [t if e is None else e for t, e in zip(shape, emitted.as_list(), strict=True)]
-    return shape

@@ -1,0 +1,58 @@
+"""Values of a function's tensors that are known before it runs: constants, shapes, integer arguments."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from replica.graph.emitted import Argument
+from replica.graph.flatten import Flat, Ref
+from replica.graph.fold import LARGEST, folded, is_folded
+from replica.plan import Array
+
+
+class Known:
+    """Finds values when a rule asks for them.
+
+    Args:
+        flat: The function.
+        arguments: Of the call.
+        values: The arguments' values, None where they are not to be known.
+
+    Attributes:
+        used: Arguments whose values were asked for.
+    """
+
+    def __init__(self, flat: Flat, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
+        self._flat, self._arguments, self._values = flat, arguments, values
+        self._found: dict[Ref, Array | None] = {}
+        self.used: set[int] = set()
+
+    def found(self, ref: Ref) -> Array | None:
+        """Return a value that was asked for before, or noted."""
+        return self._found.get(ref)
+
+    def note(self, ref: Ref, value: Array) -> None:
+        """Note the value of a tensor, as that of a shape."""
+        self._found[ref] = value
+
+    def value(self, ref: Ref) -> Array | None:
+        """Return the value of a replicated tensor; None where only the run can tell."""
+        if ref not in self._found:
+            self._found[ref] = None
+            node = self._flat.nodes[ref[0]]
+            if node.argument is not None:
+                self._found[ref] = self._of_argument(node.argument)
+            elif is_folded(node.op):
+                inputs = [self.value(each) for each in node.inputs]
+                if all(value is not None for value in inputs):
+                    for index, value in enumerate(folded(node.op, [v for v in inputs if v is not None])):
+                        self._found[ref[0], index] = value if value.size <= LARGEST else None
+        return self._found[ref]
+
+    def _of_argument(self, index: int) -> Array | None:
+        value = self._values[index]
+        if value is None or not self._arguments[index].dtype.is_integer:
+            return None
+        self.used.add(index)
+        return np.asarray(value)

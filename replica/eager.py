@@ -19,14 +19,25 @@ from fdt.patches import Patch
 from replica.convert import Converter
 from replica.entry import Entry
 from replica.graph.flatten import WRITES
-from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
+from replica.placement import REPLICATE, Shard, divided, global_shape
 from replica.plan import PAYING, Arg, Array, Call, Plan, plan
 from replica.report import Report
 from replica.rules.shape import known_outputs
 from replica.tape import refuse_forward_mode
-from replica.tensors import EagerTensor, PlacementError, Tensor, check, local_array, local_shape_of, place, unrecorded
+from replica.tensors import (
+    EagerTensor,
+    PlacementError,
+    Tensor,
+    check,
+    local_array,
+    local_shape_of,
+    place,
+    placement_of,
+    unrecorded,
+)
 from replica.variables import Variables
 
+_PLANS_KEPT = 1000  # of one operation, by the values that its rule reads
 _KNOWN_ELEMENTS = 64  # inputs of so many elements may be read by a rule
 _FALLBACK = core._FallbackException
 
@@ -82,14 +93,20 @@ class Eager:
     def execute(self, op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
         """Replace `execute.execute`."""
         op = op_name.decode() if type(op_name) is bytes else op_name
-        placed = any(type(t) is EagerTensor and t._placement is not None for t in inputs)
+        placed = False
+        for tensor in inputs:
+            if type(tensor) is EagerTensor and tensor._placement is not None:
+                placed = True
+                break
         if not placed and not (op in PAYING and self.pays(inputs[0])):
             return self._original(op_name, num_outputs, inputs, attrs, ctx, name)
         if not placed:
             self._entry.note(inputs[0]._shape_tuple()[0], "rows of a matrix product")
+        if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
+            return self._placed(op, num_outputs, inputs, attrs, ctx, name)
         refuse_forward_mode()
         with unrecorded():
-            return self._placed(op, num_outputs, list(inputs), attrs, ctx, name)
+            return self._placed(op, num_outputs, inputs, attrs, ctx, name)
 
     def pays(self, tensor: Tensor) -> bool:
         """Tell whether a whole tensor has rows to divide."""
@@ -98,59 +115,64 @@ class Eager:
         shape = local_shape_of(tensor)
         return len(shape) > 1 and shape[0] >= max(2, self.size) and self.size > 1
 
-    def _placed(self, op: str, count: int, inputs: list[Tensor], attrs: Any, ctx: Any, name: Any) -> Any:
-        if ctx.has_function(op):
-            raise PlacementError(f"the function {op} was called with a rank's parts as they are")
-        entry = self._planned(op, inputs, attrs)
+    def _placed(self, op: str, count: int, inputs: Sequence[Tensor], attrs: Any, ctx: Any, name: Any) -> Any:
+        entry = self._planned(op, inputs, attrs, ctx)
         if entry.constants is not None:
             return [constant_op.constant(value) for value in entry.constants]
         found = entry.plan
-        args = self._inputs(op, inputs, found)
+        args = self._inputs(op, inputs, entry)
         attrs = _with(attrs, found.attrs) if found.attrs else attrs
         outputs = self._original(found.op or op, count, args, attrs, ctx, name)
         if not outputs:
             return outputs
-        return [self._output(op, t, found.output(i), found.scale) for i, t in enumerate(outputs)]
+        return [self._output(op, t, i, entry) for i, t in enumerate(outputs)]
 
-    def _inputs(self, op: str, inputs: list[Tensor], found: Plan) -> list[Tensor]:
-        gathered = [t for t, p in zip(inputs, found.inputs, strict=True) if _must_gather(t, p)]
+    def _inputs(self, op: str, inputs: Sequence[Tensor], entry: "_Cached") -> list[Tensor]:
+        if not entry.moves and not entry.plan.values:
+            return list(inputs)
+        gathered = [inputs[i] for i, _ in entry.moves if inputs[i]._placement is not None]
         if gathered:
             self._report.gathered(op, gathered)
             self._converter.all_whole(gathered, op)
-        args = [
-            self._converter.converted(t, p) if _is_eager(t) else t for t, p in zip(inputs, found.inputs, strict=True)
-        ]
-        for index, values in found.values.items():
+        args = list(inputs)
+        for index, target in entry.moves:
+            args[index] = self._converter.converted(inputs[index], target)
+        for index, values in entry.plan.values.items():
             args[index] = constant_op.constant(values[self.rank])
         return args
 
-    def _output(self, op: str, local: Tensor, placement: Placement, scale: float | None) -> Tensor:
+    def _output(self, op: str, local: Tensor, index: int, entry: "_Cached") -> Tensor:
+        placement, scale = entry.plan.output(index), entry.plan.scale
         if scale is not None:
             local = local * constant_op.constant(scale, local.dtype)
         if placement is REPLICATE:
             return local
         shape = local_shape_of(local)
-        whole = global_shape(shape, placement)
-        if isinstance(placement, Shard):
-            check(local, placement, whole, self.rank, op)
+        whole = entry.shapes.get((index, shape))
+        if whole is None:
+            whole = entry.shapes[index, shape] = global_shape(shape, placement)
+            if isinstance(placement, Shard):
+                check(local, placement, whole, self.rank, op)
         return place(local, placement, whole)
 
     # -- plans, by what they depend on -----------------------------------------------------------------------------
-    def _planned(self, op: str, inputs: list[Tensor], attrs: Any) -> "_Cached":
+    def _planned(self, op: str, inputs: Sequence[Tensor], attrs: Any, ctx: Any) -> "_Cached":
         key = op, _hashable(attrs), tuple(map(_described, inputs))
         learnt = self._plans.get(key)
         if learnt is None:
+            if ctx.has_function(op):
+                raise PlacementError(f"the function {op} was called with a rank's parts as they are")
             learnt = self._plans[key] = _Learnt()
         values = tuple(_bytes(inputs[i]) for i in learnt.used)
         found = learnt.entries.get(values)
         return found if found is not None else self._plan(learnt, op, inputs, attrs)
 
-    def _plan(self, learnt: "_Learnt", op: str, inputs: list[Tensor], attrs: Any) -> "_Cached":
+    def _plan(self, learnt: "_Learnt", op: str, inputs: Sequence[Tensor], attrs: Any) -> "_Cached":
         used: set[int] = set(learnt.used)
         args = tuple(self._arg(op, i, t, used) for i, t in enumerate(inputs))
         call = Call(op, dict(zip(attrs[::2], attrs[1::2], strict=True)) if attrs else {}, args, self.size)
-        cached = _Cached(plan(call), known_outputs(call))
-        if tuple(sorted(used)) != learnt.used:
+        cached = _Cached(plan(call), known_outputs(call), inputs)
+        if tuple(sorted(used)) != learnt.used or len(learnt.entries) >= _PLANS_KEPT:
             learnt.used, learnt.entries = tuple(sorted(used)), {}
         learnt.entries[tuple(_bytes(inputs[i]) for i in learnt.used)] = cached
         return cached
@@ -173,10 +195,13 @@ class Eager:
 
 
 class _Cached:
-    """A plan, or the constants that the operation returns."""
+    """A plan, or the constants that the operation returns. `moves`: inputs that are converted, and to what."""
 
-    def __init__(self, found: Plan, constants: list[Array] | None) -> None:
+    def __init__(self, found: Plan, constants: list[Array] | None, inputs: Sequence[Tensor]) -> None:
         self.plan, self.constants = found, constants
+        self.shapes: dict[tuple[int, Any], tuple[int | None, ...]] = {}  # of outputs: local, and the global one
+        pairs = enumerate(zip(inputs, found.inputs, strict=True))
+        self.moves = [(i, p) for i, (t, p) in pairs if _is_eager(t) and placement_of(t) != p]
 
 
 class _Learnt:
@@ -189,10 +214,6 @@ class _Learnt:
 
 def _is_eager(tensor: Any) -> bool:
     return type(tensor) is EagerTensor
-
-
-def _must_gather(tensor: Any, target: Placement) -> bool:
-    return _is_eager(tensor) and tensor._placement is not None and tensor._placement != target
 
 
 def _described(tensor: Any) -> Any:

@@ -1,5 +1,6 @@
 """Eager tensors that carry a placement: the memory holds the rank's part, `.shape` says the global shape."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,8 +51,13 @@ def place(local: Tensor, placement: Placement, shape: Sequence[int | None], whol
     if isinstance(placement, Replicate):
         return local
     local._placement, local._global_shape, local._replicated = placement, tuple(shape), whole
-    local._tensor_shape = tf.TensorShape(shape)
+    local._tensor_shape = _tensor_shape(local._global_shape)
     return local
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensor_shape(shape: tuple[int | None, ...]) -> Any:
+    return tf.TensorShape(shape)
 
 
 def check(local: Tensor, placement: Placement, shape: Sequence[int | None], rank: int, op: str) -> None:

@@ -56,8 +56,11 @@ class Variables:
     # -- made ------------------------------------------------------------------------------------------------------
     def _make(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
         original(variable, *args, **kwargs)
-        if not tf.executing_eagerly() or not _is_number(variable.dtype):
-            return
+        if tf.executing_eagerly() and _is_number(variable.dtype):
+            self.made(variable)
+
+    def made(self, variable: Any) -> None:
+        """Give a new variable rank 0's value, and watch it."""
         with unrecorded():
             value = variable.read_value().numpy()
             first = self._rank_0s("variable", [np.asarray(value)])[0]

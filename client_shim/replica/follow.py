@@ -36,7 +36,7 @@ def follow(make: MakeRank) -> None:
         ):
             with part.installed(make, meeting, task.options):
                 with recorded(rank=task.rank, agrees=True):
-                    code = run_script(task.script, task.words, task.name, part.hands.rewrite, died.append)
+                    code = run_script(task.script, task.words, task.name, part.rewrite, died.append)
                 if part.rank is not None and came_to_end(code):
                     part.rank.end()
         how = f"exit code {code}"

@@ -17,9 +17,9 @@ import wrapt
 
 from client_shim.replica.agreement import agreed
 from client_shim.replica.regions import Turns
-from client_shim.replica.rewriting import Hands, rewritten
+from client_shim.replica.rewriting import rewritten
 from client_shim.replica.telling import telling
-from client_shim.script import run_script
+from client_shim.script import Rewrite, run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
 from fdt.environment import bound_to_share, thread_variables
@@ -39,7 +39,7 @@ _FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are th
 class Rank(Protocol):
     """What an engine replaces while the script runs; made once TensorFlow is there.
 
-    `by_hand`: does what rewritten code asks (rewriting.py, regions.py); None: its eager steps are not divided.
+    `by_hand`: does what rewritten code asks (rewriting.py, regions.py); None: its code is not rewritten.
     """
 
     @property
@@ -96,7 +96,12 @@ class Part:
     def __init__(self, options: Mapping[str, str], say: Say = lambda line: None) -> None:
         self._say = say
         self.rank: Rank | None = None
-        self.hands = Turns() if ASYNCHRONOUS in options else Hands()
+        self._turns = Turns() if ASYNCHRONOUS in options else None  # the code of other scripts stays as it is
+
+    @property
+    def rewrite(self) -> Rewrite | None:
+        """What the script's code is made into before it runs."""
+        return self._turns.rewrite if self._turns is not None else None
 
     @contextlib.contextmanager
     def installed(self, make: MakeRank, meeting: Meeting, options: Mapping[str, str]) -> Iterator[None]:
@@ -104,12 +109,14 @@ class Part:
         with contextlib.ExitStack() as stack:
             active = [True]
             stack.callback(active.clear)
-            stack.enter_context(rewritten(self.hands))
+            if self._turns is not None:
+                stack.enter_context(rewritten(self._turns))
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
                     self.rank = make(meeting, options, self._say)
-                    self.hands.rank = self.rank.by_hand
+                    if self._turns is not None:
+                        self._turns.rank = self.rank.by_hand
                     stack.enter_context(self.rank.in_tensorflow())
 
             def keras(flavor: str) -> Callable[[Any], None]:
@@ -236,7 +243,7 @@ def run(
         part.installed(make, meeting, options),
     ):
         with recorded(agrees=True):
-            code = run_script(script, words, rewrite=part.hands.rewrite)
+            code = run_script(script, words, rewrite=part.rewrite)
         if not came_to_end(code):
             return code
         if part.rank is not None:

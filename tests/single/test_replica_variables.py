@@ -1,0 +1,88 @@
+"""Variables of a replicated script: they begin with rank 0's values, and ranks that part are named."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fdt.errors import WorkerError
+from hfdt.comm.inprocess import on_ranks
+from replica.exchange import Exchange
+from replica.variables import Variables
+from tests.single.placed_graphs import Group
+
+
+def on_each(work, size=2):
+    """`work(rank, variables)` on ranks that are threads."""
+
+    def run(comm):
+        group = Group(comm.rank, size)
+        group.comm = comm
+        return work(comm.rank, Variables(Exchange(group), lambda: None))
+
+    return on_ranks(size, run)
+
+
+def test_variables_begin_with_rank_0s_values():
+    def work(rank, variables):
+        made = [tf.Variable([1.0 + rank, np.nan]), tf.Variable(rank > 0), tf.Variable(7 * rank)]
+        for variable in made:
+            variables.made(variable)
+        return [variable.numpy().tolist() for variable in made]
+
+    for values in on_each(work):
+        assert values[0][0] == 1.0 and np.isnan(values[0][1])
+        assert values[1:] == [False, 0]
+
+
+def test_a_step_is_counted_when_a_variable_is_assigned_again():
+    def work(rank, variables):
+        kernel, bias, average = tf.Variable(1.0), tf.Variable(1.0), tf.Variable(1.0, trainable=False)
+        for variable in (kernel, bias, average):
+            variables.made(variable)
+        variables.assigned([kernel.handle])  # no gradient has been taken: these are a checkpoint's values
+        variables.training = True
+        for _ in range(3):
+            variables.assigned([kernel.handle])
+            variables.assigned([bias.handle, average.handle])
+        return variables.steps
+
+    assert on_each(work) == [3, 3]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_part_are_named_with_the_variable(size):
+    def work(rank, variables):
+        kernel, bias = tf.Variable([1.0, 2.0]), tf.Variable([3.0], name="bias")
+        variables.made(kernel)
+        variables.made(bias)
+        variables.training = True
+        variables.assigned([bias.handle])
+        bias.assign([3.0 + (rank == size - 1)])
+        with pytest.raises(WorkerError, match=r"variable 'bias(:0)?' differs by 33.33% between ranks after step 1"):
+            variables.check()
+        return True
+
+    assert all(on_each(work, size))
+
+
+def test_what_rounding_has_moved_is_set_to_rank_0s():
+    def work(rank, variables):
+        kernel = tf.Variable([1.0, 2.0])
+        variables.made(kernel)
+        kernel.assign_add([1e-6 * rank, 0.0])
+        variables.check()
+        return kernel.numpy().tolist()
+
+    assert on_each(work) == [[1.0, 2.0], [1.0, 2.0]]
+
+
+def test_a_variable_that_one_rank_has_collected_is_no_difference():
+    def work(rank, variables):
+        kernel = tf.Variable([1.0])
+        variables.made(kernel)
+        if rank == 1:
+            del kernel
+        variables.check()
+        return True
+
+    assert all(on_each(work))

@@ -15,7 +15,7 @@ from client_shim.call import Call
 from client_shim.capture.data import Captured
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
-from client_shim.replica.look import Look, look, refuse_own_updates, several_optimizers
+from client_shim.replica.look import Look, look, several_optimizers, with_own_updates
 from client_shim.script import run_script
 from client_shim.settings import Settings
 from client_shim.state import Run
@@ -49,8 +49,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     A script with training loops of its own is not run: there is nothing to send. Which capture each training call gets,
     and why, is printed for both. Raises UserError where `fit` cannot be captured.
     """
-    looked = look(script)
-    refuse_own_updates(looked)
+    looked = with_own_updates(look(script), by_hand=engine == "hfdt")
     captures = looked.findings
     if looked.capture == "replica" or (engine == "nfdt" and several_optimizers(looked)):
         print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))

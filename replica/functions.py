@@ -38,6 +38,7 @@ from replica.tensors import (
 from replica.variables import Variables
 
 _KNOWN_ELEMENTS = 64
+_RESOURCE = tf.resource.as_datatype_enum  # variables: most of a step's inputs, all alike
 _KINDS = 8  # an argument whose value is another in so many calls is not a shape
 
 
@@ -181,7 +182,8 @@ def _handle_data(function: Any, index: int, output: Any) -> None:
 def _described(tensor: Any) -> Any:
     if type(tensor) is not EagerTensor:
         return type(tensor)
-    return tensor._placement, tensor._shape_tuple(), tensor._datatype_enum()
+    dtype = tensor._datatype_enum()
+    return dtype if dtype == _RESOURCE else (tensor._placement, tensor._shape_tuple(), dtype)
 
 
 def _argument(tensor: Any) -> Argument:

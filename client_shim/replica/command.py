@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_shim.replica.look import look, own_updates, refuse_own_updates, several_optimizers
+from client_shim.replica.look import look, several_optimizers, with_own_updates
 from fdt.cli import detach
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
@@ -39,11 +39,8 @@ def wanted(
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
-        found = look(script)
-        if not by_hand:
-            refuse_own_updates(found)
-        replicated = (not several and several_optimizers(found)) or (by_hand and own_updates(found))
-        chosen = "replica" if replicated else found.capture
+        found = with_own_updates(look(script), by_hand=by_hand)
+        chosen = "replica" if not several and several_optimizers(found) else found.capture
     replica: bool = chosen == "replica"
     for name in of_fit if replica else ():
         if given[name]:

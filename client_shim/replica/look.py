@@ -6,7 +6,7 @@ gradients, or trains batch by batch, in code of its own.
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from client_shim.replica.sources import sources
@@ -103,14 +103,27 @@ def own_updates(script: Look) -> str:
     return moved if taken else ""
 
 
-def refuse_own_updates(script: Look) -> None:
-    """Raise UserError where the script assigns its weights by hand: gradients are exchanged at an optimizer."""
+def with_own_updates(script: Look, *, by_hand: bool) -> Look:
+    """Return the look with a finding for weights that the script assigns by gradients of its own.
+
+    Args:
+        script: What was found otherwise.
+        by_hand: The engine divides such a script; else gradients are exchanged at an optimizer alone.
+
+    Raises:
+        UserError: The engine does not, and the script trains in no other way.
+    """
     moved = own_updates(script)
+    if moved and by_hand:
+        path, _, line = moved.rpartition(":")
+        found = Finding(path, int(line), "replica", "weights assigned by gradients: every rank runs the script")
+        return replace(script, findings=[*script.findings, found])
     if moved and not script.findings:
         raise UserError(
             "weights must be moved by an optimizer: workers push gradients where it applies them. "
             f"Received: an assignment at {moved}; use keras.optimizers.SGD, hfdt, or train alone with --capture extract"
         )
+    return script
 
 
 def _makes_session(tree: ast.Module) -> bool:

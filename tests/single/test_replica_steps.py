@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from client_shim.replica import steps
 from client_shim.replica.command import wanted
-from client_shim.replica.look import look, own_updates, refuse_own_updates
+from client_shim.replica.look import look, with_own_updates
 from fdt.errors import UserError
 
 TAPE = """
@@ -115,10 +115,11 @@ def within():
 
 def test_weights_moved_by_hand_are_refused_with_the_line(script):
     path = script("with tf.GradientTape() as tape:\n    loss = f()\nw.assign_sub(0.1 * tape.gradient(loss, w))")
-    assert own_updates(look(path)).endswith("script.py:3")
+    assert with_own_updates(look(path), by_hand=True).capture == "replica"
     with pytest.raises(UserError, match=r"an assignment at .*script.py:3"):
-        refuse_own_updates(look(path))
-    refuse_own_updates(look(script(TAPE + "average.assign_sub(1)")))
+        with_own_updates(look(path), by_hand=False)
+    found = look(script(TAPE + "average.assign_sub(1)"))
+    assert with_own_updates(found, by_hand=False) is found
 
 
 SESSION = """

@@ -53,10 +53,6 @@ class Engine:
             stack.enter_context(patched(self._patches()))
             yield
 
-    def in_keras(self, flavor: str) -> list[Patch]:
-        """Return what is replaced in "keras" or "tf_keras"."""
-        return []
-
     def _patches(self) -> list[Patch]:
         return [
             *tape.patches(self._taken),

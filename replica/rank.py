@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.patches import patched
 from fdt.service.meeting import Meeting
 from replica.engine import Engine
 from replica.group import MeetingGroup
@@ -55,13 +54,13 @@ class Rank:
 
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
-        """Install everything; Keras needs nothing of its own."""
+        """Install the placements, and what divides sessions."""
         with self._engine.installed(), self._sessions.installed():
             yield
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Install what `flavor` needs."""
-        return patched(self._engine.in_keras(flavor))
+        """Install nothing: Keras's layers, losses, metrics and optimizers are operations as any other."""
+        return contextlib.nullcontext()
 
     def counts(self) -> Mapping[str, Any]:
         """Return steps, samples, replicated and sent_bytes of this rank so far, and the lines for the run's end."""

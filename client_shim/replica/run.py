@@ -44,7 +44,6 @@ class Rank(Protocol):
 
     @property
     def by_hand(self) -> Any: ...
-
     def in_tensorflow(self) -> contextlib.AbstractContextManager[None]: ...
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]: ...
@@ -101,7 +100,7 @@ class Part:
     @property
     def rewrite(self) -> Rewrite | None:
         """What the script's code is made into before it runs."""
-        return self._turns.rewrite if self._turns is not None else None
+        return None if self._turns is None else self._turns.rewrite
 
     @contextlib.contextmanager
     def installed(self, make: MakeRank, meeting: Meeting, options: Mapping[str, str]) -> Iterator[None]:

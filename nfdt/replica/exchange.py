@@ -250,8 +250,10 @@ def _check(optimizer: Any, rule: Rule) -> None:
 
 def build(optimizer: Any, variables: list[Any]) -> None:
     """Its variables. A tf.function makes them in its first trace only, and in that one another's step may be taken."""
-    if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
-        with tf.init_scope():
+    with tf.init_scope():
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            optimizer._create_slots(variables)
+        elif not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
             optimizer.build(variables)
 
 

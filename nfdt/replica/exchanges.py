@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
@@ -128,13 +129,21 @@ class Exchanges:
 
     # -- rank 0 serves ---------------------------------------------------------------------------------------------
     def poll(self, number: int | None) -> list[Pushed]:
-        """The pushes that have come for one optimizer, which is in use; None: for sessions. Others wait for theirs."""
+        """Return the pushes that have come for one optimizer, which is in use; others wait for theirs.
+
+        None: return those for sessions. No optimizer's step is under way then, so the others are answered at once:
+        rank 0 may be about to wait for their worker.
+        """
         assert isinstance(self._meeting, Host)
         if number is not None:
             self._used[number] = self._known[number]
         self._arrived += self._meeting.arrived()
         mine = [push for push in self._arrived if push.header.get("optimizer") == number]
         self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
+        if number is None:
+            others, self._arrived = self._arrived, []
+            for push in others:
+                self.serve(push)
         return mine
 
     def serve(self, push: Pushed) -> None:
@@ -160,7 +169,8 @@ class Exchanges:
                 f"of rank {push.rank}'s for one that rank 0, at {where()}, has not"
             )
         self._used[exchange.number] = exchange
-        exchange.serve(exchange.apply, push)
+        with context.eager_mode():  # rank 0 may be in a graph of a session's by now
+            exchange.serve(exchange.apply, push)
 
     # -- all meet --------------------------------------------------------------------------------------------------
     def trains(self, model: Any) -> None:

@@ -8,9 +8,16 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import constant_op
 
+from client_shim.replica.steps import where
+from fdt.errors import CaptureError
 from replica.exchange import Exchange
 from replica.placement import Partial, Placement, Shard
-from replica.tensors import EagerTensor, Tensor, local_array, local_shape_of, place, placement_of, unrecorded
+from replica.tensors import EagerTensor, Tensor, local_array, local_shape_of, mode, place, placement_of, unrecorded
+
+IN_A_THREAD = (
+    "only the script's main thread may read divided rows. Received: a thread, a generator or a py_function that does, "
+    "at {where}; read the numbers in the main thread (.numpy()) and use them there"
+)
 
 
 class Converter:
@@ -81,6 +88,8 @@ class Converter:
         return [t for t in tensor._siblings if t is not tensor and t._replicated is None]
 
     def _replicate(self, tensors: Sequence[Tensor], name: str) -> None:
+        if mode.undivided:
+            raise CaptureError(IN_A_THREAD.format(where=where()))
         arrays = [np.asarray(local_array(t), t.dtype.as_numpy_dtype) for t in tensors]
         found = self.exchange.replicated(name, arrays, [t._placement for t in tensors])
         with tf.init_scope(), unrecorded():  # a trace may read, too

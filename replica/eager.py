@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core
 from tensorflow.python.framework import constant_op
+from tensorflow.python.ops import script_ops
 
 import replica.rules  # noqa: F401  fills the rule table
 from fdt.patches import Patch
@@ -31,8 +32,10 @@ from replica.tensors import (
     check,
     local_array,
     local_shape_of,
+    mode,
     place,
     placement_of,
+    undivided,
     unrecorded,
 )
 from replica.variables import Variables
@@ -61,7 +64,11 @@ class Eager:
 
     def patches(self) -> list[Patch]:
         """Return what is replaced in TensorFlow, but for the two functions below, which are too hot for a wrapper."""
-        return [Patch(pywrap_tfe, "TFE_Py_TensorShapeSlice", _shape_slice)]
+        return [
+            Patch(pywrap_tfe, "TFE_Py_TensorShapeSlice", _shape_slice),
+            Patch(script_ops.EagerFunc, "_call", _in_python),
+            Patch(script_ops.FuncRegistry, "__call__", _in_python),
+        ]
 
     def fast_path(self, original: Any) -> Any:
         """Return the replacement of TFE_Py_FastPathExecute."""
@@ -100,6 +107,8 @@ class Eager:
                 break
         if not placed and not (op in PAYING and self.pays(inputs[0])):
             return self._original(op_name, num_outputs, inputs, attrs, ctx, name)
+        if mode.undivided:
+            return self._undivided(op_name, num_outputs, inputs, attrs, ctx, name)
         if not placed:
             self._entry.note(inputs[0]._shape_tuple()[0], "rows of a matrix product")
         if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
@@ -107,6 +116,11 @@ class Eager:
         refuse_forward_mode()
         with unrecorded():
             return self._placed(op, num_outputs, inputs, attrs, ctx, name)
+
+    def _undivided(self, op: Any, count: int, inputs: Any, attrs: Any, ctx: Any, name: Any) -> Any:
+        """Run an operation on whole inputs, in a thread that must not wait for other ranks."""
+        whole = [self._converter.whole(t) if _is_eager(t) else t for t in inputs]
+        return self._original(op, count, whole, attrs, ctx, name)
 
     def pays(self, tensor: Tensor) -> bool:
         """Tell whether a whole tensor has rows to divide."""
@@ -237,6 +251,12 @@ def _hashable(attrs: Any) -> Any:
 def _with(attrs: Any, changed: Any) -> tuple[Any, ...]:
     merged = {**dict(zip(attrs[::2], attrs[1::2], strict=True)), **changed}
     return tuple(part for pair in merged.items() for part in pair)
+
+
+def _in_python(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """A Python function that TensorFlow calls: what it returns is read in C++."""
+    with undivided():
+        return original(*args, **kwargs)
 
 
 def _shape_slice(original: Any, tensors: Sequence[Tensor], dimension: int) -> Tensor:

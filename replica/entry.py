@@ -18,7 +18,7 @@ from client_shim.replica.steps import by_script, where
 from fdt.patches import Patch
 from replica.convert import Converter
 from replica.placement import divided
-from replica.tensors import EagerTensor, Tensor, is_placed, local_shape_of
+from replica.tensors import EagerTensor, Tensor, is_placed, local_shape_of, mode
 
 
 class Entry:
@@ -64,7 +64,7 @@ class Entry:
         return tf.nest.map_structure(lambda v: self.cut(v, what), values)
 
     def _has_rows(self, tensor: Any) -> bool:
-        if type(tensor) is not EagerTensor or tensor._placement is not None or self.size == 1:
+        if type(tensor) is not EagerTensor or tensor._placement is not None or self.size == 1 or mode.undivided:
             return False
         shape, dtype = local_shape_of(tensor), tensor.dtype
         numeric = dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex

@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import ops
+from tensorflow.python.framework import constant_op, ops
 from tensorflow.python.ops import handle_data_util
 
 from fdt.patches import Patch
 from replica.convert import Converter, joined
 from replica.entry import Entry
+from replica.graph.drawing import draws
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import RANDOM, Flat, flatten
@@ -31,6 +32,7 @@ from replica.tensors import (
     is_placed,
     local_array,
     local_shape_of,
+    mode,
     place,
     placement_of,
     unrecorded,
@@ -79,6 +81,8 @@ class Functions:
     def _call_flat(self, original: Any, function: Any, *args: Any) -> Any:
         if not function._bound_context.executing_eagerly():
             return original(function, *args)
+        if mode.undivided:
+            return original(function, *(self._converter.whole(a) if is_placed(a) else a for a in args))
         known = self._function(function)
         if known.draws:
             return self._interpreted(function, known, args)
@@ -154,8 +158,9 @@ class Functions:
         ctx = context.context()
         attrs = tuple(part for pair in ctx.function_call_options.as_attrs().items() for part in pair)
         count = len(result.outputs)
+        drawn = [t for node, values in result.drawn for t in draws(node, [constant_op.constant(v) for v in values])]
         try:
-            outputs = self._execute(emitted.name.decode(), count, list(inputs), attrs, ctx)
+            outputs = self._execute(emitted.name.decode(), count, [*inputs, *drawn], attrs, ctx)
         except tf.errors.OpError:
             if self._converter.exchange.failure is not None:  # which TensorFlow has reworded
                 raise self._converter.exchange.failure from None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 
 from fdt.patches import Patch
 from replica.convert import Converter
@@ -35,7 +36,8 @@ def patches(converter: Converter) -> list[Patch]:
     def of_whole(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         return original(converter.whole(tensor), *args, **kwargs)
 
-    return [Patch(base, name, of_whole) for name in ("_copy_nograd", "__dlpack__")]
+    copies = [Patch(base, name, of_whole) for name in ("_copy_nograd", "__dlpack__")]
+    return [*copies, Patch(pywrap_tfe, "TFE_ToDlpackCapsule", of_whole)]
 
 
 def _methods(converter: Converter) -> dict[str, Callable[..., Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import backprop, record
+from tensorflow.python.eager import backprop, execute, record
 from tensorflow.python.ops import gen_array_ops
 
 from client_shim.replica.steps import where
@@ -34,6 +34,7 @@ def patches(taken: Callable[[], None]) -> list[Patch]:
     return [
         Patch(tf.GradientTape, "gradient", gradient),
         Patch(record, "record_operation", _record_operation),
+        Patch(execute, "record_gradient", _record_gradient),
         Patch(tf.autodiff.ForwardAccumulator, "_push_accumulator", _push),
         Patch(tf.autodiff.ForwardAccumulator, "_pop_accumulator", _pop),
     ]
@@ -71,7 +72,7 @@ def install() -> Callable[[], None]:
 def _zeros(shape: Any, dtype: Any) -> Any:
     """Zeros for an output without a gradient; they are marked, as their shape is the rank's."""
     made = backprop._zeros(shape, dtype)
-    if type(made) is EagerTensor:
+    if made is not None:
         setattr(made, FILLED, True)
     return made
 
@@ -84,7 +85,7 @@ def _gradient_function(
 
 def _placed(gradients: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
     """Give zeros of the tape the placement of the output that they belong to."""
-    if not any(getattr(g, FILLED, False) for g in gradients):
+    if outputs is None or not any(getattr(g, FILLED, False) for g in gradients):
         return gradients
     return [_like(g, o) if getattr(g, FILLED, False) else g for g, o in zip(gradients, outputs, strict=False)]
 
@@ -92,6 +93,8 @@ def _placed(gradients: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
 def _like(zeros: Tensor, output: Any) -> Tensor:
     if type(output) is not EagerTensor or not isinstance(output._placement, Shard):
         return zeros
+    if type(zeros) is not EagerTensor:  # the gradient is being traced
+        return tf.zeros(output._global_shape, zeros.dtype)
     with unrecorded():
         return place(gen_array_ops.identity(zeros), output._placement, output._global_shape)
 
@@ -108,6 +111,20 @@ def _record_operation(
     if any(type(t) is EagerTensor and isinstance(t._placement, Shard) for t in output_tensors):
         backward_function = _with_placed(backward_function, list(output_tensors))
     return original(op_type, output_tensors, input_tensors, backward_function, forward_function)
+
+
+def _record_gradient(original: Any, op: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
+    """Operations of several outputs keep them: the tape drops those that a gradient does not read, and their shapes."""
+    if len(outputs) < 2 or not any(map(_is_sharded, outputs)):
+        original(op, inputs, attrs, outputs)
+        return
+
+    def backward(*gradients: Any) -> Any:
+        placed = _placed(gradients, outputs)
+        found = backprop._gradient_function(op, attrs, len(inputs), inputs, outputs, placed, (), None)
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    record.record_operation(op, list(outputs), list(inputs), backward)
 
 
 def _with_placed(backward: Any, outputs: list[Any]) -> Any:

@@ -1,7 +1,9 @@
 """Eager tensors that carry a placement: the memory holds the rank's part, `.shape` says the global shape."""
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +19,24 @@ Tensor = Any
 PLACEMENT, SHAPE, WHOLE, SIBLINGS = "_placement", "_global_shape", "_replicated", "_siblings"
 local_shape_of = EagerTensor._shape_tuple  # of this rank's part, whatever is patched later
 local_array = EagerTensor._numpy_internal
+
+
+class _Mode(threading.local):
+    def __init__(self) -> None:
+        self.undivided = threading.current_thread() is not threading.main_thread()
+
+
+mode = _Mode()  # undivided: of a thread that must not call collectives, as those that make data
+
+
+@contextlib.contextmanager
+def undivided() -> Iterator[None]:
+    """Within, this thread's operations get whole inputs and divide nothing."""
+    before, mode.undivided = mode.undivided, True
+    try:
+        yield
+    finally:
+        mode.undivided = before
 
 
 class PlacementError(Exception):

@@ -13,7 +13,7 @@ from tensorflow.python.ops import handle_data_util
 
 from replica.exchange import Exchange
 from replica.graph.emitted import Argument, Emitted, Value
-from replica.graph.flatten import Flat, Ref
+from replica.graph.flatten import RANDOM, Flat, Ref
 from replica.graph.known import Known
 from replica.graph.operations import Attributes, created, output, where_defined
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, local_shape
@@ -138,6 +138,8 @@ class Emitter:
     def _emit(self, number: int) -> list[Ref]:
         """Emit a node; or return what must be replicated before."""
         node = self._flat.nodes[number]
+        if node.op.type in RANDOM and self._drawn_before(number):
+            return []
         values = [self._values[ref] for ref in node.inputs]
         found = self._planned(number, values)
         if isinstance(found, list):
@@ -154,7 +156,7 @@ class Emitter:
             return missing
         tensors = [v.tensor for v in values] if found is None else self._inputs(node.inputs, found)
         with self.graph.control_dependencies([self._ops[n] for n in sorted(node.controls)]):
-            op = created(self.graph, node.op, tensors, found)
+            op = created(self.graph, node, tensors, found)
             outputs = list(op.outputs)
             if found is not None and found.scale is not None:
                 outputs = [t * constant_op.constant(found.scale, t.dtype) for t in outputs]
@@ -164,6 +166,22 @@ class Emitter:
             placement = REPLICATE if found is None else found.output(index)
             self._values[number, index] = output(node.op, index, tensor, placement, self.rank, data=data)
         return []
+
+    def _drawn_before(self, number: int) -> bool:
+        """Take the outputs of a random operation as arguments, where its inputs are known."""
+        node = self._flat.nodes[number]
+        known = [self._known.value(ref) for ref in node.inputs]
+        inputs = [value for value in known if value is not None]
+        if len(inputs) < len(known):
+            return False
+        self.result.drawn.append((node, inputs))
+        for index, traced in enumerate(node.op.outputs):
+            made = tf.compat.v1.placeholder(traced.dtype, _drawn_shape(node.op, traced, inputs))
+            self.graph.inputs.append(made)
+            shape = None if made.shape.rank is None else tuple(made.shape.as_list())
+            self._values[number, index] = Value(made, REPLICATE, shape, True)
+            self._ops[number] = made.op
+        return True
 
     def _planned(self, number: int, values: list[Value]) -> Plan | list[Array] | None:
         """Return a plan, constants in place of the operation, or None for an operation on replicated inputs."""
@@ -252,3 +270,8 @@ class Emitter:
             if isinstance(value.placement, Partial):
                 value.tensor, value.placement = whole, REPLICATE
         self._last = outputs[0].op
+
+
+def _drawn_shape(op: Any, traced: Any, inputs: Sequence[Array]) -> Any:
+    """Return the shape of random numbers: mostly the operation's first input."""
+    return [int(n) for n in inputs[0]] if op.op_def.input_arg[0].name == "shape" else traced.shape

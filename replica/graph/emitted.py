@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from replica.placement import Placement
-from replica.plan import Shape
+from replica.plan import Array, Shape
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Emitted:
         divides: Some operation works on a rank's part.
         rows: Of the last tensor that was cut for an operation's sake; 0 for none.
         gathers: Operations that need Shards whole in every call: type, file and line, bytes.
+        drawn: Random operations that run before the function, with their inputs; it takes their outputs behind the
+            arguments.
     """
 
     graph: Any
@@ -46,3 +48,4 @@ class Emitted:
     divides: bool = False
     rows: int = 0
     gathers: list[tuple[str, str, int]] = field(default_factory=list)
+    drawn: list[tuple[Any, list[Array]]] = field(default_factory=list)

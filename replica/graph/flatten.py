@@ -11,8 +11,10 @@ Ref = tuple[int, int]  # a node's number, and which of its outputs
 # Draw from a state that TensorFlow keeps in the operation's kernel.
 RANDOM = frozenset(
     (
+        "AllCandidateSampler FixedUnigramCandidateSampler LearnedUnigramCandidateSampler LogUniformCandidateSampler "
         "Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal "
-        "RandomUniform RandomUniformInt TruncatedNormal"
+        "RandomUniform RandomUniformInt SampleDistortedBoundingBox SampleDistortedBoundingBoxV2 "
+        "ThreadUnsafeUnigramCandidateSampler TruncatedNormal UniformCandidateSampler"
     ).split()
 )
 WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")  # to a variable
@@ -22,12 +24,21 @@ SOURCES = ("IteratorGetNext", "OptionalGetValue")  # of an iterator, or of what 
 
 @dataclass
 class Node:
-    """An operation. `argument`: the function's argument that it stands for."""
+    """An operation.
+
+    Attributes:
+        op: Of the traced graph.
+        inputs: The outputs of other nodes that it takes.
+        controls: Nodes that it runs after.
+        argument: The function's argument that it stands for.
+        draw: For an operation of RANDOM: holds its state, however often the function is emitted.
+    """
 
     op: Any
     inputs: list[Ref] = field(default_factory=list)
     controls: set[int] = field(default_factory=set)
     argument: int | None = None
+    draw: Any = None
 
 
 @dataclass

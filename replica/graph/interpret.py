@@ -4,6 +4,7 @@ A loop over a dataset inside a tf.function is one operation to TensorFlow. Run f
 that is called with an element, and is emitted like any other.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,19 +12,21 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
-from replica.graph.flatten import SOURCES, Flat, Node, Ref, eager_attrs
+from replica.graph.drawing import draws, in_new_loop
+from replica.graph.flatten import RANDOM, SOURCES, Flat, Node, Ref, eager_attrs
 
 _LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf")
+_OUTSIDE = RANDOM | frozenset(SOURCES)
 
 
 def draws_within(graph: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset."""
+    """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset, or random numbers."""
     for op in graph.get_operations():
         for name in _functions(op):
             if name in seen:
                 continue
             inner = graph._get_function(name).graph
-            if op.type in (*_LOOPS, *_BRANCHES) and any(each.type in SOURCES for each in inner.get_operations()):
+            if op.type in (*_LOOPS, *_BRANCHES) and any(each.type in _OUTSIDE for each in inner.get_operations()):
                 return True
             if draws_within(inner, seen | {name}):
                 return True
@@ -59,6 +62,8 @@ def _run(node: Node, inputs: list[Any]) -> list[Any]:
     if op.type in _BRANCHES:
         predicate, *rest = inputs
         return _call(op, "then_branch" if bool(predicate) else "else_branch", rest)
+    if op.type in RANDOM:
+        return draws(node, inputs)
     if op.type == "Const":
         return [constant_op.constant(tensor_util.MakeNdarray(op.get_attr("value")), op.outputs[0].dtype)]
     with tf.device(op.device or None):
@@ -66,9 +71,15 @@ def _run(node: Node, inputs: list[Any]) -> list[Any]:
 
 
 def _loop(op: Any, state: list[Any]) -> list[Any]:
-    while bool(_call(op, "cond", state)[0]):
-        state = _call(op, "body", state)
-    return state
+    with in_new_loop() if _over_dataset(op) else contextlib.nullcontext():
+        while bool(_call(op, "cond", state)[0]):
+            state = _call(op, "body", state)
+        return state
+
+
+def _over_dataset(op: Any) -> bool:
+    body = op.graph._get_function(op.get_attr("body").name).graph
+    return any(each.type == "IteratorGetNextAsOptional" for each in body.get_operations())
 
 
 def _call(op: Any, attr: str, arguments: list[Any]) -> list[Any]:

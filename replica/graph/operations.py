@@ -5,13 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import constant_op
 from tensorflow.python.ops import handle_data_util
 
 from client_shim.replica.steps import of_script
+from replica.graph.drawing import drawn
 from replica.graph.emitted import Value
-from replica.graph.flatten import RANDOM, eager_attrs
+from replica.graph.flatten import RANDOM, Node
 from replica.placement import Placement, Shard, global_shape
 from replica.plan import Plan, Shape
 from replica.tensors import PlacementError
@@ -32,17 +31,18 @@ class Attributes(dict[str, Any]):
             return default
 
 
-def created(graph: Any, op: Any, tensors: Sequence[Any], found: Plan | None) -> Any:
-    """Create `op` in the emitted graph.
+def created(graph: Any, node: Node, tensors: Sequence[Any], found: Plan | None) -> Any:
+    """Create a node's operation in the emitted graph.
 
     Args:
         graph: The emitted FuncGraph.
-        op: Of the traced graph.
+        node: Of the traced graph.
         tensors: Its inputs in the emitted graph.
         found: How a rank runs it; None for an operation on replicated inputs.
     """
+    op = node.op
     if op.type in RANDOM:
-        return _drawn(op, tensors)
+        return drawn(node, tensors)
     kind, attrs = op.type, {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
     definition: Any = op.op_def
     if found is not None:
@@ -79,17 +79,6 @@ def where_defined(op: Any) -> str:
     """Return the script's file and line that made an operation."""
     frames = [f for f in reversed(op.traceback or ()) if of_script(f.filename)]
     return f"{frames[0].filename}:{frames[0].lineno}" if frames else "no line of the script"
-
-
-def _drawn(op: Any, tensors: Sequence[Any]) -> Any:
-    """Draw random numbers from the state of one eager kernel: a function that is emitted anew must not begin anew."""
-    attrs, kind = eager_attrs(op), op.type
-
-    def draw(*arrays: Any) -> Any:
-        inputs = [constant_op.constant(array) for array in arrays]
-        return execute.execute(kind, 1, inputs, attrs, context.context())[0].numpy()
-
-    return tf.numpy_function(draw, list(tensors), op.outputs[0].dtype).op
 
 
 def _add_functions(graph: Any, op: Any) -> None:

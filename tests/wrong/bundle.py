@@ -32,7 +32,8 @@ def run(path: str) -> None:
     except Exception as error:
         traceback.print_exc()
         names = [kind.__name__ for kind in type(error).__mro__]
-        refused = "UserError" in names and "WorkerError" not in names
+        lost = str(error).startswith(("all ranks", "rank "))  # the engine's fault, not a script's that it refuses
+        refused = "UserError" in names and not lost
         print("!!", f"{'refused' if refused else names[0]}:", " ".join(str(error).split()), flush=True)
         if not refused:
             sys.exit(1)

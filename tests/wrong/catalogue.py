@@ -33,8 +33,12 @@ OTHERS = {
     "input_signature",
     "iterate_rows",
     "nan_rows",
+    "noise_in_dataset_loop",
     "noise_in_function",
+    "py_function_scalar",
     "read_as_numpy",
+    "two_functions_draw",
+    "unused_unstack",
 }
 
 

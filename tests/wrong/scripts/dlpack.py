@@ -1,3 +1,5 @@
+"""A tensor handed to another library by DLPack."""
+
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,6 +1,12 @@
+"""Stateful noise in a loop over a dataset inside a tf.function, called for three epochs."""
+
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
+
+warnings.filterwarnings("ignore", "Seed 7 from outer graph")
 
 keras.backend.set_floatx("float64")
 keras.utils.set_random_seed(7)

@@ -1,3 +1,5 @@
+"""A number that a py_function computes in the pipeline by a matrix product."""
+
 import keras
 import numpy as np
 import tensorflow as tf

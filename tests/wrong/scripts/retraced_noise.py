@@ -1,3 +1,5 @@
+"""Stateful noise in a tf.function that is traced anew for the last, smaller batch."""
+
 import keras
 import numpy as np
 import tensorflow as tf

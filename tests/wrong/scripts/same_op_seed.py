@@ -1,3 +1,5 @@
+"""Two random operations of one seed in a tf.function."""
+
 import keras
 import numpy as np
 import tensorflow as tf

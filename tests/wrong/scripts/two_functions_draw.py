@@ -1,3 +1,5 @@
+"""Two tf.functions that each begin with random numbers, as a GAN's."""
+
 import keras
 import numpy as np
 import tensorflow as tf

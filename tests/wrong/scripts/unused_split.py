@@ -1,3 +1,5 @@
+"""The eager tape of a split of which one half goes unused."""
+
 import keras
 import numpy as np
 import tensorflow as tf

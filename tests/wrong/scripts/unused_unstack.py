@@ -1,3 +1,5 @@
+"""The eager tape of an unstack of which most parts go unused."""
+
 import keras
 import numpy as np
 import tensorflow as tf

@@ -18,7 +18,7 @@ from replica.graph.known import Known
 from replica.graph.operations import Attributes, created, output, where_defined
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, local_shape
 from replica.plan import PAYING, Arg, Array, Call, Plan, plan
-from replica.rules.shape import known_outputs
+from replica.rules.shape import ASKING, known_outputs
 
 _SMALL = 4096  # elements of a Partial result that is replicated within the graph, with the other sums
 
@@ -188,7 +188,7 @@ class Emitter:
         node = self._flat.nodes[number]
         placed = any(v.placement is not REPLICATE for v in values)
         if not placed and not (node.op.type in PAYING and self._pays(values[0])):
-            return None
+            return self._known_shape(node.op, values)
         args = [
             Arg(v.placement, v.shape, v.tensor.dtype.name, partial(self._known.value, r))
             for v, r in zip(values, node.inputs, strict=True)
@@ -201,6 +201,13 @@ class Emitter:
         constants = known_outputs(call)
         self.result.divides = True
         return constants if constants is not None else plan(call)
+
+    def _known_shape(self, op: Any, values: list[Value]) -> list[Array] | None:
+        """Return the shape that an operation asks for, of whole tensors, too: a random operation may need it known."""
+        if op.type not in ASKING:
+            return None
+        args = tuple(Arg(v.placement, v.shape, v.tensor.dtype.name) for v in values)
+        return known_outputs(Call(op.type, Attributes(op), args, self.size))
 
     def _pays(self, value: Value) -> bool:
         shape = value.shape or ()

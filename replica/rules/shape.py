@@ -7,10 +7,12 @@ import numpy as np
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
 from replica.plan import Array, Call, Plan, any_partial, per_rank, rule
 
+ASKING = frozenset(("Shape", "ShapeN", "Size", "Rank"))  # operations that only ask for global shapes
+
 
 def known_outputs(call: Call) -> list[Array] | None:
     """Return the outputs of an operation that only asks for global shapes; None for others, or if unknown."""
-    if call.op not in ("Shape", "ShapeN", "Size", "Rank") or any(arg.shape is None for arg in call.args):
+    if call.op not in ASKING or any(arg.shape is None for arg in call.args):
         return None
     dtype = np.int64 if call.dtype("out_type") == "int64" else np.int32
     if call.op == "Rank":

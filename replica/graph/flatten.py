@@ -59,7 +59,7 @@ class Flat:
 
     def assigned(self) -> list[int]:
         """Return the arguments that are variables which an operation assigns."""
-        refs = [n.inputs[0] for n in self.nodes if n.argument is None and n.inputs and n.op.type.startswith(WRITES)]
+        refs = [ref for n in self.nodes if n.argument is None and n.inputs for ref in _written(n)]
         found = {self.nodes[number].argument for number, _ in refs}
         return sorted(argument for argument in found if argument is not None)
 
@@ -75,6 +75,29 @@ def flatten(graph: Any) -> Flat:
     arguments = [builder.argument(tensor, index) for index, tensor in enumerate(graph.inputs)]
     outputs, controls = builder.add(graph, arguments, set())
     return _pruned(Flat(builder.nodes, outputs, controls))
+
+
+def _written(node: Node) -> list[Ref]:
+    """Return the inputs that are variables which a node assigns; of a branch or a loop that assigns any, all."""
+    if node.op.type.startswith(WRITES):
+        return node.inputs[:1]
+    inner = [node.op.graph._get_function(name).graph for name in functions_of(node.op)]
+    if not any(_writes(graph) for graph in inner):
+        return []
+    return [ref for ref, t in zip(node.inputs, node.op.inputs, strict=True) if t.dtype == tf.resource]
+
+
+def _writes(graph: Any) -> bool:
+    return any(
+        op.type.startswith(WRITES) or any(_writes(graph._get_function(n).graph) for n in functions_of(op))
+        for op in graph.get_operations()
+    )
+
+
+def functions_of(op: Any) -> list[str]:
+    """Return the names of the functions that an operation may call."""
+    attrs = op.node_def.attr.values()
+    return [f.name for attr in attrs for f in (attr.func, *attr.list.func) if f.name]
 
 
 class _Builder:

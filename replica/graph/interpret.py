@@ -13,7 +13,7 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
 from replica.graph.drawing import draws, in_new_loop
-from replica.graph.flatten import RANDOM, SOURCES, Flat, Node, Ref, eager_attrs
+from replica.graph.flatten import RANDOM, SOURCES, Flat, Node, Ref, eager_attrs, functions_of
 
 _LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf")
 _OUTSIDE = RANDOM | frozenset(SOURCES)
@@ -22,7 +22,7 @@ _OUTSIDE = RANDOM | frozenset(SOURCES)
 def draws_within(graph: Any, seen: frozenset[str] = frozenset()) -> bool:
     """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset, or random numbers."""
     for op in graph.get_operations():
-        for name in _functions(op):
+        for name in functions_of(op):
             if name in seen:
                 continue
             inner = graph._get_function(name).graph
@@ -31,11 +31,6 @@ def draws_within(graph: Any, seen: frozenset[str] = frozenset()) -> bool:
             if draws_within(inner, seen | {name}):
                 return True
     return False
-
-
-def _functions(op: Any) -> list[str]:
-    attrs = op.node_def.attr.values()
-    return [f.name for attr in attrs for f in (attr.func, *attr.list.func) if f.name]
 
 
 def interpret(flat: Flat, arguments: Sequence[Any]) -> list[Any]:

@@ -37,6 +37,7 @@ from replica.tensors import (
     placement_of,
     undivided,
     unrecorded,
+    value_bytes,
 )
 from replica.variables import Variables
 
@@ -177,7 +178,7 @@ class Eager:
             if ctx.has_function(op):
                 raise PlacementError(f"the function {op} was called with a rank's parts as they are")
             learnt = self._plans[key] = _Learnt()
-        values = tuple(_bytes(inputs[i]) for i in learnt.used)
+        values = tuple(value_bytes(inputs[i]) for i in learnt.used)
         found = learnt.entries.get(values)
         return found if found is not None else self._plan(learnt, op, inputs, attrs)
 
@@ -188,7 +189,7 @@ class Eager:
         cached = _Cached(plan(call), known_outputs(call), inputs)
         if tuple(sorted(used)) != learnt.used or len(learnt.entries) >= _PLANS_KEPT:
             learnt.used, learnt.entries = tuple(sorted(used)), {}
-        learnt.entries[tuple(_bytes(inputs[i]) for i in learnt.used)] = cached
+        learnt.entries[tuple(value_bytes(inputs[i]) for i in learnt.used)] = cached
         return cached
 
     def _arg(self, op: str, index: int, tensor: Tensor, used: set[int]) -> Arg:
@@ -234,10 +235,6 @@ def _described(tensor: Any) -> Any:
     if type(tensor) is not EagerTensor:
         return type(tensor)
     return tensor._placement, tensor._shape_tuple(), tensor._datatype_enum()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return np.asarray(local_array(tensor)).tobytes()
 
 
 def _hashable(attrs: Any) -> Any:

@@ -36,6 +36,7 @@ from replica.tensors import (
     place,
     placement_of,
     unrecorded,
+    value_bytes,
 )
 from replica.variables import Variables
 
@@ -131,7 +132,7 @@ class Functions:
 
     def _emitted(self, function: Any, known: _Function, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
         kind = known.kinds.setdefault(tuple(map(_described, inputs)), _Kind())
-        values = tuple(_bytes(inputs[i]) for i in kind.used)
+        values = tuple(value_bytes(inputs[i]) for i in kind.used)
         found = kind.entries.get(values)
         return found if found is not None else self._emit(function, known, kind, inputs)
 
@@ -150,7 +151,7 @@ class Functions:
         used = tuple(sorted({*kind.used, *made[1].used}))
         if used != kind.used:
             kind.used, kind.entries = used, {}
-        kind.entries[tuple(_bytes(inputs[i]) for i in used)] = made
+        kind.entries[tuple(value_bytes(inputs[i]) for i in used)] = made
         if len(kind.entries) > _KINDS:
             kind.frozen, kind.used, kind.entries = {*kind.frozen, *used}, (), {}
 
@@ -200,7 +201,3 @@ def _value(tensor: Any) -> Any:
     if type(tensor) is not EagerTensor or tensor._placement is not None or not tensor.dtype.is_integer:
         return None
     return np.asarray(local_array(tensor)) if int(np.prod(tensor._shape_tuple())) <= _KNOWN_ELEMENTS else None
-
-
-def _bytes(tensor: Any) -> bytes:
-    return np.asarray(local_array(tensor)).tobytes()

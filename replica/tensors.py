@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
@@ -90,3 +91,8 @@ def check(local: Tensor, placement: Placement, shape: Sequence[int | None], rank
 def unrecorded() -> Any:
     """Return a context in which no gradient tape records."""
     return record.stop_recording()
+
+
+def value_bytes(tensor: Tensor) -> bytes:
+    """Return what this rank holds, as a part of a key."""
+    return np.asarray(local_array(tensor)).tobytes()

@@ -44,11 +44,11 @@ class Worker(Guest):
     def __init__(self, size):
         self.rank, self.size = size - 1, size
 
-    def same(self, what, value, where):
+    def broadcast(self, value, name):
         return value
 
-    def add(self, what, vector, where):
-        return vector
+    def _whole(self, combined, name):
+        return np.zeros_like(combined.whole)
 
 
 def names(style, steps, width):

@@ -9,13 +9,13 @@ from tensorflow.python.eager import execute
 from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.patches import Patch, patched
+from fdt.service.group import ReplicaGroup
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager
 from replica.entry import Entry
 from replica.exchange import Exchange
 from replica.functions import Functions
-from replica.group import ReplicaGroup
 from replica.report import Report
 from replica.variables import Variables
 

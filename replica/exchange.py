@@ -1,13 +1,14 @@
-"""Collectives on NumPy arrays: any number of Partials and Shards become replicated in one all-reduce per dtype."""
+"""Collectives on NumPy arrays: Partials are added, Shards gathered, in as few round trips as pay."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from replica.group import ReplicaGroup, neutral
-from replica.placement import Placement, Shard, global_shape
+from fdt.service.group import ReplicaGroup
+from fdt.service.lines import INLINE_BYTES
+from replica.placement import Placement, Shard, global_shape, local_shape
 
 Array = npt.NDArray[Any]
 # Dtypes that NumPy does not add, or adds too coarsely, and the one they are sent as.
@@ -31,44 +32,96 @@ class Exchange:
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
 
+        Partials of one dtype are added in one collective, and all Shards gathered in one. Where that would be several
+        and all ranks' arrays fit into one message, one gathers everything and each rank adds the Partials for itself:
+        up to that size a collective takes the time of its round trip, whatever it sends.
+
         Args:
             name: Of the collective, the same on every rank.
             arrays: This rank's local arrays.
             placements: Partial or Shard, of each.
         """
+        sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
+        kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
+        counts = [self._counts(a, s, p) for a, s, p in zip(arrays, sent, placements, strict=True)]
+        if len(set(kinds)) > 1 and sum(map(sum, counts)) <= INLINE_BYTES:
+            kinds = [""] * len(kinds)
         out: list[Any] = [None] * len(arrays)
-        for dtype in sorted({self._wire(a, p) for a, p in zip(arrays, placements, strict=True)}):
-            chosen = [i for i, a in enumerate(arrays) if self._wire(a, placements[i]) == dtype]
-            parts = [self._addend(arrays[i], placements[i], dtype) for i in chosen]
-            vector = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            total = self._reduced(vector, name)
-            ends = np.cumsum([len(part) for part in parts])
-            for i, part in zip(chosen, np.split(total, ends[:-1]), strict=True):
-                shape = global_shape(arrays[i].shape, placements[i])
-                out[i] = part.reshape(shape).astype(arrays[i].dtype, copy=False)
-        return out
-
-    def _reduced(self, vector: Array, name: str) -> Array:
         try:
-            return self._group.all_reduce(vector, name)
+            for kind in sorted(set(kinds)):
+                chosen = [i for i, each in enumerate(kinds) if each == kind]
+                vectors, sizes = [sent[i] for i in chosen], [counts[i] for i in chosen]
+                made = self._added(name, vectors) if kind else self._gathered(name, vectors, sizes)
+                for i, parts in zip(chosen, made, strict=True):
+                    out[i] = _joined(parts, arrays[i], placements[i])
         except Exception as error:
             self.failure = error
             raise
+        return out
+
+    def rank_0s(self, name: str, arrays: Sequence[Array]) -> list[Array]:
+        """Return rank 0's arrays; every rank gives as many, of the same shapes and dtypes."""
+        flat = [np.ravel(a) for a in arrays]
+        mine = [a if self.rank == 0 else a[:0] for a in flat]
+        found = self.replicated(name, mine, [Shard(0, (len(a), *[0] * (self.size - 1))) for a in flat])
+        return [f.reshape(a.shape) for f, a in zip(found, arrays, strict=True)]
 
     def local(self, array: Array, placement: Shard) -> Array:
         """Return this rank's part of a global array."""
         low, high = placement.bounds(self.rank)
         return array[(slice(None),) * placement.axis + (slice(low, high),)]
 
-    def _wire(self, array: Array, placement: Placement) -> str:
-        if self._fp16 and array.dtype == np.float32 and array.size >= _HALF_FROM and not isinstance(placement, Shard):
-            return "float16"
-        return str(np.dtype(_WIDE.get(array.dtype.name, array.dtype)))
+    def _added(self, name: str, vectors: Sequence[Array]) -> list[list[Array]]:
+        """Return the sum of each, by one all_reduce."""
+        vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        total = self._group.all_reduce(vector, name)
+        return [[part] for part in _split(total, [len(v) for v in vectors])]
 
-    def _addend(self, array: Array, placement: Placement, dtype: str) -> Array:
+    def _gathered(self, name: str, vectors: Sequence[Array], counts: Sequence[Sequence[int]]) -> list[list[Array]]:
+        """Return every rank's of each, by one all_gather of bytes. `counts`: in bytes, of each by rank."""
+        packed = [v.view(np.uint8) for v in vectors]
+        mine = packed[0] if len(packed) == 1 else np.concatenate(packed)
+        whole = self._group.all_gather(mine, [sum(of) for of in zip(*counts, strict=True)], name)
+        parts = iter(_split(whole, [n for of in zip(*counts, strict=True) for n in of]))
+        by_rank = [[next(parts).view(v.dtype) for v in vectors] for _ in range(self.size)]
+        return [list(of) for of in zip(*by_rank, strict=True)]
+
+    def _counts(self, array: Array, sent: Array, placement: Placement) -> list[int]:
+        """Return the bytes of each rank's."""
         if not isinstance(placement, Shard):
-            return np.ravel(array).astype(dtype, copy=False)
-        shape = *array.shape[: placement.axis], placement.total, *array.shape[placement.axis + 1 :]
-        whole: Array = np.full(shape, neutral(dtype), dtype)
-        self.local(whole, placement)[...] = array
-        return np.ravel(whole)
+            return [sent.nbytes] * self.size
+        row = int(np.prod(array.shape[: placement.axis] + array.shape[placement.axis + 1 :])) * array.itemsize
+        return [n * row for n in placement.sizes]
+
+    def _wire(self, array: Array, placement: Placement) -> Any:
+        if isinstance(placement, Shard):
+            return array.dtype
+        if self._fp16 and array.dtype == np.float32 and array.size >= _HALF_FROM:
+            return np.float16
+        return _WIDE.get(array.dtype.name, array.dtype)
+
+
+def arrays_of_rank_0(group: ReplicaGroup, held: Mapping[str, Sequence[Array]], name: str) -> dict[str, list[Array]]:
+    """Return rank 0's arrays by their names; the other ranks may hold other ones, or none."""
+    mine = {key: [[a.dtype.name, a.shape] for a in arrays] for key, arrays in held.items()}
+    forms = group.broadcast(mine, f"forms of {name}")
+    like = [np.empty(shape, dtype) for key in forms for dtype, shape in forms[key]]
+    own = [a for arrays in held.values() for a in arrays] if group.rank == 0 else like
+    found = iter(Exchange(group).rank_0s(name, own))
+    return {key: [next(found) for _ in forms[key]] for key in forms}
+
+
+def _joined(parts: Sequence[Array], like: Array, placement: Placement) -> Array:
+    """Return the global array of the ranks' vectors, or of their sum; `like`: this rank's."""
+    whole = global_shape(like.shape, placement)
+    if isinstance(placement, Shard):
+        arrays = [part.reshape(local_shape(whole, placement, rank)) for rank, part in enumerate(parts)]
+        return np.concatenate(arrays, placement.axis)
+    total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    for part in parts[2:]:
+        total = total + part
+    return total.reshape(like.shape).astype(like.dtype, copy=False)
+
+
+def _split(vector: Array, counts: Sequence[int]) -> list[Array]:
+    return np.split(vector, np.cumsum(counts)[:-1])

@@ -6,9 +6,8 @@ from typing import Any, Protocol
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.service.meeting import Meeting
+from fdt.service.group import ReplicaGroup
 from replica.engine import Engine
-from replica.group import MeetingGroup
 
 UNDIVIDED = (
     "a training step must have rows for ranks to divide: batches of a dataset, arguments of a tf.function, a matrix "
@@ -20,8 +19,6 @@ UNDIVIDED = (
 class Sessions(Protocol):
     """TensorFlow 1's sessions, which are divided in another way."""
 
-    sent_bytes: int
-
     def installed(self) -> contextlib.AbstractContextManager[None]: ...
 
 
@@ -29,7 +26,7 @@ class Rank:
     """Implements client_shim.replica.run.Rank.
 
     Args:
-        meeting: Of the ranks.
+        group: The ranks.
         options: The command line's: fp16_allreduce, allow_replicated.
         say: Shows the user one line; only rank 0's is called.
         sessions: Makes what divides TensorFlow 1's sessions, given how to count a step and a replicated one.
@@ -39,13 +36,13 @@ class Rank:
 
     def __init__(
         self,
-        meeting: Meeting,
+        group: ReplicaGroup,
         options: Mapping[str, str],
         say: Callable[[str], None],
         sessions: Callable[[Callable[[Any], None], Callable[[], None]], Sessions],
     ) -> None:
-        self._group = MeetingGroup(meeting, where)
-        self._say = say if meeting.rank == 0 else lambda line: None
+        self._group = group
+        self._say = say if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._replicated = self._samples = self._in_sessions = 0
         self._engine = Engine(self._group, self._stepped, fp16=options.get("fp16_allreduce") == "1")
@@ -68,7 +65,7 @@ class Rank:
             "steps": self.steps(),
             "samples": self._samples,
             "replicated": self._replicated,
-            "sent_bytes": self._group.sent_bytes + self._sessions.sent_bytes,
+            "sent_bytes": self._group.sent_bytes,
             "notes": self._engine.report.lines(),
         }
 

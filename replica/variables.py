@@ -14,7 +14,6 @@ from client_shim.replica.steps import where
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import Exchange
-from replica.group import neutral
 from replica.placement import PARTIAL
 from replica.tensors import unrecorded
 
@@ -63,7 +62,7 @@ class Variables:
         """Give a new variable rank 0's value, and watch it."""
         with unrecorded():
             value = variable.read_value().numpy()
-            first = self._rank_0s("variable", [np.asarray(value)])[0]
+            first = self._exchange.rank_0s("variable", [np.asarray(value)])[0]
             if not np.array_equal(first, value, equal_nan=value.dtype.kind in "fc"):
                 variable.assign(tf.constant(first, variable.dtype))
         self._by_handle[id(variable.handle)] = len(self._made)
@@ -98,7 +97,7 @@ class Variables:
         self._checked = self.steps
         with unrecorded():
             sums = np.array([_checksum(v) for v in self._all()], np.int64)
-            first = self._rank_0s("checksums", [sums])[0]
+            first = self._exchange.rank_0s("checksums", [sums])[0]
             differs = (sums != first) & (sums != 0) & (first != 0)
             found = self._exchange.replicated("differing", [differs.astype(np.int64)], [PARTIAL])[0]
             for place in np.flatnonzero(found):
@@ -107,7 +106,7 @@ class Variables:
     def _settle(self, place: int) -> None:
         variable = self._made[place]()
         value = np.zeros(0) if variable is None else variable.read_value().numpy()
-        first = self._rank_0s("variable", [np.asarray(value)])[0]
+        first = self._exchange.rank_0s("variable", [np.asarray(value)])[0]
         scale = float(np.linalg.norm(np.ravel(first).astype(np.float64))) or 1.0
         off = float(np.linalg.norm(np.ravel(first).astype(np.float64) - np.ravel(value).astype(np.float64))) / scale
         worst = float(self._exchange.replicated("difference", [np.asarray(off)], [PARTIAL])[0])
@@ -121,10 +120,6 @@ class Variables:
     def _all(self) -> Iterator[Any]:
         """Yield every variable, None for one that is gone: ranks collect garbage at other times."""
         return (reference() for reference in self._made)
-
-    def _rank_0s(self, name: str, arrays: list[Array]) -> list[Array]:
-        mine = [a if self._exchange.rank == 0 else np.full_like(a, neutral(a.dtype)) for a in arrays]
-        return self._exchange.replicated(name, mine, [PARTIAL] * len(mine))
 
 
 def _is_number(dtype: Any) -> bool:

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from client_shim.replica.replacing import replace
-from client_shim.replica.steps import by_script, of_script, where
-from fdt.service.meeting import Meeting
+from client_shim.replica.steps import by_script, of_script
+from fdt.service.group import ReplicaGroup
 
 _READ = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 _OF_NOW = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}  # and which argument may be missing
@@ -21,27 +21,27 @@ _BROKEN_DOWN = ("asctime", "strftime")  # these take what `localtime` gives
 _time, _localtime = time.time, time.localtime
 
 
-def agreed_clocks(stack: contextlib.ExitStack, meeting: Meeting) -> None:
+def agreed_clocks(stack: contextlib.ExitStack, group: ReplicaGroup) -> None:
     """Until `stack` closes all ranks read the same."""
     for name in (name for each in _READ for name in (each, f"{each}_ns")):
-        replace(stack, time, name, functools.partial(_clock, meeting, getattr(time, name), name))
+        replace(stack, time, name, functools.partial(_clock, group, getattr(time, name), name))
     for name in _OF_NOW:
-        replace(stack, time, name, functools.partial(_of_now, meeting, getattr(time, name), name))
-    known = _datetime(meeting)
+        replace(stack, time, name, functools.partial(_of_now, group, getattr(time, name), name))
+    known = _datetime(group)
     replace(stack, builtins, "__import__", functools.partial(_importing, builtins.__import__, known))
 
 
-def _clock(meeting: Meeting, original: Callable[[], Any], name: str) -> Any:
+def _clock(group: ReplicaGroup, original: Callable[[], Any], name: str) -> Any:
     now = original()
-    return type(now)(meeting.same(name, now, where)) if by_script() else now
+    return type(now)(group.broadcast(now, name)) if by_script() else now
 
 
-def _of_now(meeting: Meeting, original: Any, name: str, *args: Any) -> Any:
+def _of_now(group: ReplicaGroup, original: Any, name: str, *args: Any) -> Any:
     """`localtime()` and its kin, which read the clock where they are given no time."""
     given = args[: _OF_NOW[name]]
     if args[len(given) :] not in ((), (None,)) or not by_script():
         return original(*args)
-    now = float(meeting.same("time", _time(), where))
+    now = float(group.broadcast(_time(), "time"))
     return original(*given, _localtime(now) if name in _BROKEN_DOWN else now)
 
 
@@ -74,12 +74,12 @@ def _reduced(kind: Any) -> Any:
 copyreg.pickle(_Kind, _reduced)
 
 
-def _datetime(meeting: Meeting) -> ModuleType:
+def _datetime(group: ReplicaGroup) -> ModuleType:
     """The module, with classes whose `now` and `today` are rank 0's."""
 
     def now() -> float:
         of_main = threading.current_thread() is threading.main_thread()
-        return float(meeting.same("time", _time(), where)) if of_main else _time()
+        return float(group.broadcast(_time(), "time")) if of_main else _time()
 
     class Date(datetime.date, metaclass=_Kind):
         _fdt_own = True

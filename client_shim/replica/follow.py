@@ -10,6 +10,7 @@ from client_shim.replica import far
 from client_shim.replica.agreement import agreed
 from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
 from client_shim.replica.scratch import diverted, real_paths
+from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
 from fdt.caretaker import outlive
@@ -52,7 +53,7 @@ def _come() -> tuple[Task, Guest]:
     if far.is_far():
         task, line = far.arrive()
         # far.arrive's thread ends this process, once it has removed what is here.
-        return task, Guest(Path(task.directory), task.rank, task.size, line, threading.Event().wait)
+        return task, Guest(Path(task.directory), task.rank, task.size, line, threading.Event().wait, where)
     task = Task.take()
     if task.options.get("bind_to") == "cores":
         bind_to_share(task.rank, task.size)
@@ -60,7 +61,7 @@ def _come() -> tuple[Task, Guest]:
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
     # That thread ends this process, once it has removed what is here.
     try:
-        return task, Guest(Path(task.directory), task.rank, task.size, alone=threading.Event().wait)
+        return task, Guest(Path(task.directory), task.rank, task.size, alone=threading.Event().wait, where=where)
     except (OSError, Gone):
         if os.getppid() == task.parent:
             raise

@@ -18,6 +18,7 @@ import wrapt
 from client_shim.replica.agreement import agreed
 from client_shim.replica.regions import Turns
 from client_shim.replica.rewriting import rewritten
+from client_shim.replica.steps import where
 from client_shim.replica.telling import telling
 from client_shim.script import Rewrite, run_script
 from client_shim.verify.recording import recorded
@@ -27,8 +28,9 @@ from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
+from fdt.service.group import ReplicaGroup
 from fdt.service.losses import died_of, tail
-from fdt.service.meeting import Doorway, Host, Meeting
+from fdt.service.meeting import Doorway, Host
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
@@ -62,8 +64,7 @@ class Rank(Protocol):
 
 
 Say = Callable[[str], None]  # shows the user one line
-MakeRank = Callable[[Meeting, Mapping[str, str], Say], Rank]
-
+MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], Rank]
 
 # Asynchronous ranks are at different steps: what they read of the clock, too, is their own.
 ASYNCHRONOUS = "asynchronous"
@@ -103,7 +104,7 @@ class Part:
         return None if self._turns is None else self._turns.rewrite
 
     @contextlib.contextmanager
-    def installed(self, make: MakeRank, meeting: Meeting, options: Mapping[str, str]) -> Iterator[None]:
+    def installed(self, make: MakeRank, group: ReplicaGroup, options: Mapping[str, str]) -> Iterator[None]:
         """Replace what is to be replaced as soon as the script imports it."""
         with contextlib.ExitStack() as stack:
             active = [True]
@@ -113,7 +114,7 @@ class Part:
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
-                    self.rank = make(meeting, options, self._say)
+                    self.rank = make(group, options, self._say)
                     if self._turns is not None:
                         self._turns.rank = self.rank.by_hand
                     stack.enter_context(self.rank.in_tensorflow())
@@ -209,7 +210,7 @@ def meeting_of(size: int, start: Callable[[Path], Others], door: Doorway | None 
     """A meeting of this rank 0 and the others, whom `start` is given its directory to start; all gone at the end."""
     store = LocalBlobs.create()
     others: list[Others] = []
-    meeting = Host(store.directory, size, lambda: others[0].check(), door)
+    meeting = Host(store.directory, size, lambda: others[0].check(), door, where)
     try:
         others.append(start(store.directory))
         yield meeting

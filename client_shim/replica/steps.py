@@ -93,9 +93,9 @@ def by_script() -> bool:
     return of_script(caller) and threading.current_thread() is threading.main_thread()
 
 
-def script_frames() -> Iterator[FrameType]:
-    """This thread's frames that run the script's own code, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
+def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:
+    """Yield the frames of this thread, or those from `frame` on, that run the script's own code, innermost first."""
+    frame = frame or sys._getframe(1)
     while frame is not None:
         if of_script(frame.f_code.co_filename):
             yield frame
@@ -103,8 +103,9 @@ def script_frames() -> Iterator[FrameType]:
 
 
 def where() -> str:
-    """The script's file and line at work."""
-    frame = next(script_frames(), None)
+    """Return the script's file and line at work: in a thread that is none of the script's, the main thread's."""
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = next(script_frames(), None) or next(script_frames(main), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "no line of the script"
 
 

@@ -23,12 +23,15 @@ SHUFFLE_OFF = "fit's shuffle is off in all runs: alone and divided, permutations
 
 
 class Alone:
-    """As a meeting of one rank, for `client_shim.replica.agreement.agreed`."""
+    """A group of one rank, as far as `client_shim.replica.agreement.agreed` needs one."""
 
     rank = 0
 
-    def same(self, name: str, value: Any, where: Callable[[], str]) -> Any:
+    def broadcast(self, value: Any, name: str) -> Any:
         return value
+
+    def barrier(self, name: str) -> None:
+        """Return: there is no other rank."""
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fdt.service.adding import Adding
+from fdt.service.adding import Adding, Combined
+from fdt.service.group import Collectives, Header, Push
 from fdt.service.lines import Gone, Line, Vector, as_bytes, inline, sent, unpacked
 
 Where = Callable[[], str]  # the script's file and line, for errors
@@ -17,10 +18,10 @@ ADDRESS = "meeting.sock"
 LEFT_ALONE = 70  # exit code; nobody is left to read it
 
 
-class Guest:
+class Guest(Collectives):
     """Rank 0 gone means that nobody is left to work for: the process ends.
 
-    `line`: to rank 0, where it is on another host; `alone` is then called in place of that end.
+    `line`: to rank 0, where it is on another host; `alone` is then called in place of that end. `where`: as Host's.
     """
 
     def __init__(
@@ -30,36 +31,44 @@ class Guest:
         size: int,
         line: Line | None = None,
         alone: Callable[[], object] = lambda: os._exit(LEFT_ALONE),
+        where: Where = str,
     ) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self._where = rank, size, where
         self._alone = alone
         self._line = line or _by_socket(directory, rank)
         self._adding = Adding(directory, size)
 
-    def add(self, what: str, vector: Vector, where: Where) -> Vector:
-        total = self._added(what, vector, where)
+    def _whole(self, combined: Combined, name: str) -> Vector:
+        self.sent_bytes += combined.vector.nbytes
+        whole = self._made(combined, name)
         self._adding.number += 1
-        return total
+        return whole
 
-    def _added(self, what: str, vector: Vector, where: Where) -> Vector:
-        if inline(vector, self._line):
-            _, data = self._ask(what, vector, as_bytes(vector), where)
-            return np.array(np.frombuffer(data, vector.dtype))
-        self._adding.lay(self.rank, vector)
-        header, _ = self._ask(what, vector, b"", where)
+    def _made(self, combined: Combined, name: str) -> Vector:
+        if inline(combined.whole, self._line):
+            _, data = self._ask(name, combined, as_bytes(combined.vector))
+            return np.array(np.frombuffer(data, combined.whole.dtype))
+        self._adding.lay(self.rank, combined.vector, combined)
+        header, _ = self._ask(name, combined)
         if "there" in header:
-            return self._adding.total(range(self.size), vector)
-        return np.array(self._adding.laid(0, vector))
+            return self._adding.total(range(self.size), combined)
+        return np.array(self._adding.laid(0, combined.whole, combined))
 
-    def push(self, header: dict[str, Any], vector: Vector) -> tuple[dict[str, Any], Vector]:
-        """Give rank 0 a vector and wait for what it answers."""
-        header = {"what": "push", "count": len(vector), "dtype": vector.dtype.str, **header}
+    def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
+        """Implement ReplicaGroup."""
+        self.sent_bytes += vector.nbytes
+        told = {"what": "push", "header": header, "count": len(vector), "dtype": vector.dtype.str}
         slot = self._adding.slots[self.rank]
-        answer, data = self._said(header, sent(vector, self._line, slot))
-        return answer, unpacked(answer, data, slot)
+        answer, data = self._said({**told, "where": self._where()}, sent(vector, self._line, slot))
+        return unpacked(answer, data, slot), answer["header"]
 
-    def same(self, what: str, value: Any, where: Where) -> Any:
-        header, _ = self._ask(what, np.empty(0, np.uint8), b"", where)
+    def pushes(self) -> list[Push]:
+        """Implement ReplicaGroup: pushes go to rank 0."""
+        return []
+
+    def broadcast(self, value: Any, name: str) -> Any:
+        """Implement ReplicaGroup."""
+        header, _ = self._ask(name, None)
         return header["value"]
 
     def end(self, said: Any) -> None:
@@ -69,9 +78,11 @@ class Guest:
     def close(self) -> None:
         self._line.socket.close()
 
-    def _ask(self, what: str, vector: Vector, data: bytes | memoryview, where: Where) -> tuple[dict[str, Any], bytes]:
-        wanted = [what, len(vector), vector.dtype.str, self._adding.number]
-        header, given = self._said({"what": wanted, "where": where()}, data)
+    def _ask(
+        self, name: str, combined: Combined | None, data: bytes | memoryview = b""
+    ) -> tuple[dict[str, Any], bytes]:
+        wanted = self._adding.wanted(name, combined)
+        header, given = self._said({"what": wanted, "where": self._where()}, data)
         while header.get("there", wanted) != wanted:  # rank 0 is elsewhere; as soon as it hears us it ends the line
             header, given = self._heard()
         return header, given

@@ -104,6 +104,8 @@ class Slot:
         return vector
 
     def _mapped(self, nbytes: int) -> Vector:
+        if nbytes == 0:
+            return np.empty(0, np.uint8)  # no file can be mapped that has nothing in it
         if self._map is None or len(self._map) < nbytes:
             with open(self._path, "ab+") as file:
                 size = os.fstat(file.fileno()).st_size

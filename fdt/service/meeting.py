@@ -10,33 +10,22 @@ only has to hear that the others are there.
 """
 
 import contextlib
+import functools
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.service.adding import EACH_BYTES, Adding
-from fdt.service.guest import ADDRESS, Guest, Where
+from fdt.service.adding import Adding, Combined
+from fdt.service.group import Collectives, Header, Push
+from fdt.service.guest import ADDRESS, Where
 from fdt.service.lines import INLINE_BYTES, POLL_S, Gone, Line, Vector, as_bytes, inline, sent, unpacked
 
 FAILED = "exit code 1"  # an exception of the script's; other codes are its own to choose
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """What an asynchronous rank gives when it pleases."""
-
-    rank: int
-    header: dict[str, Any]
-    vector: Vector
-
-
-Serve = Callable[[Pushed], None]
 
 
 class Doorway(Protocol):
@@ -49,17 +38,18 @@ class Doorway(Protocol):
     def close(self) -> None: ...
 
 
-class Host:
+class Host(Collectives):
     """Rank 0's side. `check` is called while it waits and raises WorkerError when a rank's process has ended.
 
-    `door`: for ranks on other hosts.
+    `door`: for ranks on other hosts. `where`: returns the script's file and line, for errors.
     """
 
     rank = 0
-    serve: Serve | None = None  # given the pushes that come while rank 0 waits for something else
 
-    def __init__(self, directory: Path, size: int, check: Callable[[], None], door: Doorway | None = None) -> None:
-        self.size = size
+    def __init__(
+        self, directory: Path, size: int, check: Callable[[], None], door: Doorway | None = None, where: Where = str
+    ) -> None:
+        self.size, self._where = size, where
         self._door = door
         self.left: dict[int, Any] = {}  # asynchronous ranks may end before rank 0: what they said
         self._kept: dict[int, tuple[dict[str, Any], bytes]] = {}
@@ -73,45 +63,45 @@ class Host:
         self._lines: dict[int, Line] = {}
         self._adding = Adding(directory, size)
 
-    def add(self, what: str, vector: Vector, where: Where) -> Vector:
-        """The sum of all ranks' vectors, the same to the bit on every rank: rank by rank, in order."""
+    def _whole(self, combined: Combined, name: str) -> Vector:
+        self.sent_bytes += combined.vector.nbytes
         lines = self._everybody()
         near = lines and self.serve is None and not any(line.far for line in lines.values())
-        total = (self._each_adds if near and _in_turn(vector) else self._sum)(what, vector, where)
+        each = near and combined.each and combined.whole.nbytes > INLINE_BYTES
+        whole = (self._each_makes if each else self._makes)(combined, name)
         self._adding.number += 1
-        return total
+        return whole
 
-    def _sum(self, what: str, vector: Vector, where: Where) -> Vector:
-        """Added here, and given to all."""
-        total: Vector = vector.copy()
-        for rank, data in self._round(what, vector, where):
-            total += self._given(rank, vector, data)
-        self._answer(total)
-        return total
+    def _makes(self, combined: Combined, name: str) -> Vector:
+        """Made here, and given to all."""
+        heard = self._round(name, combined)
+        whole = combined.of([combined.vector, *(self._given(rank, combined, data) for rank, data in heard)])
+        self._answer(combined, whole)
+        return whole
 
-    def _each_adds(self, what: str, vector: Vector, where: Where) -> Vector:
+    def _each_makes(self, combined: Combined, name: str) -> Vector:
         """A word to a rank is that all others are there. The last has it before it has come: of two it never waits."""
         *others, last = self._everybody().items()
-        wanted = self._wanted(what, vector)
+        wanted = self._adding.wanted(name, combined)
         there = {"there": wanted}
         with self._at_hand():
             if self._told != wanted:  # else this one was left, and who was told may have added already
-                self._adding.lay(0, vector)
+                self._adding.lay(0, combined.vector, combined)
                 for rank, line in others:
-                    self._meet(rank, line, wanted, where)
+                    self._meet(rank, line, wanted)
                 self._told = wanted
                 with contextlib.suppress(Gone):  # what it said before is heard yet
                     last[1].say(there)
             for rank, line in (*others, last):
                 if rank not in self._met:
-                    self._meet(rank, line, wanted, where)
+                    self._meet(rank, line, wanted)
         for rank, line in others:
             self._say(rank, line, there)
-        return self._adding.total(range(self.size), vector)
+        return self._adding.total(range(self.size), combined)
 
-    def same(self, what: str, value: Any, where: Where) -> Any:
-        """Rank 0's `value` (JSON), on every rank."""
-        self._round(what, np.empty(0, np.uint8), where)
+    def broadcast(self, value: Any, name: str) -> Any:
+        """Implement ReplicaGroup."""
+        self._round(name, None)
         for rank, line in self._everybody().items():
             self._say(rank, line, {"value": value})
         return value
@@ -133,13 +123,13 @@ class Host:
         if self._door is not None:
             self._door.close()
 
-    def _round(self, what: str, vector: Vector, where: Where) -> list[tuple[int, bytes]]:
-        """Everybody's contribution to the exchange `what`."""
-        wanted = self._wanted(what, vector)
+    def _round(self, name: str, combined: Combined | None) -> list[tuple[int, bytes]]:
+        """Everybody's contribution to a collective."""
+        wanted = self._adding.wanted(name, combined)
         heard = []
         with self._at_hand():
             for rank, line in self._everybody().items():
-                data = self._meet(rank, line, wanted, where)
+                data = self._meet(rank, line, wanted)
                 if data is not None:
                     heard.append((rank, data))
         return heard
@@ -154,49 +144,55 @@ class Host:
             self._kept |= self._met
             raise
 
-    def _wanted(self, what: str, vector: Vector) -> list[Any]:
-        """What the others must be at; the number of sums, too, lest one that was left is taken for the next."""
-        return [what, len(vector), vector.dtype.str, self._adding.number]
-
-    def _meet(self, rank: int, line: Line, wanted: Sequence[Any], where: Where) -> bytes | None:
+    def _meet(self, rank: int, line: Line, wanted: Sequence[Any]) -> bytes | None:
         """What a rank brings to the exchange; None: it has left, as it may."""
         header, data = self._met[rank] = self._hear(rank, line, self._check)
         if header["what"] == "end" and self.serve is not None and _as_it_chose(header["value"]["how"]):
             self.left[rank] = header["value"]
             return None
         if header["what"] != wanted:
-            mine = f"rank 0 is at {where()} for {_named(wanted, header['what'])}"
+            mine = f"rank 0 is at {self._where()} for {_named(wanted, header['what'])}"
             raise self._failed(_elsewhere(rank, header, mine, wanted))
         return data
 
-    def arrived(self) -> list[Pushed]:
-        """The pushes that have come, without waiting; what else has come is kept for the round that asks for it."""
+    def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
+        """Implement ReplicaGroup."""
+        answers: list[tuple[Vector, Header]] = []
+        if self.serve is not None:
+            self.serve(Push(0, header, vector, lambda *answer: answers.append(answer)))
+        if not answers:
+            raise WorkerError(f"rank 0 must answer what it pushes. Received: no answer at {self._where()}")
+        return answers[0]
+
+    def pushes(self) -> list[Push]:
+        """Implement ReplicaGroup; what else has come is kept for the round that asks for it."""
         pushes = []
         for rank, line in self._everybody().items():
             if rank not in self._kept and line.waiting():
                 header, data = self._heard(rank, line, self._check)
                 if header["what"] == "push":
-                    pushes.append(Pushed(rank, header, self._vector(rank, header, data)))
+                    pushes.append(self._push(rank, header, data))
                 else:
                     self._kept[rank] = header, data
         return pushes
 
-    def answer(self, rank: int, header: dict[str, Any], vector: Vector) -> None:
-        """What a push gets: a vector as long as its own, or longer."""
-        line = self._lines[rank]
-        header = {**header, "count": len(vector), "dtype": vector.dtype.str}
-        self._say(rank, line, header, sent(vector, line, self._adding.slots[rank]))
+    def _push(self, rank: int, header: dict[str, Any], data: bytes) -> Push:
+        vector = unpacked(header, data, self._adding.slots[rank])
+        return Push(rank, header["header"], vector, functools.partial(self._answer_push, rank))
 
-    def _vector(self, rank: int, header: dict[str, Any], data: bytes) -> Vector:
-        return unpacked(header, data, self._adding.slots[rank])
+    def _answer_push(self, rank: int, vector: Vector, header: Header) -> None:
+        """The answer's vector may be longer than the push's."""
+        line = self._lines[rank]
+        told = {"header": header, "count": len(vector), "dtype": vector.dtype.str}
+        self._say(rank, line, told, sent(vector, line, self._adding.slots[rank]))
 
     def _hear(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
-        """The rank's next word; pushes are served meanwhile, and who serves may hear that word first (`arrived`)."""
+        """The rank's next word; pushes are served meanwhile, and who serves may hear that word first (`pushes`)."""
         while True:
             header, data = self._kept.pop(rank) if rank in self._kept else self._heard(rank, line, idle)
             if header["what"] != "push" or self.serve is None:
                 return header, data
-            self.serve(Pushed(rank, header, self._vector(rank, header, data)))
+            self.serve(self._push(rank, header, data))
 
     def _heard(self, rank: int, line: Line, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         try:
@@ -214,17 +210,19 @@ class Host:
         self._check()  # which may know how
         return WorkerError(f"rank {rank} was lost. Received: the end of its connection")
 
-    def _given(self, rank: int, vector: Vector, data: bytes) -> Vector:
-        return np.frombuffer(data, vector.dtype) if len(data) == vector.nbytes else self._adding.laid(rank, vector)
+    def _given(self, rank: int, combined: Combined, data: bytes) -> Vector:
+        like = combined.like(rank)
+        there = len(data) == like.nbytes
+        return np.frombuffer(data, like.dtype) if there else self._adding.laid(rank, like, combined)
 
-    def _answer(self, total: Vector) -> None:
+    def _answer(self, combined: Combined, whole: Vector) -> None:
         written = False
         for rank, line in self._everybody().items():
-            behind = inline(total, line)
+            behind = inline(whole, line)
             if not (behind or written):
-                self._adding.lay(0, total)
+                self._adding.lay(0, whole, combined)
                 written = True
-            self._say(rank, line, {}, as_bytes(total) if behind else b"")
+            self._say(rank, line, {}, as_bytes(whole) if behind else b"")
 
     def _everybody(self) -> dict[int, Line]:
         """The others, once they have come: their TensorFlow takes as long to import as ours."""
@@ -243,13 +241,6 @@ class Host:
         for line in self._lines.values():
             line.socket.close()
         return WorkerError(message)
-
-
-Meeting = Host | Guest
-
-
-def _in_turn(vector: Vector) -> bool:
-    return INLINE_BYTES < vector.nbytes <= EACH_BYTES
 
 
 def _as_it_chose(how: str) -> bool:

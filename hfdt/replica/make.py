@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fdt.service.meeting import Meeting
+    from fdt.service.group import ReplicaGroup
 
 
-def make_rank(meeting: "Meeting", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
     from hfdt import rulebook
     from hfdt.replica.sessions import Sessions
     from replica.rank import Rank
@@ -17,6 +17,6 @@ def make_rank(meeting: "Meeting", options: Mapping[str, str], say: Callable[[str
     fp16 = options.get("fp16_allreduce") == "1"
 
     def sessions(count: Any, replicated: Any) -> Sessions:
-        return Sessions(meeting, count, replicated if allowed else None, fp16=fp16)
+        return Sessions(group, count, replicated if allowed else None, fp16=fp16)
 
-    return Rank(meeting, options, say, sessions)
+    return Rank(group, options, say, sessions)

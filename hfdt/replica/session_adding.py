@@ -1,50 +1,38 @@
 """Gradients of a session's run, NumPy arrays, added over ranks: an embedding's rows end to end, all else number by
 number."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from replica.exchange import Exchange
+from replica.placement import PARTIAL, Placement, Shard
+
 Array = Any
-Add = Callable[[str, Array], Array]  # (name, vector) -> the ranks' added
 
 
-def added(
-    arrays: Sequence[Array], sparse: Sequence[str], weight: float, add: Add, rank: int, size: int, *, fp16: bool = False
-) -> list[Array]:
+def added(name: str, arrays: Sequence[Array], sparse: Sequence[str], weight: float, exchange: Exchange) -> list[Array]:
     """`weight`: of this rank. `sparse`: as `Taken.sparse`; rows of a rank of weight 0 are left out."""
-    placed = _places([len(a) if weight else 0 for a, kind in zip(arrays, sparse, strict=True) if kind], add, rank, size)
-    spread = iter(placed)
-    addends = [
-        _addend(array, kind, weight, next(spread) if kind else None) for array, kind in zip(arrays, sparse, strict=True)
-    ]
-    result: list[Array] = [None] * len(arrays)
-    for dtype in sorted({a.dtype.str for a in addends}):
-        group = [i for i, a in enumerate(addends) if a.dtype.str == dtype]
-        vector = np.concatenate([addends[i].ravel() for i in group])
-        narrow = fp16 and vector.dtype.kind == "f"
-        total = add(f"of {dtype}", vector.astype(np.float16) if narrow else vector).astype(vector.dtype)
-        for i, part in zip(group, np.split(total, np.cumsum([addends[i].size for i in group])[:-1]), strict=True):
-            result[i] = part.reshape(addends[i].shape).astype(arrays[i].dtype)
-    return result
+    mine = [_weighed(array, kind, weight) for array, kind in zip(arrays, sparse, strict=True)]
+    placements = _placements(name, mine, sparse, exchange)
+    whole = exchange.replicated(name, mine, placements)
+    return [total.astype(array.dtype, copy=False) for total, array in zip(whole, arrays, strict=True)]
 
 
-def _places(rows: Sequence[int], add: Add, rank: int, size: int) -> list[tuple[int, int, int]]:
-    """Of each sparse array: (rows before mine, mine, behind them)."""
-    if not rows:
-        return []
-    counts = np.zeros((len(rows), size), np.int64)
-    counts[:, rank] = rows
-    counts = add("rows", counts.ravel()).reshape(counts.shape)
-    return [(int(c[:rank].sum()), int(c[rank]), int(c[rank + 1 :].sum())) for c in counts]
-
-
-def _addend(array: Array, kind: str, weight: float, place: tuple[int, int, int] | None) -> Array:
+def _weighed(array: Array, kind: str, weight: float) -> Array:
     array = array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
-    if place is not None:
-        before, mine, behind = place
-        array = np.pad(array[:mine], [(before, behind), *[(0, 0)] * (array.ndim - 1)])
+    if kind and not weight:
+        return array[:0]
     if kind == "indices":
         return array
     return array * np.asarray(weight, array.dtype) if weight else np.zeros_like(array)
+
+
+def _placements(name: str, mine: Sequence[Array], sparse: Sequence[str], exchange: Exchange) -> list[Placement]:
+    """Of each array; how many rows the ranks have is to be asked."""
+    rows = [len(array) for array, kind in zip(mine, sparse, strict=True) if kind]
+    one = Shard(0, (1,) * exchange.size)
+    counts = exchange.replicated(f"rows of {name}", [np.array([rows])], [one])[0] if rows else ()
+    found = iter(zip(*counts, strict=True))
+    return [Shard(0, tuple(map(int, next(found)))) if kind else PARTIAL for kind in sparse]

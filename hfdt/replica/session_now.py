@@ -18,7 +18,6 @@ class Now:
 
     share: Share
     order: list[int]
-    line: str
     recorded: dict[int, Sequence[Any]] | None = None
     instead: Recorded | None = None
     failure: Exception | None = None

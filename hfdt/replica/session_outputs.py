@@ -4,7 +4,7 @@ Which number is a mean over the batch's samples, which a sum, is found by runnin
 A summary (`tf.compat.v1.summary`) is taken apart into its scalars; its histograms stay rank 0's, of its own rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from tensorflow.core.framework.summary_pb2 import Summary
 
 from hfdt.step import Reading
+from replica.exchange import Exchange
+from replica.placement import PARTIAL, Shard, divided
 
 Cell = Any  # an array
 Vector = Any
@@ -86,33 +88,29 @@ def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | Non
 
 
 class Combining:
-    """`share`: (rows of mine, rows of the batch). `add`: sums a float64 vector over ranks."""
+    """`share`: (rows of mine, rows of the batch)."""
 
-    def __init__(self, rank: int, size: int, share: tuple[int, int], add: Callable[[Vector], Vector]) -> None:
-        self._rank, self._size, (self._mine, self._total), self._add = rank, size, share, add
+    def __init__(self, exchange: Exchange, share: tuple[int, int]) -> None:
+        self._exchange, (self._mine, self._total) = exchange, share
 
     def whole(self, made: Sequence[Cell], hows: Sequence[How]) -> list[Cell]:
         """The cells as the whole batch gives them."""
-        if not made:
-            return []
-        addends = [self._addend(np.asarray(cell, np.float64), kind) for cell, kind in zip(made, hows, strict=True)]
-        total = self._add(np.concatenate([a.ravel() for a in addends]))
-        added = np.split(total, np.cumsum([a.size for a in addends])[:-1])
-        parts = zip(added, addends, made, strict=True)
-        return [_typed(vector.reshape(addend.shape), np.asarray(cell).dtype) for vector, addend, cell in parts]
+        arrays = [self._part(np.asarray(cell), kind) for cell, kind in zip(made, hows, strict=True)]
+        rows = Shard(0, divided(self._total, self._exchange.size))
+        placements = [rows if kind is How.ROWS else PARTIAL for kind in hows]
+        whole = self._exchange.replicated("fetched", arrays, placements)
+        return [_typed(array, np.asarray(cell).dtype) for array, cell in zip(whole, made, strict=True)]
 
-    def _addend(self, cell: Cell, kind: How) -> Cell:
+    def _part(self, cell: Cell, kind: How) -> Cell:
         if kind is How.ROWS:
-            low, high = (self._total * n // self._size for n in (self._rank, self._rank + 1))
-            placed = np.zeros((self._total, *cell.shape[1:]))
-            placed[low:high] = cell[: self._mine]
-            return placed
-        weight = {How.MEAN: self._mine / self._total, How.SUM: float(self._mine > 0)}.get(kind, float(self._rank == 0))
+            return cell[: self._mine]
+        cell, first = cell.astype(np.float64), float(self._exchange.rank == 0)
+        weight = {How.MEAN: self._mine / self._total, How.SUM: float(self._mine > 0)}.get(kind, first)
         return cell * weight if weight else np.zeros_like(cell)
 
 
 def _typed(array: Cell, dtype: Any) -> Cell:
-    return (np.rint(array) if dtype.kind in "iu" else array).astype(dtype)
+    return (np.rint(array) if dtype.kind in "iu" and array.dtype.kind == "f" else array).astype(dtype, copy=False)
 
 
 def _is_summary(tensor: Any) -> bool:

@@ -25,12 +25,13 @@ from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
 from fdt.errors import CaptureError
-from fdt.service.meeting import Meeting
+from fdt.service.group import ReplicaGroup
 from hfdt.replica import session_trials as trials
 from hfdt.replica.session_adding import added
 from hfdt.replica.session_now import Now, Share
 from hfdt.replica.session_outputs import INEXACT, Combining, How, cells, rebuilt
 from hfdt.step import Reading
+from replica.exchange import Exchange
 
 OTHERWISE = "; --allow-replicated has every rank do all of that work"
 NO_BATCH = "a session's training run must be fed a batch of at least 2 rows. Received: {}, at {}" + OTHERWISE
@@ -53,19 +54,19 @@ class Sessions:
 
     def __init__(
         self,
-        meeting: Meeting,
+        group: ReplicaGroup,
         count: Callable[[Share], None],
         replicated: Callable[[], None] | None,
         *,
         fp16: bool = False,
     ) -> None:
-        self._meeting, self._count, self._replicated, self._fp16 = meeting, count, replicated, fp16
+        self._group, self._count, self._replicated = group, count, replicated
+        self._exchange = Exchange(group, fp16=fp16)
         self.gradients = Gradients(self._passed)
         self._plans = Plans(self.gradients)
         self._known: weakref.WeakKeyDictionary[Any, trials.Known] = weakref.WeakKeyDictionary()  # by graph
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables are rank 0's
         self._now: Now | None = None
-        self.sent_bytes = 0
 
     def installed(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which sessions train so."""
@@ -100,7 +101,7 @@ class Sessions:
         return bool(self._plans.of(session.graph, flat_fetches(session.graph, fetches)[0], ()).taken)
 
     def rank_0s(self, what: str, value: Any) -> Any:
-        return self._meeting.same(what, value, where)
+        return self._group.broadcast(value, what)
 
     # -- a training run --------------------------------------------------------------------------------------------
     def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
@@ -143,7 +144,7 @@ class Sessions:
         variables = plan.variables(call.session.graph)
 
         def run(part: dict[Any, Any], instead: trials.Recorded | None) -> tuple[list[Any], trials.Recorded]:
-            now = Now((rows, rows), [], where(), {}, instead)
+            now = Now((rows, rows), [], {}, instead)
             with self._running(now):
                 return call.plainly(list(plan.fetches), part), now.recorded or {}
 
@@ -178,8 +179,8 @@ class Sessions:
         if self._replicated is None:
             raise CaptureError(reason)
         self._replicated()
-        share = (int(self._meeting.rank == 0), 1)
-        with self._running(Now(share, [t.number for t in plan.taken], where())):
+        share = (int(self._group.rank == 0), 1)
+        with self._running(Now(share, [t.number for t in plan.taken])):
             result = call.run(list(plan.fetches), feeds)
         return list(agreed_numbers(result, self.rank_0s))
 
@@ -192,15 +193,14 @@ class Sessions:
         known: trials.Known,
         trial: trials.Trial,
     ) -> list[Any]:
-        rank, size = self._meeting.rank, self._meeting.size
-        part = epochs.cut(np.array([0]), np.array([rows]), rank, size)
+        part = epochs.cut(np.array([0]), np.array([rows]), self._group.rank, self._group.size)
         share = int(part.share[0][0]), rows
-        now = Now(share, [t.number for t in plan.taken], where())
+        now = Now(share, [t.number for t in plan.taken])
         with self._running(now):
             mine = feeding.between(feeds, rows, int(part.low[0]), int(part.high[0]))
             given = call.run(list(plan.fetches), mine)
         self._count(share)
-        combining = Combining(rank, size, share, lambda vector: self._add("fetched", vector, now))
+        combining = Combining(self._exchange, share)
         return _whole_batchs(plan, given, known, trial, combining)
 
     @contextlib.contextmanager
@@ -242,27 +242,13 @@ class Sessions:
         known = self._known.get(taken.outputs[0].graph, trials.Known())
         is_sum = known.readings.get(taken.number) is Reading.STEP_SUM
         weight = float(mine > 0) if is_sum else mine / total
-        name = f"gradients {taken.number}"
-        rank, size = self._meeting.rank, self._meeting.size
-
-        def add(what: str, vector: Any) -> Any:
-            return self._add(f"{name} {what}", vector, now)
-
-        return added(arrays, taken.sparse, weight, add, rank, size, fp16=self._fp16)
-
-    def _add(self, what: str, vector: Any, now: Now) -> Any:
-        self.sent_bytes += vector.nbytes
-        return self._meeting.add(what, vector, lambda: now.line)
+        return added(f"gradients {taken.number}", arrays, taken.sparse, weight, self._exchange)
 
     def _sync(self, call: Call, plan: Plan) -> None:
         """The variables of a run, as rank 0 has them: it has been initialized, or restored, since they last were."""
         variables = plan.variables(call.session.graph)
-        mine = values.read(call.plainly, variables)
-        now = Now((1, 1), [], where())
-        whole = [self._add("variable", np.ravel(m if self._meeting.rank == 0 else np.zeros_like(m)), now) for m in mine]
-        values.write_changed(
-            call.plainly, variables, [w.reshape(np.shape(m)) for w, m in zip(whole, mine, strict=True)], mine
-        )
+        mine = [np.asarray(value) for value in values.read(call.plainly, variables)]
+        values.write_changed(call.plainly, variables, self._exchange.rank_0s("variables", mine), mine)
 
 
 def _whole_batchs(

@@ -15,17 +15,15 @@ import tensorflow as tf
 from fdt.beside import Beside
 from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host, Pushed
+from fdt.service.group import Push, ReplicaGroup
 from nfdt.momentum import clipped, is_sgd, momentum_of, off
-from nfdt.replica.rules import HELD, Arithmetic, all_hold, form_of
+from nfdt.replica.rules import ServerRule
 from nfdt.rule import Rule
-from nfdt.server.core import Core, Gradient
 from nfdt.variables import count_of, current_rate, scaled_rate
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
-Poll = Callable[[int], list[Pushed]]  # the pushes that have come for an optimizer
+Poll = Callable[[int], list[Push]]  # the pushes that have come for an optimizer
 
 GONE = (
     "a step's optimizer must be there as long as the step is. Received: a step of an optimizer that the script has "
@@ -40,22 +38,19 @@ class Exchange:
     made_for: Callable[[], Any]  # the optimizer, as long as it is there
 
     def __init__(
-        self, number: int, optimizer: Any, variables: Sequence[Any], rule: Rule, meeting: Host | Guest, poll: Poll
+        self, number: int, optimizer: Any, variables: Sequence[Any], rule: Rule, group: ReplicaGroup, poll: Poll
     ) -> None:
         _check(optimizer, rule)
-        self.number, self._optimizer, self._meeting = number, optimizer, meeting
+        self.number, self._optimizer, self._group = number, optimizer, group
         self.variables = list(variables)
         self.raw = [tensor_variable(v) for v in variables]
         self._sizes = [int(v.shape.num_elements()) for v in self.raw]
-        self._rule, self._poll = rule, poll
-        self._form, self._mu = form_of(rule, meeting.size), np.float32(momentum_of(optimizer))
+        self._poll, self._rule = poll, ServerRule(rule, group.size, momentum_of(optimizer))
+        self._form, self.taus = self._rule.form, self._rule.taus
         self._present = [True] * len(self.raw)
-        self._core: Core | None = None
-        self._arithmetic: Arithmetic | None = None
-        self._waiting: list[Pushed] = []
-        self._answering: Pushed | None = None
+        self._waiting: list[Push] = []
+        self._answering: Push | None = None
         self.samples = 0  # of the batch at hand
-        self.taus: list[int] = []
         self.changed = False  # by rank 0, since all met
         with tf.init_scope():
             self._count = count_of(optimizer)
@@ -102,19 +97,14 @@ class Exchange:
 
     def met(self) -> None:
         """All workers hold what rank 0 does: what they push next is late by nothing yet."""
-        self.changed = False
-        if self._core is None or self._arithmetic is None:
-            return
-        self._arithmetic.params = self._cut(self._read().numpy())
-        all_hold(self._core, self._arithmetic)
-        self._core.take_log()
+        self.changed, self._rule.alike = False, True
 
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:
         """In place of the optimizer's apply, on any rank."""
         present = self._present = [g is not None for g in gradients]
         flat = _flat(self._whole(gradients))
-        if isinstance(self._meeting, Guest):
+        if self._group.rank:
             self._assign(in_order(self._push, [flat]))
             self._count.assign_add(1)
             return
@@ -123,7 +113,7 @@ class Exchange:
             self._apply(apply, first, present, variables)
             self._serve_in_step(apply, present, variables)
 
-    def serve(self, apply: Apply, push: Pushed) -> None:
+    def serve(self, apply: Apply, push: Push) -> None:
         """Rank 0, outside a step: apply one push."""
         self._waiting.append(push)
         with self._updating(own=0):
@@ -186,8 +176,7 @@ class Exchange:
 
     # -- NumPy, from within the step -------------------------------------------------------------------------------
     def _push(self, gradient: Vector) -> Vector:
-        assert isinstance(self._meeting, Guest)
-        _, weights = self._meeting.push({"optimizer": self.number, "samples": self.samples}, gradient)
+        weights, _ = self._group.push_pull(gradient, {"optimizer": self.number, "samples": self.samples})
         return weights
 
     def _take_own(self, gradient: Vector, params: Vector, eta: Any) -> Vector:
@@ -203,8 +192,8 @@ class Exchange:
         return params[:1]
 
     def _answer(self, params: Vector) -> Vector:
-        assert self._answering is not None and isinstance(self._meeting, Host)
-        self._meeting.answer(self._answering.rank, {}, self._pulled(self._answering.rank, params))
+        assert self._answering is not None
+        self._answering.answer(self._pulled(self._answering.rank, params), {})
         return params[:1]
 
     def _has_come(self) -> Any:
@@ -212,31 +201,13 @@ class Exchange:
         return np.bool_(bool(self._waiting))
 
     def _pushed(self, worker: int, gradient: Vector, params: Vector, eta: Any, samples: int) -> Vector:
-        self._start(params)
-        assert self._core is not None and self._arithmetic is not None
-        self._arithmetic.params, self._arithmetic.eta = self._cut(params), eta
-        values = self._cut(gradient)
-        tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(values, samples))
-        self._core.take_log()
         self.changed = True
-        self.taus.append(tau or 0)
-        return self._arithmetic.packed(self._form)
+        made = self._rule.pushed(worker, self._cut(gradient), self._cut(params), eta, samples)
+        return made.packed(self._form)
 
     def _pulled(self, worker: int, params: Vector) -> Vector:
-        assert self._core is not None and self._arithmetic is not None
-        self._arithmetic.params = self._cut(params)
-        sent = self._core.pull(worker)
-        if sent is None:
-            raise CaptureError(HELD.format("one that makes a worker wait"))
+        sent = self._rule.pulled(worker, self._cut(params))
         return np.concatenate([np.ravel(s) for s in sent]).astype(np.float32)
-
-    def _start(self, params: Vector) -> None:
-        if self._core is None:
-            self._arithmetic = Arithmetic(self._cut(params))
-            self._arithmetic.mu = self._mu
-            self._core = Core(self._rule, self._arithmetic, self._meeting.size)
-            for worker in range(self._meeting.size):
-                self._core.pull(worker)  # all begin with the same weights
 
     def _cut(self, vector: Vector) -> list[Any]:
         parts = np.split(vector, np.cumsum(self._sizes)[:-1])

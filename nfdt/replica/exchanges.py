@@ -14,8 +14,7 @@ from tensorflow.python.eager import context
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host, Pushed
+from fdt.service.group import Push, ReplicaGroup
 from nfdt import rulebook
 from nfdt.replica.exchange import Apply, Exchange, build
 from nfdt.replica.old import looked_at
@@ -36,8 +35,8 @@ class Exchanges:
     for those that it has used itself until all have met: behind that none of them is used by any worker.
     """
 
-    def __init__(self, meeting: Host | Guest, rule: str | None, of_sessions: Callable[[Pushed], None]) -> None:
-        self._meeting, self._rule, self._of_sessions = meeting, rule, of_sessions
+    def __init__(self, group: ReplicaGroup, rule: str | None, of_sessions: Callable[[Push], None]) -> None:
+        self._group, self._rule, self._of_sessions = group, rule, of_sessions
         self.applying = False  # is an optimizer's own update under way?
         self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last = -1  # number of an optimizer
@@ -45,7 +44,7 @@ class Exchanges:
         self._used: dict[int, Exchange] = {}  # of these, since all met
         self._calling = _Calling()
         self._taus: Counter[int] = Counter()
-        self._arrived: list[Pushed] = []
+        self._arrived: list[Push] = []
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last_model = -1
         self._samples = 0
@@ -119,25 +118,24 @@ class Exchanges:
     def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
         seen = looked_at(optimizer)
         rule = rulebook.make(self._rule or rulebook.default_for(seen, variables))
-        made = Exchange(self._number(optimizer), seen, variables, rule, self._meeting, self.poll)
+        made = Exchange(self._number(optimizer), seen, variables, rule, self._group, self.poll)
         made.made_for = weakref.ref(optimizer)
         made.samples = self._samples
-        if self._meeting.rank and getattr(seen, "use_ema", False):
+        if self._group.rank and getattr(seen, "use_ema", False):
             build(seen, variables)  # which `fit` looks at in the end; what it holds here is not used
         self._known[made.number] = vars(optimizer)[OF_OPTIMIZER] = made
         return made
 
     # -- rank 0 serves ---------------------------------------------------------------------------------------------
-    def poll(self, number: int | None) -> list[Pushed]:
+    def poll(self, number: int | None) -> list[Push]:
         """Return the pushes that have come for one optimizer, which is in use; others wait for theirs.
 
         None: return those for sessions. No optimizer's step is under way then, so the others are answered at once:
         rank 0 may be about to wait for their worker.
         """
-        assert isinstance(self._meeting, Host)
         if number is not None:
             self._used[number] = self._known[number]
-        self._arrived += self._meeting.arrived()
+        self._arrived += self._group.pushes()
         mine = [push for push in self._arrived if push.header.get("optimizer") == number]
         self._arrived = [push for push in self._arrived if push.header.get("optimizer") != number]
         if number is None:
@@ -146,7 +144,7 @@ class Exchanges:
                 self.serve(push)
         return mine
 
-    def serve(self, push: Pushed) -> None:
+    def serve(self, push: Push) -> None:
         """A push that comes while rank 0 waits, its own part of the loop done."""
         before, self.applying = self.applying, True
         waiting = [push]
@@ -161,7 +159,7 @@ class Exchanges:
         finally:
             self.applying = before
 
-    def _serve_one(self, push: Pushed) -> None:
+    def _serve_one(self, push: Push) -> None:
         exchange = self._known.get(push.header["optimizer"])
         if exchange is None:
             raise CaptureError(
@@ -188,14 +186,14 @@ class Exchanges:
         for push in arrived:
             self.serve(push)
         # Rank 0 has served the others' last pushes when all have come.
-        number = self._meeting.same("a meeting", number, where)
+        number = self._group.broadcast(number, "a meeting")
         for exchange in self._exchanges():
             exchange.meets()
         moved = {id(v) for exchange in self._exchanges() if exchange.changed for v in exchange.raw}
         held = {
             f"optimizer {exchange.number}": exchange.held
             for exchange in self._exchanges()
-            if self._meeting.rank or any(id(v) in moved for v in exchange.raw)
+            if self._group.rank or any(id(v) in moved for v in exchange.raw)
         }
         held |= {f"model {number}": moving(model) for model, number in self._models.items()}
         self.alike(held)
@@ -205,10 +203,7 @@ class Exchanges:
 
     def alike(self, held: Mapping[str, list[Any]]) -> None:
         """Give variables what rank 0's hold. A worker that had no batch may have none yet: rank 0's names count."""
-        raw = {name: [tensor_variable(v) for v in variables] for name, variables in held.items()}
-        shapes = {name: [v.shape.as_list() for v in variables] for name, variables in raw.items()}
-        for name, known in self._meeting.same("weights", shapes, where).items():
-            become_rank_0s(self._meeting, raw.get(name, []), known, f"weights of {name}")
+        become_rank_0s(self._group, {name: [tensor_variable(v) for v in each] for name, each in held.items()})
         for exchange in self._exchanges():
             exchange.met()
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from client_shim.replica.steps import where
 from fdt.data.slicing import rows
 from fdt.keras import autograph, flavor_of, named
 from fdt.patches import Patch, patched
-from fdt.service.meeting import Meeting
+from fdt.service.group import ReplicaGroup
 from nfdt.replica.exchange import in_order
 from nfdt.replica.turns import Turns
 
@@ -27,8 +26,10 @@ KIND = "fit"  # `train_on_batch` has turns of its own
 class Fits:
     """`count` is told of the samples of this worker's batches; all workers come to `meet`."""
 
-    def __init__(self, turns: Turns, meeting: Meeting, count: Callable[[int], None], meet: Callable[[], None]) -> None:
-        self._turns, self._meeting, self._count, self._meet = turns, meeting, count, meet
+    def __init__(
+        self, turns: Turns, group: ReplicaGroup, count: Callable[[int], None], meet: Callable[[], None]
+    ) -> None:
+        self._turns, self._group, self._count, self._meet = turns, group, count, meet
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # train functions of Keras's that count
         self._fitted: list[Any] = []  # models, now
 
@@ -87,12 +88,12 @@ class Fits:
             return original(callbacks, epoch, logs)
         self._meet()
         logs = {} if logs is None else logs
-        rank_0s = self._meeting.same("the end of an epoch", dict(_numbers(logs)), where)
-        if self._meeting.rank:
+        rank_0s = self._group.broadcast(dict(_numbers(logs)), "the end of an epoch")
+        if self._group.rank:
             logs.update(rank_0s)
         original(callbacks, epoch, logs)
         stops = np.array([float(bool(model.stop_training))])
-        model.stop_training = bool(self._meeting.add("stop_training", stops, where)[0])
+        model.stop_training = bool(self._group.all_reduce(stops, "stop_training")[0])
 
 
 class _Divided:

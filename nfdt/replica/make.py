@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fdt.service.meeting import Meeting
+    from fdt.service.group import ReplicaGroup
 
 
-def make_rank(meeting: "Meeting", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
     from nfdt.replica.rank import Rank
 
-    return Rank(meeting, options)
+    return Rank(group, options)

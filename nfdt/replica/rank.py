@@ -26,8 +26,7 @@ from client_shim.replica.steps import Site, function_takes, function_trains, loo
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host
+from fdt.service.group import ReplicaGroup
 from nfdt import staleness
 from nfdt.replica.by_hand import ByHand
 from nfdt.replica.exchange import build, update_of
@@ -49,26 +48,26 @@ FIT = "fit must stand outside of a step that workers take in turn. Received: fit
 class Rank:
     """`options`: the command line's (rule, allow_replicated)."""
 
-    def __init__(self, meeting: Host | Guest, options: Mapping[str, str]) -> None:
-        self._meeting, self._options = meeting, options
-        self._rank, self._size = meeting.rank, meeting.size
+    def __init__(self, group: ReplicaGroup, options: Mapping[str, str]) -> None:
+        self._group, self._options = group, options
+        self._rank, self._size = group.rank, group.size
         self._allow_replicated = options.get("allow_replicated") == "1"
-        self._exchanges = Exchanges(meeting, options.get("rule"), lambda push: self._sessions.serve(push))
+        self._exchanges = Exchanges(group, options.get("rule"), lambda push: self._sessions.serve(push))
         self._turns = Turns(self._rank, self._size, self._begin, self._count)
         self.by_hand = ByHand(self._turns, self._count, self._meet)
-        self._fits = Fits(self._turns, meeting, self._count, self._meet)
+        self._fits = Fits(self._turns, group, self._count, self._meet)
         self._fitting = self._met = self._begun = False
-        self._counts = {"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0}
+        self._counts = {"steps": 0, "samples": 0, "replicated": 0}
         replicated = self._replicate if self._allow_replicated else None
-        self._sessions = Sessions(meeting, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
+        self._sessions = Sessions(group, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
         self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure)
-        if isinstance(meeting, Host):
-            meeting.serve = self._exchanges.serve
+        group.serve = self._exchanges.serve
 
     def counts(self) -> Mapping[str, Any]:
         taus = self._exchanges.taus() + Counter(self._sessions.taus)
-        of_sessions = {name: getattr(self._sessions, name) for name in ("steps", "samples", "sent_bytes")}
-        counts = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
+        of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
+        counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
+        counts["sent_bytes"] = self._group.sent_bytes
         return {**counts, "extra": staleness.fields(taus)} if taus else counts
 
     def steps(self) -> int:
@@ -251,11 +250,11 @@ class Rank:
         if self._training():
             return tensor
         self._meet()
-        return tf.constant(self._meeting.same("a decision", tensor.numpy().item(), where), tensor.dtype)
+        return tf.constant(self._group.broadcast(tensor.numpy().item(), "a decision"), tensor.dtype)
 
     def _add(self, tensors: Any, name: str) -> list[Any]:
         self._meet()
-        return added(self._meeting, list(tensors), name)
+        return added(self._group, list(tensors), name)
 
 
 def _trains(loop: Site | None) -> bool:

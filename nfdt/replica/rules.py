@@ -82,9 +82,42 @@ class Arithmetic:
         return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)
 
 
-def all_hold(core: Core, arithmetic: Arithmetic) -> None:
-    """All workers have met and hold `params` themselves: no look-ahead, and nobody is late."""
-    mu, arithmetic.mu = arithmetic.mu, np.float32(0)
-    for worker in core.slots:
-        core.pull(worker)
-    arithmetic.mu = mu
+class ServerRule:
+    """A rule at rank 0: what it makes of the workers' gradients, and what it sends them.
+
+    `mu`: the optimizer's momentum. `alike`: do all workers hold the weights as they are? They do at the beginning and
+    when they have met: nobody is late then, and there is no look-ahead.
+    """
+
+    def __init__(self, rule: Rule, workers: int, mu: float) -> None:
+        self._rule, self._workers, self._mu = rule, workers, np.float32(mu)
+        self.form = form_of(rule, workers)
+        self.alike = True
+        self.taus: list[int] = []
+        self._arithmetic: Arithmetic | None = None
+        self._core: Core | None = None
+
+    def pushed(self, worker: int, gradients: list[Any], params: list[Any], eta: Any, samples: int) -> Arithmetic:
+        """Apply the rule to a worker's gradients; its `update` is what the optimizer is to be given."""
+        if self._core is None or self._arithmetic is None:
+            self._arithmetic = Arithmetic(params)
+            self._core = Core(self._rule, self._arithmetic, self._workers)
+        self._arithmetic.params, self._arithmetic.eta = params, np.float32(eta)
+        if self.alike:
+            self._arithmetic.mu = np.float32(0)
+            for each in self._core.slots:
+                self._core.pull(each)
+            self._arithmetic.mu, self.alike = self._mu, False
+        tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(gradients, samples))
+        self._core.take_log()
+        self.taus.append(tau or 0)
+        return self._arithmetic
+
+    def pulled(self, worker: int, params: list[Any]) -> list[Any]:
+        """Return what `worker` is sent of `params`."""
+        assert self._core is not None and self._arithmetic is not None
+        self._arithmetic.params = params
+        sent = self._core.pull(worker)
+        if sent is None:
+            raise CaptureError(HELD.format("one that makes a worker wait"))
+        return list(sent)

@@ -10,16 +10,15 @@ from tensorflow.python.client.session import BaseSession
 from client_shim.replica.sessions import values
 from client_shim.replica.sessions.call import Call
 from client_shim.replica.sessions.plans import collected
-from client_shim.replica.steps import where
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host
+from fdt.service.group import ReplicaGroup
+from replica.exchange import arrays_of_rank_0
 
 
 class Kept:
     """`met`: has no worker trained since all met?"""
 
-    def __init__(self, meeting: Host | Guest) -> None:
-        self._meeting = meeting
+    def __init__(self, group: ReplicaGroup) -> None:
+        self._group = group
         self.met = True
         self.original: Any = BaseSession.run
         self._count = 0
@@ -58,7 +57,7 @@ class Kept:
         """All workers come here; they leave with rank 0's variables. Rank 0 serves pushes until the last has come."""
         self.met = True
         mine = [[number, sorted(self._names[s])] for number, s in sorted(self._open.items()) if not s._closed]
-        for number, names in self._meeting.same("sessions", mine, where):
+        for number, names in self._group.broadcast(mine, "sessions"):
             self._become_rank_0s(number, names)
         self._open.clear()
 
@@ -70,12 +69,8 @@ class Kept:
         call = Call(self.original, session)
         variables = [known[name] for name in names] if known else []
         arrays = [np.asarray(a) for a in values.read(call.plainly, variables)]
-        forms = [[a.dtype.str, a.shape] for a in arrays]
-        forms = self._meeting.same("variables", forms, where)
-        kept = arrays if self._meeting.rank == 0 else [np.zeros(shape, dtype) for dtype, shape in forms]
-        whole = [self._meeting.add(f"variable {name}", a.ravel(), where) for name, a in zip(names, kept, strict=True)]
-        if self._meeting.rank and variables:
-            made = [w.reshape(a.shape) for w, a in zip(whole, kept, strict=True)]
-            values.write_changed(call.plainly, variables, made, arrays)
+        rank_0s = arrays_of_rank_0(self._group, {"": arrays}, "variables")[""]
+        if self._group.rank and variables:
+            values.write_changed(call.plainly, variables, rank_0s, arrays)
         if session is not None:
             self._same.add(session)

@@ -15,14 +15,12 @@ from client_shim.replica.sessions import values
 from client_shim.replica.sessions.call import Call
 from client_shim.replica.sessions.gradients import Taken
 from client_shim.replica.sessions.plans import collected
-from fdt.errors import CaptureError
 from nfdt.replica import session_optimizers
-from nfdt.replica.rules import HELD, Arithmetic, all_hold, form_of
+from nfdt.replica.rules import Arithmetic, ServerRule
 from nfdt.replica.session_dense import as_taken
 from nfdt.replica.session_momentum import momentum_of
 from nfdt.replica.session_optimizers import Applied
 from nfdt.replica.session_steps import Step
-from nfdt.server.core import Core, Gradient
 
 Array = Any
 Feeds = Mapping[Any, Any]
@@ -49,62 +47,32 @@ class Fed:
 
 
 class Ruled:
-    """The rule of the gradients that one call took, in one session. `params`: of their variables, as they are.
-
-    `variables`: names. `alike`: do all workers hold them as they are, at the beginning and when they have met?"""
+    """The rule of the gradients that one call took, in one session. `variables`: names of what they were taken of."""
 
     def __init__(self, rule: str | None, taken: Taken, applied: Sequence[Applied], variables: Any, size: int) -> None:
         momentum = momentum_of(taken, applied, variables)
         off = momentum is not None
         made = session_optimizers.rule_for(rule, applied, variables, can_be_off=off)
-        self._form = form_of(made, size)
-        session_optimizers.check(made, applied, momentum=self._form.momentum, can_be_off=off)
-        self.variables = frozenset(taken.variables)
-        self.alike = True
-        self._taken, self._applied, self._rule, self._size = taken, applied, made, size
         self._momentum = momentum if size > 1 else None  # a single worker's rule is the optimizer alone
-        self._arithmetic: Arithmetic | None = None
-        self._core: Core | None = None
+        self.rule = ServerRule(made, size, self._momentum.mu if self._momentum else 0.0)
+        session_optimizers.check(made, applied, momentum=self.rule.form.momentum, can_be_off=off)
+        self.variables = frozenset(taken.variables)
+        self._taken, self._applied = taken, applied
 
-    def pushed(self, worker: int, arrays: Sequence[Array], params: list[Array], eta: Array, samples: int) -> int:
-        """Gives the rule a gradient, as dense arrays; the update's tau."""
-        if self._core is None:
-            self._arithmetic = Arithmetic(params)
-            self._core = Core(self._rule, self._arithmetic, self._size)
-        assert self._arithmetic is not None
-        self._arithmetic.params, self._arithmetic.eta = params, np.float32(eta)
-        if self.alike:
-            all_hold(self._core, self._arithmetic)
-            self._arithmetic.mu = np.float32(self._momentum.mu if self._momentum else 0.0)
-            self.alike = False
-        tau = self._core.push(worker, self._core.slots[worker].last_push + 1, Gradient(list(arrays), samples))
-        self._core.take_log()
-        return tau or 0
-
-    def update(self) -> Fed:
-        """What the script's own update is given."""
-        assert self._arithmetic is not None
-        made = self._arithmetic.update
+    def update(self, arithmetic: Arithmetic) -> Fed:
+        """What the script's own update is given, the rule having had a push."""
+        made = arithmetic.update
         gradients: list[Array] = list(made.gradient)
         slots: list[Any] = []
         held: list[Array] = []
-        if self._form.momentum and made.momentum == "rule" and self._momentum is not None:
+        if self.rule.form.momentum and made.momentum == "rule" and self._momentum is not None:
             slots = list(self._momentum.slots)
             gradients, held = self._momentum.off(gradients, made.gradient if made.fresh is None else made.fresh)
-        scale = float(made.lr_scale) if self._form.scales else 1.0
+        scale = float(made.lr_scale) if self.rule.form.scales else 1.0
         if scale != 1.0 and all(each.rate is None for each in self._applied):
             gradients, scale = [g * scale for g in gradients], 1.0
         dtypes = [tensor.dtype.as_numpy_dtype for tensor in self._taken.outputs]
         return Fed(as_taken(gradients, self._taken.sparse, dtypes), scale, slots, held)
-
-    def pulled(self, worker: int, params: list[Array]) -> list[Array]:
-        """What `worker` is sent of `params`."""
-        assert self._core is not None and self._arithmetic is not None
-        self._arithmetic.params = params
-        sent = self._core.pull(worker)
-        if sent is None:
-            raise CaptureError(HELD.format("one that makes a worker wait"))
-        return list(sent)
 
 
 class Server:
@@ -128,7 +96,7 @@ class Server:
         """All workers have left with the variables as they are."""
         for ruled in self._ruled.values():
             for each in ruled.values():
-                each.alike = True
+                each.rule.alike = True
 
     def check(self, session: Any, step: Step) -> None:
         """Raises CaptureError where the rule cannot have the run's gradients."""
@@ -148,9 +116,9 @@ class Server:
         rest = iter(push.gradients)
         for taken in step.taken:
             ruled, mine = self._of(call.session, step, taken), [params[name] for name in taken.variables]
-            eta = _rate(rates, step, taken)
-            self.taus.append(ruled.pushed(push.worker, [next(rest) for _ in mine], mine, eta, push.samples))
-            update = ruled.update()
+            eta, gradients = _rate(rates, step, taken), [next(rest) for _ in mine]
+            update = ruled.update(ruled.rule.pushed(push.worker, gradients, mine, eta, push.samples))
+            self.taus.append(ruled.rule.taus.pop())
             fed |= dict(zip(taken.outputs, update.arrays, strict=True))
             scaled = step.applied_to(taken) if update.scale != 1.0 else ()
             fed |= {each.rate: rates[each.operation] * update.scale for each in scaled if each.rate is not None}
@@ -176,7 +144,7 @@ class Server:
         now = dict(self._values[call.session])
         for taken in step.taken:
             mine = [now[name] for name in taken.variables]
-            sent = self._of(call.session, step, taken).pulled(worker, mine)
+            sent = self._of(call.session, step, taken).rule.pulled(worker, mine)
             now |= dict(zip(taken.variables, sent, strict=True))
         return [now[str(v.op.name)] for v in step.pulled]
 

@@ -23,8 +23,7 @@ from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host, Pushed
+from fdt.service.group import Push, ReplicaGroup
 from nfdt.replica import session_writes as writes
 from nfdt.replica.session_dense import of_step, packed, unpacked
 from nfdt.replica.session_meeting import Kept
@@ -45,22 +44,22 @@ class Sessions:
 
     def __init__(
         self,
-        meeting: Host | Guest,
+        group: ReplicaGroup,
         rule: str | None,
-        poll: Callable[[], Sequence[Pushed]],
+        poll: Callable[[], Sequence[Push]],
         replicated: Callable[[], None] | None,
     ) -> None:
-        self._meeting, self._poll, self._replicated = meeting, poll, replicated
-        self._server = Server(meeting.size, rule)
+        self._group, self._poll, self._replicated = group, poll, replicated
+        self._server = Server(group.size, rule)
         self.gradients = Gradients(lambda _, arrays: arrays)
         self.optimizers = Optimizers()
         self._plans, self._steps = Plans(self.gradients), Steps(self.optimizers)
-        self._kept = Kept(meeting)
+        self._kept = Kept(group)
         self._last: weakref.WeakKeyDictionary[Any, dict[str, Last]] = weakref.WeakKeyDictionary()
         self._fetched: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # variables, by graph
         self._around: Site | None = None  # the loop that trains
         self._turns: dict[str, int] = {}  # by `Step.key`
-        self.steps = self.samples = self.sent_bytes = 0
+        self.steps = self.samples = 0
 
     @property
     def taus(self) -> Sequence[int]:
@@ -107,7 +106,7 @@ class Sessions:
         return value
 
     def _rank_0s(self, what: str, value: Any) -> Any:
-        return self._meeting.same(what, value, where)
+        return self._group.broadcast(value, what)
 
     def _in_loop(self) -> bool:
         return self._around is not None and self._around.running()
@@ -143,7 +142,7 @@ class Sessions:
         self._begin(call, step)
         turn = self._turns.get(step.key, 0)
         self._turns[step.key] = turn + 1
-        if turn % self._meeting.size == self._meeting.rank:
+        if turn % self._group.size == self._group.rank:
             return self._own(call, step, feeds)
         self._serve_arrived()
         return self._others(call, step, feeds)
@@ -164,14 +163,14 @@ class Sessions:
 
     def _own(self, call: Call, step: Step, feeds: dict[Any, Any]) -> list[Any]:
         """This worker's run: its gradients to the server, the variables from there."""
-        guest = isinstance(self._meeting, Guest)
+        guest = self._group.rank > 0
         # What waits for the update: a guest updates its own variables, then has the server's in their place.
         wanted = [*step.computed, *(step.late if guest else step.before)]
         run = call.run([*wanted, *step.gradients, *step.counted], feeds)
         known = dict(zip((f.name for f in wanted), run, strict=False))
         gradients = run[len(wanted) : len(wanted) + len(step.gradients)]
         rows = len(run[-1]) if step.counted else rows_of(feeds)
-        push = Given(self._meeting.rank, of_step(step.taken, step.shapes, gradients), rows)
+        push = Given(self._group.rank, of_step(step.taken, step.shapes, gradients), rows)
         if guest:
             self._push(call, step, push, feeds)
         else:
@@ -187,7 +186,6 @@ class Sessions:
 
     def _push(self, call: Call, step: Step, push: Given, feeds: dict[Any, Any]) -> None:
         """Give rank 0 a gradient, and take the variables that it answers with."""
-        assert isinstance(self._meeting, Guest)
         header = {
             "session": self._kept.number(call.session),
             "fetches": [f.name for f in step.plan.fetches],
@@ -195,9 +193,7 @@ class Sessions:
             "numbers": numbers_of(feeds),
             "samples": push.samples,
         }
-        vector = packed(push.gradients)
-        self.sent_bytes += vector.nbytes
-        answer, weights = self._meeting.push(header, vector)
+        weights, answer = self._group.push_pull(packed(push.gradients), header)
         floats, others = _sorted(step.pulled)
         pulled = [*unpacked(weights, [v.shape.as_list() for v in floats]), *answer["others"]]
         arrays = [_typed(v, a) for v, a in zip([*floats, *others], pulled, strict=True)]
@@ -233,13 +229,11 @@ class Sessions:
 
     # -- rank 0 serves; all meet -----------------------------------------------------------------------------------
     def _serve_arrived(self) -> None:
-        if isinstance(self._meeting, Host):
-            for push in self._poll():
-                self.serve(push)
+        for push in self._poll():
+            self.serve(push)
 
-    def serve(self, push: Pushed) -> None:
+    def serve(self, push: Push) -> None:
         """Rank 0: apply one push, and answer it."""
-        assert isinstance(self._meeting, Host)
         session = self._kept.session(push.header["session"])
         if session is None or session._closed:
             raise CaptureError(CLOSED)
@@ -253,7 +247,7 @@ class Sessions:
         pairs = list(zip(step.pulled, sent, strict=True))
         floats, others = _sorted(pairs, lambda pair: pair[0])
         numbers_now = [np.asarray(array).tolist() for _, array in others]
-        self._meeting.answer(push.rank, {"others": numbers_now}, packed([array for _, array in floats]))
+        push.answer(packed([array for _, array in floats]), {"others": numbers_now})
 
     def meet(self) -> None:
         """The script has ended, or a session is about to."""

@@ -1,27 +1,27 @@
 """What workers of a replica script add up, or hold alike, where all of them have come."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from client_shim.replica.steps import where
-from fdt.service.meeting import Meeting
+from fdt.service.group import ReplicaGroup
+from replica.exchange import Exchange, arrays_of_rank_0
+from replica.placement import PARTIAL
 
 
-def added(meeting: Meeting, tensors: Sequence[Any], name: str) -> list[Any]:
-    """Each tensor, summed over the workers in float64."""
-    sums = []
-    for i, tensor in enumerate(tensors):
-        vector = meeting.add(f"{name} {i}", tensor.numpy().ravel().astype("float64"), where)
-        sums.append(tf.cast(tf.reshape(tf.constant(vector), tensor.shape), tensor.dtype))
-    return sums
+def added(group: ReplicaGroup, tensors: Sequence[Any], name: str) -> list[Any]:
+    """Return each tensor, summed over the workers in float64."""
+    arrays = [np.asarray(tensor, np.float64) for tensor in tensors]
+    sums = Exchange(group).replicated(name, arrays, [PARTIAL] * len(arrays))
+    return [tf.cast(tf.constant(total), tensor.dtype) for total, tensor in zip(sums, tensors, strict=True)]
 
 
-def become_rank_0s(meeting: Meeting, variables: Sequence[Any], shapes: Sequence[Any], name: str) -> None:
-    """Give `variables` what rank 0's hold. `shapes`: of rank 0's; another may have none yet."""
-    keep = [v.read_value() for v in variables] if meeting.rank == 0 else [tf.zeros(shape) for shape in shapes]
-    whole = added(meeting, keep, name)
-    if meeting.rank:  # rank 0 has served others since it gave its own
-        for variable, value in zip(variables, whole, strict=False):
-            variable.assign(tf.cast(value, variable.dtype))
+def become_rank_0s(group: ReplicaGroup, held: Mapping[str, Sequence[Any]]) -> None:
+    """Give variables, by name, what rank 0's of that name hold. Another worker may have none yet."""
+    arrays = {name: [np.asarray(v) for v in variables] for name, variables in held.items()}
+    found = arrays_of_rank_0(group, arrays, "weights")
+    for name in found if group.rank else ():  # rank 0 has served others since it gave its own
+        for variable, value in zip(held.get(name, ()), found[name], strict=False):
+            variable.assign(tf.cast(tf.constant(value), variable.dtype))

@@ -23,29 +23,16 @@ from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import flatten
 from replica.placement import REPLICATE, Placement
 from tests.single.placed_execution import joined, locals_of, same
+from tests.single.thread_groups import MemoryGroup
 
 Made = tuple[Any, Sequence[Any]]  # a tf.function and its variables
-
-
-class Group:
-    """A ReplicaGroup of threads, as far as an Exchange needs one."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.names, self.sent = rank, size, list[str](), 0
-        self.comm: InProcessComm | None = None
-
-    def all_reduce(self, vector: Any, name: str) -> Any:
-        assert self.comm is not None
-        self.names.append(name)
-        self.sent += len(vector)
-        return np.asarray(self.comm.sum([tf.constant(vector)], name)[0])
 
 
 @dataclass
 class Ran:
     """One rank's run."""
 
-    group: Group
+    group: MemoryGroup
     emitted: Emitted
     outputs: list[Any]
     variables: list[Any]
@@ -86,7 +73,7 @@ def _prepared(made: Made, arrays: Sequence[Any], placements: Sequence[Placement]
     arguments = [Argument(p, a.shape, tf.as_dtype(a.dtype)) for p, a in zip(placements, arrays, strict=True)]
     arguments += [_captured(each) for each in captured]
     known = [a if p is REPLICATE else None for p, a in zip(placements, arrays, strict=True)]
-    group = Group(rank, size)
+    group = MemoryGroup(rank, size)
     values = [*known, *(None for _ in captured)]
     emitter = Emitter(flatten(concrete.graph), arguments, values, Exchange(group), "f")  # type: ignore[arg-type]
     return group, emitter.run(), captured, variables

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fdt.errors import UserError, WorkerError
-from fdt.service.adding import EACH_BYTES, Adding
+from fdt.service.adding import EACH_BYTES, Adding, Sum
 from fdt.service.guest import ADDRESS, Guest
 from fdt.service.lines import INLINE_BYTES, Gone, Line, Slot
 from fdt.service.meeting import Host
@@ -20,11 +20,11 @@ def meet(tmp_path):
     """`meet(host, guest, ...)`: what each of the functions, called with its side of one meeting, returns or raises."""
 
     def run(*sides):
-        host = Host(tmp_path, len(sides), lambda: None)
+        host = Host(tmp_path, len(sides), lambda: None, where=lambda: "train.py:10")
         results = [None] * len(sides)
 
         def guest(rank):
-            mine = Guest(tmp_path, rank, len(sides))
+            mine = Guest(tmp_path, rank, len(sides), where=lambda: "train.py:12")
             try:
                 results[rank] = sides[rank](mine)
             except Exception as error:
@@ -49,7 +49,7 @@ def meet(tmp_path):
 @pytest.mark.parametrize("count", [1, 7, INLINE_BYTES // 4 + 1, EACH_BYTES // 4 + 1])
 def test_all_get_the_same_sum(meet, count):
     vectors = [np.random.default_rng(rank).normal(size=count).astype("float32") for rank in range(3)]
-    sides = [lambda m, v=v: [m.add("gradient", v, str), m.add("again", 2 * v, str)] for v in vectors]
+    sides = [lambda m, v=v: [m.all_reduce(v, "gradient"), m.all_reduce(2 * v, "again")] for v in vectors]
     for once, twice in meet(*sides):
         np.testing.assert_array_equal(once, (vectors[0] + vectors[1]) + vectors[2])
         np.testing.assert_array_equal(twice, (2 * vectors[0] + 2 * vectors[1]) + 2 * vectors[2])
@@ -61,7 +61,7 @@ def test_a_rank_ahead_writes_over_nothing_that_another_has_to_read(meet, ranks):
 
     def side(meeting):
         given = (np.full(count, 10.0**meeting.rank * n, "float32") for n in range(40))
-        return [np.unique(meeting.add(f"v{n}", vector, str)).tolist() for n, vector in enumerate(given)]
+        return [np.unique(meeting.all_reduce(vector, f"v{n}")).tolist() for n, vector in enumerate(given)]
 
     assert meet(*[side] * ranks) == [[[n * sum(10.0**r for r in range(ranks))] for n in range(40)]] * ranks
 
@@ -71,17 +71,17 @@ def test_who_comes_last_finds_the_others_there(tmp_path):
     sums = []
     host = Host(tmp_path, 2, lambda: None)
     vector = np.ones(INLINE_BYTES, "float32")
-    adds = threading.Thread(target=lambda: sums.append(host.add("v", vector, str)[0]))
+    adds = threading.Thread(target=lambda: sums.append(host.all_reduce(vector, "v")[0]))
     with socket.socket(socket.AF_UNIX) as last:
         last.connect(str(tmp_path / ADDRESS))
         line = Line(last)
         line.say({"rank": 1})
         adds.start()
         assert line.hear() == ({"there": ["v", len(vector), "<f4", 0]}, b""), "before it has said a word"
-        adding = Adding(tmp_path, 2)
-        adding.lay(1, 2 * vector)
+        adding, mine = Adding(tmp_path, 2), Sum(2 * vector)
+        adding.lay(1, mine.vector, mine)
         line.say({"what": ["v", len(vector), "<f4", 0], "where": ""})
-        assert adding.total(range(2), vector)[0] == 3.0
+        assert adding.total(range(2), mine)[0] == 3.0
         adds.join()
     host.close()
     assert sums == [3.0]
@@ -103,7 +103,7 @@ def test_ranks_of_this_host_and_of_others_add_together(tmp_path):
 
     def add(meeting):
         for n in (1, 2, 3):
-            sums[meeting.rank].append(float(meeting.add("v", np.full(INLINE_BYTES, n + meeting.rank), str)[-1]))
+            sums[meeting.rank].append(float(meeting.all_reduce(np.full(INLINE_BYTES, n + meeting.rank), "v")[-1]))
 
     threads = [threading.Thread(target=add, args=(guest,)) for guest in guests]
     for thread in threads:
@@ -129,20 +129,20 @@ def test_a_sum_that_was_left_may_be_tried_again(tmp_path):
 
     def guest():
         mine = Guest(tmp_path, 1, 2)
-        sums.append(mine.add("v", vector(10), str)[0])
+        sums.append(mine.all_reduce(vector(10), "v")[0])
         summed.wait(30)
-        sums.extend(mine.add("v", vector(n), str)[0] for n in (20, 30))
+        sums.extend(mine.all_reduce(vector(n), "v")[0] for n in (20, 30))
         mine.close()
 
     sums = []
     host, thread = Host(tmp_path, 2, lambda: None), threading.Thread(target=guest)
     thread.start()
-    own = [host.add("v", vector(1), str)[0]]
+    own = [host.all_reduce(vector(1), "v")[0]]
     host._check = check
     with pytest.raises(KeyboardInterrupt):
-        host.add("v", vector(2), str)
+        host.all_reduce(vector(2), "v")
     summed.set()
-    own += [host.add("v", vector(n), str)[0] for n in (2, 3)]
+    own += [host.all_reduce(vector(n), "v")[0] for n in (2, 3)]
     thread.join(30)
     host.close()
     assert own == sums == [11.0, 22.0, 33.0]
@@ -161,7 +161,7 @@ def test_a_sum_that_was_left_when_some_had_come_may_be_tried_again(tmp_path, cou
         mine = Guest(tmp_path, rank, 3)
         if rank == 2:
             come.wait(30)
-        sums[rank] = [mine.add("v", np.full(count, float(rank), "float32"), str)[0] for _ in range(2)]
+        sums[rank] = [mine.all_reduce(np.full(count, float(rank), "float32"), "v")[0] for _ in range(2)]
         mine.close()
 
     host = Host(tmp_path, 3, check)
@@ -171,9 +171,9 @@ def test_a_sum_that_was_left_when_some_had_come_may_be_tried_again(tmp_path, cou
     host._everybody()
     interrupts.append(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        host.add("v", np.full(count, 10.0, "float32"), str)
+        host.all_reduce(np.full(count, 10.0, "float32"), "v")
     come.set()
-    own = [host.add("v", np.full(count, 10.0, "float32"), str)[0] for _ in range(2)]
+    own = [host.all_reduce(np.full(count, 10.0, "float32"), "v")[0] for _ in range(2)]
     for thread in threads:
         thread.join(30)
     host.close()
@@ -195,9 +195,9 @@ def test_who_was_told_that_all_are_there_and_who_tries_again_have_one_sum(tmp_pa
     thread.join(30)
     interrupts.append(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        host.add("v", np.full(INLINE_BYTES, 1.0), str)
-    sums.append(guest.add("v", np.full(INLINE_BYTES, 10.0), str)[0])
-    sums.append(host.add("v", np.full(INLINE_BYTES, 2.0), str)[0])
+        host.all_reduce(np.full(INLINE_BYTES, 1.0), "v")
+    sums.append(guest.all_reduce(np.full(INLINE_BYTES, 10.0), "v")[0])
+    sums.append(host.all_reduce(np.full(INLINE_BYTES, 2.0), "v")[0])
     for side in (guest, host):
         side.close()
     assert sums == [11.0, 11.0]
@@ -208,13 +208,13 @@ def test_ranks_that_are_at_different_sums_are_named(tmp_path):
         guest = Guest(tmp_path, 1, 2, alone=lambda: None)
         guest._adding.number += 1
         with pytest.raises(Gone):
-            guest.add("v", np.ones(INLINE_BYTES), str)
+            guest.all_reduce(np.ones(INLINE_BYTES), "v")
         guest.close()
 
     host, thread = Host(tmp_path, 2, lambda: None), threading.Thread(target=ahead)
     thread.start()
     with pytest.raises(WorkerError, match=r"rank 1: at .* for v \(32,768 numbers\), sum 2; rank 0 is at .* sum 1"):
-        host.add("v", np.ones(INLINE_BYTES), str)
+        host.all_reduce(np.ones(INLINE_BYTES), "v")
     thread.join(30)
     host.close()
 
@@ -230,21 +230,21 @@ def test_no_room_for_a_vector_is_said(tmp_path, monkeypatch):
 
 def test_a_vector_may_grow(meet):
     def side(meeting):
-        return [meeting.add("v", np.ones(n), str).sum() for n in (10_000, 100_000, 20_000)]
+        return [meeting.all_reduce(np.ones(n), "v").sum() for n in (10_000, 100_000, 20_000)]
 
     assert meet(side, side) == [[20_000, 200_000, 40_000]] * 2
 
 
 def test_rank_0s_value_is_everybodys(meet):
-    assert meet(*(lambda m: m.same("time", [m.rank, "now"], str) for _ in range(2))) == [[0, "now"]] * 2
+    assert meet(*(lambda m: m.broadcast([m.rank, "now"], "time") for _ in range(2))) == [[0, "now"]] * 2
 
 
 @pytest.mark.parametrize(
     ("ask", "named"),
     [
-        (lambda m: m.add("gradient", np.ones(4), lambda: "train.py:12"), "gradient (4 numbers)"),
-        (lambda m: m.add("gradient", np.ones(INLINE_BYTES), lambda: "train.py:12"), "gradient (32,768 numbers)"),
-        (lambda m: m.same("time", None, lambda: "train.py:12"), "time"),
+        (lambda m: m.all_reduce(np.ones(4), "gradient"), "gradient (4 numbers)"),
+        (lambda m: m.all_reduce(np.ones(INLINE_BYTES), "gradient"), "gradient (32,768 numbers)"),
+        (lambda m: m.barrier("time"), "time"),
     ],
 )
 @pytest.mark.parametrize("count", [3, INLINE_BYTES + 1])
@@ -252,7 +252,7 @@ def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch
     ended = []
     monkeypatch.setattr("fdt.service.guest.os._exit", lambda code: ended.append(code) or (_ for _ in ()).throw(OSError))
     host, _ = meet(
-        lambda m: m.add("gradient", np.ones(count), lambda: "train.py:10"),
+        lambda m: m.all_reduce(np.ones(count), "gradient"),
         ask,
     )
     assert isinstance(host, WorkerError)
@@ -269,13 +269,13 @@ def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch
     ],
 )
 def test_a_rank_that_left_is_an_error_that_says_how(meet, count, said, told):
-    host, _ = meet(lambda m: m.add("v", np.ones(count), lambda: "train.py:9"), lambda m: m.end(said))
-    assert f"rank 1: its script has ended {told}; rank 0 is at train.py:9" in str(host)
+    host, _ = meet(lambda m: m.all_reduce(np.ones(count), "v"), lambda m: m.end(said))
+    assert f"rank 1: its script has ended {told}; rank 0 is at train.py:10" in str(host)
 
 
 @pytest.mark.parametrize("count", [1, INLINE_BYTES])
 def test_a_lost_rank_is_an_error(meet, count):
-    host, _ = meet(lambda m: m.add("v", np.ones(count), str), lambda m: None)
+    host, _ = meet(lambda m: m.all_reduce(np.ones(count), "v"), lambda m: None)
     assert isinstance(host, WorkerError)
     assert "rank 1 was lost" in str(host)
 
@@ -290,16 +290,16 @@ def test_pushes_are_answered_when_they_come_and_while_rank_0_waits(meet):
 
         def serve(push):
             served.append((push.header["n"], float(push.vector.sum())))
-            meeting.answer(push.rank, {"n": push.header["n"]}, 2 * push.vector)
+            push.answer(2 * push.vector, {"n": push.header["n"]})
 
         meeting.serve = serve
-        total = meeting.add("met", np.ones(1), str)
+        total = meeting.all_reduce(np.ones(1), "met")
         return served, total.tolist()
 
     def guest(meeting):
-        answers = [meeting.push({"n": n}, np.full(n, 1.0)) for n in (3, INLINE_BYTES)]
-        meeting.add("met", np.ones(1), str)
-        return [(header["n"], float(vector.sum())) for header, vector in answers]
+        answers = [meeting.push_pull(np.full(n, 1.0), {"n": n}) for n in (3, INLINE_BYTES)]
+        meeting.all_reduce(np.ones(1), "met")
+        return [(header["n"], float(vector.sum())) for vector, header in answers]
 
     (served, total), answers = meet(host, guest)
     assert served == [(3, 3.0), (INLINE_BYTES, float(INLINE_BYTES))]
@@ -311,16 +311,16 @@ def test_pushes_are_answered_when_they_come_and_while_rank_0_waits(meet):
 def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
     def host(meeting):
         def serve(push):
-            meeting.answer(push.rank, {}, push.vector)
+            push.answer(push.vector, {})
             while not meeting._kept:  # as an exchange looks for more pushes, until the rank's next word is there
-                assert meeting.arrived() == []
+                assert meeting.pushes() == []
 
         meeting.serve = serve
-        return meeting.add("met", np.ones(1), str).tolist()
+        return meeting.all_reduce(np.ones(1), "met").tolist()
 
     def guest(meeting):
-        meeting.push({}, np.ones(1))
-        return meeting.add("met", np.ones(1), str).tolist()
+        meeting.push_pull(np.ones(1), {})
+        return meeting.all_reduce(np.ones(1), "met").tolist()
 
     assert meet(host, guest) == [[2.0], [2.0]]
 
@@ -329,6 +329,6 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
 def test_an_asynchronous_rank_may_leave_earlier(meet, how):
     def host(meeting):
         meeting.serve = lambda push: None
-        return meeting.add("met", np.ones(1), str).tolist(), meeting.end(lambda: None)
+        return meeting.all_reduce(np.ones(1), "met").tolist(), meeting.end(lambda: None)
 
     assert meet(host, lambda m: m.end({"how": how}))[0] == ([1.0], [{"how": how}])

@@ -122,7 +122,7 @@ def pair(tmp_path, rule, work):
     """`work(sessions)` of two workers, threads of this process."""
     host = Host(tmp_path, 2, lambda: None)
     results = [None, None]
-    of_host = Sessions(host, rule, host.arrived, None)
+    of_host = Sessions(host, rule, host.pushes, None)
     host.serve = of_host.serve
 
     def guest():
@@ -411,7 +411,7 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
         noted.apply_gradients(lambda *_, **__: None, optimizer, [], step)
         return Exchange(0, looked_at(optimizer), [w], rulebook.make("asgd"), meeting, poll), apply, w, step
 
-    mine, apply, w, step = made(host, lambda _: host.arrived())
+    mine, apply, w, step = made(host, lambda _: host.pushes())
     theirs, unused, other, counted = made(guest, None)
     host.serve = lambda push: mine.serve(apply, push)
     mine.step(apply, [tf.constant([1.0])], [w])
@@ -419,11 +419,11 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
     def work():
         for _ in range(3):
             theirs.step(unused, [tf.constant([1.0])], [other])
-        guest.same("end", 0, str)
+        guest.broadcast(0, "end")
 
     thread = threading.Thread(target=work)
     thread.start()
-    host.same("end", 0, str)
+    host.broadcast(0, "end")
     thread.join(WAIT_S)
     guest.close()
     host.close()

@@ -190,7 +190,7 @@ def test_a_gradient_is_sent_once() -> None:
         return momentum + 0.1 * (gradient - momentum), 0.9 + gradient * gradient
 
     ran = divided(plain(function), [x, np.ones((40, 40))], [by_rows(x, 2), REPLICATE], 2)
-    assert ran[0].group.sent == 40 * 40
+    assert ran[0].group.sent_bytes == 40 * 40 * 8
 
 
 def test_statistics_that_several_operations_take_are_sent_once() -> None:
@@ -200,4 +200,4 @@ def test_statistics_that_several_operations_take_are_sent_once() -> None:
         return (x - mean) * tf.math.rsqrt(variance + 1e-3), 0.9 + 0.1 * tf.squeeze(mean, 0), variance * 7 / 6
 
     ran = divided(plain(function), [X], [by_rows(X, 2)], 2)
-    assert len(ran[0].group.names) == 2 and ran[0].group.sent == 8
+    assert len(ran[0].group.names) == 2 and ran[0].group.sent_bytes == 8 * 8

@@ -15,19 +15,22 @@ from client_shim.replica.agreement import agreed
 from client_shim.replica.entropy import Streams
 
 
-class Meeting:
+class Group:
     """Rank 0 tells the other, which runs after it, what it has read."""
 
     def __init__(self, rank, told):
         self.rank, self._told = rank, told
 
-    def same(self, what, value, where):
+    def broadcast(self, value, name):
         if self.rank == 0:
-            self._told.append((what, value))
+            self._told.append((name, value))
             return value
         asked, said = self._told.pop(0)
-        assert asked == what
+        assert asked == name
         return said
+
+    def barrier(self, name):
+        self.broadcast(None, name)
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def ranks(tmp_path, state):
         path, told, seen = tmp_path / "script.py", [], []
         path.write_text(code)
         for rank in range(2):
-            with agreed(Meeting(rank, told), seed, clocks=clocks):
+            with agreed(Group(rank, told), seed, clocks=clocks):
                 names = {"tf": tf, "np": np, "keras": keras, "__name__": "script", "__file__": str(path)}
                 exec(compile(ast.parse(code), str(path), "exec"), names)
             seen.append(names["seen"])
@@ -136,7 +139,7 @@ def test_the_scripts_datetime_makes_pythons_own_objects(ranks):
 
 
 def test_libraries_and_children_have_their_own(state):
-    with agreed(Meeting(1, []), 1):
+    with agreed(Group(1, []), 1):
         names = {os.path.basename(tempfile.mktemp()) for _ in range(2)}  # made of Python's random numbers
     assert len(names) == 2
     streams = Streams(1)

@@ -14,8 +14,9 @@ import tensorflow as tf
 from client_shim.replica import classes
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
+from fdt.service.group import Push
 from fdt.service.guest import Guest
-from fdt.service.meeting import Host, Pushed
+from fdt.service.meeting import Host
 from nfdt import rulebook
 from nfdt.replica.exchange import Exchange, build
 from nfdt.replica.exchanges import Exchanges, moving
@@ -27,11 +28,8 @@ class Rank0(Host):
     def __init__(self):
         self.size = 2
 
-    def arrived(self):
+    def pushes(self):
         return []
-
-    def answer(self, rank, header, vector):
-        pass
 
 
 class Worker1(Guest):
@@ -40,11 +38,17 @@ class Worker1(Guest):
     def __init__(self):
         self.rank, self.size = 1, 2
 
-    def same(self, what, value, where):
-        return {"optimizer 0": [[2], []], "model 7": [[3]]}
+    def broadcast(self, value, name):
+        return {"optimizer 0": [["float32", [2]], ["int64", []]], "model 7": [["float32", [3]]]}
 
-    def add(self, what, vector, where):
-        return vector + 2.0
+    def all_gather(self, vector, counts, name):
+        twos = np.full(2, 2.0, "float32"), np.array([2], "int64"), np.full(3, 2.0, "float32")
+        return np.concatenate([each.view(np.uint8) for each in twos])
+
+
+def pushed():
+    """A gradient of worker 1's."""
+    return Push(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32"), lambda vector, header: None)
 
 
 def test_after_a_meeting_nobody_is_late():
@@ -52,7 +56,7 @@ def test_after_a_meeting_nobody_is_late():
     exchange = Exchange(0, optimizer, [weight], rulebook.make("dc_asgd"), Rank0(), lambda number: [])
 
     def another_pushes():
-        exchange.serve(optimizer.apply, Pushed(1, {"samples": 1}, np.array([0.5], "float32")))
+        exchange.serve(optimizer.apply, pushed())
         return exchange.taus[-1]
 
     exchange.step(optimizer.apply, [tf.constant([0.5])], [weight])
@@ -70,7 +74,7 @@ def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentu
     step = tf.function(lambda: exchange.step(optimizer.apply, [tf.constant([0.5])], [weight]))
     step()
     for _ in range(2):
-        exchange.serve(optimizer.apply, Pushed(1, {"samples": 1}, np.array([0.5], "float32")))
+        exchange.serve(optimizer.apply, pushed())
     before = float(weight[0])
     step()
     assert exchange.taus == [0, 1, 0, 0]
@@ -89,28 +93,28 @@ def test_a_push_that_comes_as_rank_0_waits_for_the_others_is_told_to_all():
     weight, optimizer, told = tf.Variable([1.0]), keras.optimizers.SGD(1.0), []
 
     class Waiting(Rank0):
-        def same(self, what, value, where):
+        def broadcast(self, value, name):
             if not told:
-                exchanges.serve(Pushed(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32")))
+                exchanges.serve(pushed())
             told.append(value)
             return value
 
-        def add(self, what, vector, where):
+        def all_gather(self, vector, counts, name):
             return vector
 
     exchanges = Exchanges(Waiting(), "asgd", lambda push: None)
     exchanges.of(optimizer, optimizer.apply, [weight])
     exchanges.meet()
-    assert told[-1] == {"optimizer 0": [[1], []]} and weight.numpy().tolist() == [0.5]
+    assert told[-1] == {"optimizer 0": [["float32", (1,)], ["int64", ()]]} and weight.numpy().tolist() == [0.5]
 
 
 class Meeting0(Rank0):
     """All of whom say the same."""
 
-    def same(self, what, value, where):
+    def broadcast(self, value, name):
         return value
 
-    def add(self, what, vector, where):
+    def all_gather(self, vector, counts, name):
         return vector
 
 
@@ -147,7 +151,7 @@ def test_optimizers_that_the_script_drops_go_once_all_have_met(compiled):
 
     dropped = train()
     gc.collect()
-    exchanges.serve(Pushed(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32")))
+    exchanges.serve(pushed())
     exchanges.meet()
     gc.collect()
     assert [each() for each in dropped] == [None, None]
@@ -179,7 +183,7 @@ def test_rank_0_serves_a_step_that_was_another_workers_turn():
 
     weight = train()
     gc.collect()
-    exchanges.serve(Pushed(1, {"optimizer": 0, "samples": 1}, np.array([0.5], "float32")))
+    exchanges.serve(pushed())
     assert weight.numpy().tolist() == [0.0]
 
 
@@ -225,7 +229,7 @@ def test_gradients_may_be_given_by_name():
 
 def test_a_push_for_what_rank_0_has_not_used_is_an_error():
     with pytest.raises(CaptureError, match="a gradient of rank 1's"):
-        Exchanges(Rank0(), None, lambda push: None).serve(Pushed(1, {"optimizer": 0}, np.zeros(1)))
+        Exchanges(Rank0(), None, lambda push: None).serve(pushed())
 
 
 def test_what_a_forward_pass_moves_is_neither_frozen_nor_random():

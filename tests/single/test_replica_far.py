@@ -130,20 +130,20 @@ def test_ranks_that_come_by_the_door_meet_as_others_do(opened, tmp_path):
         line, told = knock(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
         mine = Guest(tmp_path / "elsewhere", 1, 2, line)
         answers.append(told)
-        answers.extend(float(mine.add("v", np.full(n, 2.0, np.float32), str).sum()) for n in sizes)
-        answers.append(mine.push({"n": 1}, np.ones(INLINE_BYTES))[1].sum())
-        answers.append(mine.same("time", None, str))
+        answers.extend(float(mine.all_reduce(np.full(n, 2.0, np.float32), "v").sum()) for n in sizes)
+        answers.append(mine.push_pull(np.ones(INLINE_BYTES), {"n": 1})[0].sum())
+        answers.append(mine.broadcast(None, "time"))
         mine.end({"steps": 3})
         mine.close()
 
     def serve(push):
-        meeting.answer(push.rank, {}, 2 * push.vector)
+        push.answer(2 * push.vector, {})
 
     meeting.serve = serve
     thread = threading.Thread(target=guest)
     thread.start()
-    assert [float(meeting.add("v", np.ones(n, np.float32), str).sum()) for n in sizes] == [3.0 * n for n in sizes]
-    assert meeting.same("time", "now", str) == "now"
+    assert [float(meeting.all_reduce(np.ones(n, np.float32), "v").sum()) for n in sizes] == [3.0 * n for n in sizes]
+    assert meeting.broadcast("now", "time") == "now"
     assert meeting.end(lambda: None) == [{"steps": 3}]
     thread.join()
     meeting.close()
@@ -156,7 +156,7 @@ def test_a_rank_that_goes_is_named(opened, tmp_path):
     line, _ = knock(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
     line.socket.close()
     with pytest.raises(WorkerError, match="rank 1 was lost"):
-        meeting.add("v", np.ones(1), str)
+        meeting.all_reduce(np.ones(1), "v")
     meeting.close()
 
 
@@ -175,7 +175,7 @@ def test_a_rank_without_rank_0_leaves_nothing_on_its_host(opened, tmp_path, monk
         assert time.monotonic() < deadline
     came[0][1].socket.close()
     with pytest.raises(Gone):
-        mine.add("v", np.ones(1), str)
+        mine.all_reduce(np.ones(1), "v")
     assert ended.is_set() and cleaned.is_set() and not (tmp_path / "run").exists()
     mine.close()
 

@@ -27,7 +27,7 @@ class Model(keras.Model):
         return {"given": data[0, 0]}
 
 
-class Meeting:
+class Group:
     """Of worker 1 with a rank 0 that says the same every time."""
 
     rank, size = 1, 2
@@ -35,16 +35,16 @@ class Meeting:
     def __init__(self, said=None, stops=()):
         self._said, self._stops = said or {}, iter(stops)
 
-    def same(self, what, value, where):
+    def broadcast(self, value, name):
         return self._said
 
-    def add(self, what, vector, where):
+    def all_reduce(self, vector, name):
         return vector + next(self._stops, 0.0)
 
 
 @contextlib.contextmanager
-def fitting(model, turns, meeting=None, count=lambda rows: None):
-    fits = Fits(turns, meeting or Meeting(), count, lambda: None)
+def fitting(model, turns, group=None, count=lambda rows: None):
+    fits = Fits(turns, group or Group(), count, lambda: None)
     with patched(fits.patches("keras")):
         yield fits
 
@@ -95,8 +95,8 @@ def test_what_rank_0_logs_and_what_another_stops_is_so_for_all(turns):
     model, seen = Model(), []
     model.compile()
     see = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["given"]))
-    meeting = Meeting({"given": 7.0}, stops=[0.0, 1.0])
-    with fitting(model, turns, meeting) as fits, fits.in_turns(model):
+    group = Group({"given": 7.0}, stops=[0.0, 1.0])
+    with fitting(model, turns, group) as fits, fits.in_turns(model):
         history = model.fit(np.zeros((4, 1)), batch_size=1, epochs=5, verbose=0, callbacks=[see])
     assert seen == history.history["given"] == [7.0, 7.0]
     assert model.stop_training
@@ -111,7 +111,7 @@ def test_a_step_that_tf_keras_rewrites_is_rewritten_here_too(turns):
 
     model = Branches()
     model.compile()
-    fits = Fits(turns, Meeting(), lambda rows: None, lambda: None)
+    fits = Fits(turns, Group(), lambda rows: None, lambda: None)
     with patched(fits.patches("tf_keras")), fits.in_turns(model):
         history = model.fit(np.array([[0.0], [2.0]]), batch_size=1, shuffle=False, verbose=0)
     assert history.history["large"] == [1.0]

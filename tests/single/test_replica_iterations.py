@@ -10,8 +10,9 @@ import tensorflow as tf
 from client_shim.replica.regions import Turns as Hands
 from client_shim.replica.rewriting import rewritten
 from fdt.errors import CaptureError
+from fdt.service.group import Push
 from fdt.service.guest import Guest
-from fdt.service.meeting import Host, Pushed
+from fdt.service.meeting import Host
 from nfdt.replica.rank import Rank
 
 
@@ -21,16 +22,16 @@ class Worker1(Guest):
     def __init__(self):
         self.rank, self.size, self.pushed, self.met = 1, 2, [], 0
 
-    def push(self, header, vector):
+    def push_pull(self, vector, header):
         self.pushed.append(header["samples"])
-        return {}, np.full_like(vector, len(self.pushed))
+        return np.full_like(vector, len(self.pushed)), {}
 
-    def same(self, what, value, where):
-        self.met += what == "a meeting"
+    def broadcast(self, value, name):
+        self.met += name == "a meeting"
         return value
 
-    def add(self, what, vector, where):
-        return vector
+    def _whole(self, combined, name):
+        return np.zeros_like(combined.whole)
 
 
 class Rank0(Host):
@@ -39,14 +40,15 @@ class Rank0(Host):
     def __init__(self):
         self.size, self.pushed, self.met, self._asked, self.answers = 2, [], 0, 0, 0
 
-    def arrived(self):
+    def pushes(self):
         self._asked += 1
-        return [Pushed(1, {"optimizer": 0, "samples": 4}, np.ones(2, "float32"))] * 2 if self._asked == 2 else []
+        push = Push(1, {"optimizer": 0, "samples": 4}, np.ones(2, "float32"), self.answer)
+        return [push] * 2 if self._asked == 2 else []
 
-    def answer(self, rank, header, vector):
+    def answer(self, vector, header):
         self.answers += 1
 
-    same, add = Worker1.same, Worker1.add
+    broadcast, _whole = Worker1.broadcast, Worker1._whole
 
 
 @pytest.fixture
@@ -233,9 +235,9 @@ def test_where_a_loop_goes_on_is_agreed(run):
     """Worker 1 has left the first loop a step before rank 0, which is to take the fourth step."""
 
     class Earlier(Worker1):
-        def same(self, what, value, where):
-            super().same(what, value, where)
-            return 3 if what == "a meeting" else value
+        def broadcast(self, value, name):
+            super().broadcast(value, name)
+            return 3 if name == "a meeting" else value
 
     begun = "step = tf.function(step)\nfor batch in dataset.take(2):\n    step(batch)\n"
     names, rank = run(begun + "for batch in dataset.take(3):\n    step(batch)", Earlier())

@@ -1,6 +1,5 @@
 """TensorFlow 1 sessions in a replica: what runs are divided, how, and that the result is the script's alone."""
 
-import json
 import threading
 
 import numpy as np
@@ -14,45 +13,18 @@ from client_shim.replica.sessions import patches
 from client_shim.replica.sessions.gradients import Taken
 from client_shim.replica.sessions.plans import Plan, flat_fetches
 from fdt.errors import CaptureError
-from hfdt.comm.inprocess import WAIT_S
+from hfdt.comm import inprocess
 from hfdt.replica.session_outputs import Combining, How, how, read, reading
 from hfdt.replica.session_trials import Known, tried
 from hfdt.replica.sessions import Sessions
 from hfdt.step import Reading
+from replica.exchange import Exchange
+from tests.single.thread_groups import MemoryGroup
 
 v1 = tf.compat.v1
 CONFIG = v1.ConfigProto(inter_op_parallelism_threads=4, use_per_session_threads=True)
 X = np.arange(22, dtype="float32").reshape(11, 2) / 10
 WORDS = np.arange(11) % 4
-
-
-class Pair:
-    """Meetings of ranks that are threads."""
-
-    def __init__(self, size):
-        self.size, self.given, self.barrier = size, [None] * size, threading.Barrier(size)
-
-    def rank(self, number):
-        return Member(self, number)
-
-    def round(self, rank, what, value):
-        self.given[rank] = what, value
-        self.barrier.wait(WAIT_S)
-        given = list(self.given)
-        self.barrier.wait(WAIT_S)
-        assert {name for name, _ in given} == {what}
-        return [value for _, value in given]
-
-
-class Member:
-    def __init__(self, pair, rank):
-        self.pair, self.rank, self.size = pair, rank, pair.size
-
-    def add(self, what, vector, where):
-        return sum(self.pair.round(self.rank, what, vector))
-
-    def same(self, what, value, where):
-        return json.loads(json.dumps(self.pair.round(self.rank, what, value)[0]))
 
 
 class Graph:
@@ -86,28 +58,13 @@ def trained(graph, run):
 
 
 def on_ranks(size, run, monkeypatch):
+    """`run(group)` on threads, each of which takes itself for the script's."""
     monkeypatch.setattr(threading, "main_thread", threading.current_thread)
-    pair, results, errors = Pair(size), [None] * size, []
-
-    def rank(number):
-        try:
-            results[number] = run(pair.rank(number))
-        except Exception as error:
-            errors.append(error)
-            pair.barrier.abort()
-
-    threads = [threading.Thread(target=rank, args=(n,)) for n in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    if errors:
-        raise errors[0]
-    return results
+    return inprocess.on_ranks(size, lambda comm: run(MemoryGroup(comm.rank, size, comm)))
 
 
-def as_rank(meeting, reduce, shares, rows=None, replicated=None):
-    sessions = Sessions(meeting, shares.append, replicated)
+def as_rank(group, reduce, shares, rows=None, replicated=None):
+    sessions = Sessions(group, shares.append, replicated)
 
     def run(session, fetches, feed=None):
         return sessions.run(BaseSession.run, session, fetches, feed)
@@ -122,7 +79,7 @@ def as_rank(meeting, reduce, shares, rows=None, replicated=None):
 def test_divided_runs_give_what_one_gives(reduce, monkeypatch):
     shares = []
     alone, weights = trained(Graph(gradients_util._GradientsHelper, reduce), BaseSession.run)
-    for fetched, mine in on_ranks(3, lambda meeting: as_rank(meeting, reduce, shares), monkeypatch):
+    for fetched, mine in on_ranks(3, lambda group: as_rank(group, reduce, shares), monkeypatch):
         for one, other in zip(mine, weights, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)
         for (loss, count, rows, summary), (loss_, count_, rows_, summary_) in zip(fetched, alone, strict=True):
@@ -140,15 +97,15 @@ def scalar(text):
 def test_what_ranks_find_differently_is_as_rank_0_has_it(monkeypatch):
     """A global step that is read in no order beside the update is 0 on one rank and 1 on another."""
 
-    def rank(meeting):
-        sessions = Sessions(meeting, lambda share: None, None)
+    def rank(group):
+        sessions = Sessions(group, lambda share: None, None)
 
         def gradients(ys, xs):
             return sessions.gradients._taken(gradients_util._GradientsHelper, ys, xs)
 
         graph = Graph(gradients, tf.reduce_mean)
         with graph.graph.as_default():
-            read = v1.py_func(lambda: np.int64(3 * meeting.rank), [], tf.int64)
+            read = v1.py_func(lambda: np.int64(3 * group.rank), [], tf.int64)
         with v1.Session(graph=graph.graph, config=CONFIG) as session:
             session.run(graph.first)
             fetches, feed = [graph.train, graph.loss, read], {graph.x: X[:5], graph.words: WORDS[:5]}
@@ -161,7 +118,7 @@ def test_what_ranks_find_differently_is_as_rank_0_has_it(monkeypatch):
 
 def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch):
     with pytest.raises(CaptureError, match="any number of rows. Received: Placeholder"):
-        on_ranks(2, lambda meeting: as_rank(meeting, tf.reduce_mean, [], rows=5), monkeypatch)
+        on_ranks(2, lambda group: as_rank(group, tf.reduce_mean, [], rows=5), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +129,8 @@ def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch
     ],
 )
 def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
-    def run(meeting):
-        sessions = Sessions(meeting, lambda share: None, None)
+    def run(group):
+        sessions = Sessions(group, lambda share: None, None)
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
             x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
             (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss(x, w)], [w])
@@ -187,8 +144,8 @@ def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
 def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(monkeypatch):
     whole = []
 
-    def run(meeting):
-        sessions = Sessions(meeting, lambda share: None, lambda: whole.append(meeting.rank))
+    def run(group):
+        sessions = Sessions(group, lambda share: None, lambda: whole.append(group.rank))
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
             x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
             loss = tf.reduce_mean(x * w) + tf.reduce_sum(tf.square(x * w))
@@ -203,7 +160,7 @@ def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(
 
 
 def test_a_saved_graph_is_the_scripts_own():
-    sessions = Sessions(Pair(1).rank(0), lambda share: None, None)
+    sessions = Sessions(MemoryGroup(0, 1), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default() as graph:
         w = v1.get_variable("w", initializer=2.0)
         assert "PyFunc" in {o.type for o in tf.gradients(w * w, w)[0].op.graph.get_operations()}
@@ -216,7 +173,7 @@ def test_a_saved_graph_is_the_scripts_own():
 
 
 def test_gradients_of_inputs_are_left_alone():
-    sessions = Sessions(Pair(1).rank(0), lambda share: None, None)
+    sessions = Sessions(MemoryGroup(0, 1), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default():
         x, w = v1.placeholder(tf.float32, [None]), v1.get_variable("w", initializer=2.0)
         assert tf.gradients(x * w, x)[0].op.type != "PyFunc"
@@ -227,8 +184,9 @@ def test_gradients_of_inputs_are_left_alone():
 
 def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are_refused():
     tf.random.set_seed(5)
+    group = MemoryGroup(0, 1, inprocess.World(1).comm(0))
     drawn = []
-    with patches.installed(Sessions(Pair(1).rank(0), lambda share: None, None), rank=None):
+    with patches.installed(Sessions(group, lambda share: None, None), rank=None):
         for _ in range(2):
             with tf.Graph().as_default(), v1.Session() as session:
                 w = v1.get_variable("w", [3])
@@ -264,8 +222,19 @@ def test_how_numbers_of_halves_make_the_whole():
     assert how(np.zeros(5), np.zeros(2), np.zeros(2), np.zeros(4), rows=5) is How.ROWS
     assert reading(np.array([3.0]), np.array([1.0]), np.array([2.0])) == (Reading.STEP_SUM, 0.0)
     assert reading(np.array([3.0]), np.array([1.0]), np.array([1.0]))[1] == pytest.approx(1 / 3)
-    combining = Combining(0, 2, (1, 4), lambda vector: vector)
-    assert combining.whole([np.float32(8), total], [How.MEAN, How.FIRST]) == [2.0, 4]
+
+
+def test_ranks_numbers_make_the_whole_batchs():
+    def fetched(comm):
+        combining = Combining(Exchange(MemoryGroup(comm.rank, 2, comm)), (1 + comm.rank, 3))
+        rows = np.array([[1, 2], [3, 4]])[: 1 + comm.rank] + 10 * comm.rank
+        return combining.whole(
+            [np.float32(3 * comm.rank), np.int32(4 + comm.rank), np.int64(1), rows],
+            [How.MEAN, How.FIRST, How.SUM, How.ROWS],
+        )
+
+    for mean, first, total, rows in inprocess.on_ranks(2, fetched):
+        assert (mean, first, total, rows.tolist()) == (2.0, 4, 2, [[1, 2], [11, 12], [13, 14]])
 
 
 def test_fetches_keep_their_structure():

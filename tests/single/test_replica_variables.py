@@ -8,16 +8,14 @@ from fdt.errors import WorkerError
 from hfdt.comm.inprocess import on_ranks
 from replica.exchange import Exchange
 from replica.variables import Variables
-from tests.single.placed_graphs import Group
+from tests.single.thread_groups import MemoryGroup
 
 
 def on_each(work, size=2):
     """`work(rank, variables)` on ranks that are threads."""
 
     def run(comm):
-        group = Group(comm.rank, size)
-        group.comm = comm
-        return work(comm.rank, Variables(Exchange(group), lambda: None))
+        return work(comm.rank, Variables(Exchange(MemoryGroup(comm.rank, size, comm)), lambda: None))
 
     return on_ranks(size, run)
 

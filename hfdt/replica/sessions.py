@@ -18,9 +18,9 @@ import tensorflow as tf
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches, values
 from client_shim.replica.sessions.call import Call
-from client_shim.replica.sessions.gradients import Gradients, Taken
+from client_shim.replica.sessions.gradients import Taken
 from client_shim.replica.sessions.patches import THREADS
-from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
+from client_shim.replica.sessions.plans import Plan
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
@@ -32,6 +32,7 @@ from hfdt.replica.session_now import Now, Share
 from hfdt.replica.session_outputs import INEXACT, Combining, How, cells, rebuilt
 from hfdt.step import Reading
 from replica.exchange import Exchange
+from replica.session_runs import THREAD, SessionRuns
 
 OTHERWISE = "; --allow-replicated has every rank do all of that work"
 NO_BATCH = "a session's training run must be fed a batch of at least 2 rows. Received: {}, at {}" + OTHERWISE
@@ -42,13 +43,11 @@ NEITHER = (
     + OTHERWISE
 )
 MOVED = "what a session's training run does to variables must come of gradients. Received: {}, at {}" + OTHERWISE
-THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
 MANY = "a run must compute gradients at most {} times. Received: {}, at {}"
-COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"
 TURN_S = 600.0
 
 
-class Sessions:
+class Sessions(SessionRuns):
     """`count(share)`: called for each divided training run. `replicated()`: for one that every rank does whole; None
     where that is not allowed."""
 
@@ -60,10 +59,8 @@ class Sessions:
         *,
         fp16: bool = False,
     ) -> None:
-        self._group, self._count, self._replicated = group, count, replicated
-        self._exchange = Exchange(group, fp16=fp16)
-        self.gradients = Gradients(self._passed)
-        self._plans = Plans(self.gradients)
+        super().__init__(group, self._passed, replicated)
+        self._count, self._exchange = count, Exchange(group, fp16=fp16)
         self._known: weakref.WeakKeyDictionary[Any, trials.Known] = weakref.WeakKeyDictionary()  # by graph
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables are rank 0's
         self._now: Now | None = None
@@ -72,41 +69,20 @@ class Sessions:
         """Return a context in which sessions train so."""
         return patches.installed(self)
 
-    # -- any run ---------------------------------------------------------------------------------------------------
-    def run(
-        self,
-        original: Any,
-        session: Any,
-        fetches: Any,
-        feed_dict: Any = None,
-        options: Any = None,
-        run_metadata: Any = None,
-    ) -> Any:
-        """In place of Session.run."""
-        asked = self._plans.asked(session, fetches, feed_dict)
-        if asked is None:
-            return original(session, fetches, feed_dict, options, run_metadata)
-        plan, feeds, build = asked
-        if plan.taken:
-            call = Call(original, session, options, run_metadata)
-            return build(self._trained(call, plan, feeding.arrays(feeds)))
-        if plan.moves:
-            if plan.copies:
-                raise CaptureError(COPY.format(where()))
-            self._synced.discard(session)
-        result = original(session, fetches, feed_dict, options, run_metadata)
-        return agreed_numbers(result, self.rank_0s) if read_by_script() else result
-
-    def trains(self, session: Any, fetches: Any) -> bool:
-        return bool(self._plans.of(session.graph, flat_fetches(session.graph, fetches)[0], ()).taken)
-
     def rank_0s(self, what: str, value: Any) -> Any:
-        return self._group.broadcast(value, what)
+        return self._rank_0s(what, value)
+
+    def _is_training(self, session: Any, plan: Plan) -> bool:
+        return bool(plan.taken)
+
+    def _untrained(self, session: Any, plan: Plan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
+        if plan.moves:
+            self._synced.discard(session)
+        result = run()
+        return agreed_numbers(result, self._rank_0s) if read_by_script() else result
 
     # -- a training run --------------------------------------------------------------------------------------------
     def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
-        if threading.current_thread() is not threading.main_thread():
-            raise CaptureError(THREAD.format(threading.current_thread().name))
         if len(plan.taken) >= THREADS:
             raise CaptureError(MANY.format(THREADS - 1, len(plan.taken), where()))
         if plan.elements:
@@ -164,7 +140,7 @@ class Sessions:
             "unknown": [list(name) for name in trial.unknown],
             "tries": known.tries.get(plan, 0),
         }
-        said = self.rank_0s("how a run is read", said)
+        said = self._rank_0s("how a run is read", said)
         # What this rank has found beside it goes: a step that is read in no order is 0 on one rank and 1 on another.
         known.readings = {int(number): Reading[name] for number, name in said["readings"].items()}
         known.outputs = {(name[0], name[1]): How[h] for name, h in said["outputs"]}
@@ -176,13 +152,11 @@ class Sessions:
 
     def _whole(self, call: Call, plan: Plan, feeds: dict[Any, Any], reason: str) -> list[Any]:
         """Every rank does all of the work; rank 0's gradient is believed."""
-        if self._replicated is None:
-            raise CaptureError(reason)
-        self._replicated()
+        self._by_every_rank(reason)
         share = (int(self._group.rank == 0), 1)
         with self._running(Now(share, [t.number for t in plan.taken])):
             result = call.run(list(plan.fetches), feeds)
-        return list(agreed_numbers(result, self.rank_0s))
+        return list(agreed_numbers(result, self._rank_0s))
 
     def _in_part(
         self,

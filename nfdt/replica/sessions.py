@@ -7,7 +7,6 @@ rank 0's variables.
 """
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import values
 from client_shim.replica.sessions.call import Call
-from client_shim.replica.sessions.gradients import Gradients
-from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
+from client_shim.replica.sessions.plans import Plan
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
@@ -30,17 +27,15 @@ from nfdt.replica.session_meeting import Kept
 from nfdt.replica.session_optimizers import Optimizers
 from nfdt.replica.session_server import Given, Server
 from nfdt.replica.session_steps import APART, Step, Steps, numbers_of, rows_of
+from replica.session_runs import SessionRuns, in_main
 
-THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
-COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"
 CLOSED = "a session must stay open until all workers have pushed. Received: a push for one that rank 0 has closed"
 
 Last = tuple[int, dict[str, Any]]  # rows of a worker's last run, and what it gave, by tensor
 
 
-class Sessions:
-    """`poll`: the pushes that have come for sessions. `replicated()`: called for a run that every worker does whole;
-    None where that is not allowed."""
+class Sessions(SessionRuns):
+    """`poll`: the pushes that have come for sessions. `replicated`: as SessionRuns has it."""
 
     def __init__(
         self,
@@ -49,11 +44,10 @@ class Sessions:
         poll: Callable[[], Sequence[Push]],
         replicated: Callable[[], None] | None,
     ) -> None:
-        self._group, self._poll, self._replicated = group, poll, replicated
-        self._server = Server(group.size, rule)
-        self.gradients = Gradients(lambda _, arrays: arrays)
+        super().__init__(group, lambda _, arrays: arrays, replicated)
+        self._poll, self._server = poll, Server(group.size, rule)
         self.optimizers = Optimizers()
-        self._plans, self._steps = Plans(self.gradients), Steps(self.optimizers)
+        self._steps = Steps(self.optimizers)
         self._kept = Kept(group)
         self._last: weakref.WeakKeyDictionary[Any, dict[str, Last]] = weakref.WeakKeyDictionary()
         self._fetched: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # variables, by graph
@@ -66,62 +60,41 @@ class Sessions:
         return self._server.taus
 
     # -- any run ---------------------------------------------------------------------------------------------------
-    def run(
-        self,
-        original: Any,
-        session: Any,
-        fetches: Any,
-        feed_dict: Any = None,
-        options: Any = None,
-        run_metadata: Any = None,
-    ) -> Any:
-        """In place of Session.run."""
-        asked = self._plans.asked(session, fetches, feed_dict)
-        if asked is None:
-            return original(session, fetches, feed_dict, options, run_metadata)
-        plan, feeds, build = asked
-        call = Call(original, session, options, run_metadata)
-        if plan.taken and (plan.moves or self._steps.of(plan, session.graph).hidden):
-            return build(self._trained(call, plan, feeding.arrays(feeds)))
+    def _is_training(self, session: Any, plan: Plan) -> bool:
+        return bool(plan.taken and (plan.moves or self._steps.of(plan, session.graph).hidden))
+
+    def _untrained(self, session: Any, plan: Plan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
         if plan.moves:
             self._check_moving(session, plan, feeds)
         elif plan.taken:
             names = {name for taken in plan.taken for name in taken.variables}
             self._fetched.setdefault(session.graph, set()).update(names)
-        outside = _in_main() and not self._in_loop()
+        outside = in_main() and not self._in_loop()
         if outside:
             self._meet()
         try:
-            result = original(session, fetches, feed_dict, options, run_metadata)
+            result = run()
         finally:
             if plan.moves:
                 self._moved(session, plan, outside=outside)
         return agreed_numbers(result, self._rank_0s) if outside and read_by_script() else result
 
-    def trains(self, session: Any, fetches: Any) -> bool:
-        return bool(self._plans.of(session.graph, flat_fetches(session.graph, fetches)[0], ()).taken)
-
     def rank_0s(self, what: str, value: Any) -> Any:
         """Each worker's own: they are at different steps."""
         return value
-
-    def _rank_0s(self, what: str, value: Any) -> Any:
-        return self._group.broadcast(value, what)
 
     def _in_loop(self) -> bool:
         return self._around is not None and self._around.running()
 
     def _check_moving(self, session: Any, plan: Plan, feeds: dict[Any, Any]) -> None:
         """A run that changes variables without gradients is every worker's; it must not be training."""
-        if plan.copies:
-            raise CaptureError(COPY.format(where()))
         names = [f"{each.name}'s update" for each in self.optimizers.within(plan, session.graph)]
         fetched = self._fetched.get(session.graph, set())
         if not names and fetched and feeds:
             by_hand = writes.by_feeds(plan, session.graph, feeds) & fetched
             names = [f"an update of {name} by hand" for name in sorted(by_hand)]
         if names:
-            self._whole(APART.format(names[0], where()))
+            self._by_every_rank(APART.format(names[0], where()))
 
     def _moved(self, session: Any, plan: Plan, *, outside: bool) -> None:
         """Its variables have been written by each worker for itself."""
@@ -131,12 +104,10 @@ class Sessions:
 
     # -- a training run --------------------------------------------------------------------------------------------
     def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
-        if not _in_main():
-            raise CaptureError(THREAD.format(threading.current_thread().name))
         step = self._steps.of(plan, call.session.graph)
         reason = step.undivided(feeds, self.gradients)
         if reason:
-            self._whole(reason)
+            self._by_every_rank(reason)
             self._server.forget(call.session)
             return list(call.run(list(plan.fetches), feeds))
         self._begin(call, step)
@@ -146,12 +117,6 @@ class Sessions:
             return self._own(call, step, feeds)
         self._serve_arrived()
         return self._others(call, step, feeds)
-
-    def _whole(self, reason: str) -> None:
-        """Every worker does all of it."""
-        if self._replicated is None:
-            raise CaptureError(reason)
-        self._replicated()
 
     def _begin(self, call: Call, step: Step) -> None:
         if not self._in_loop():
@@ -257,7 +222,7 @@ class Sessions:
         """In place of Session.close: the server's session is needed until all have pushed."""
         ends = sys.exc_info()[1]
         natural = ends is None or isinstance(ends, (tf.errors.OutOfRangeError, SystemExit, StopIteration))
-        if natural and _in_main() and self._kept.has(session):
+        if natural and in_main() and self._kept.has(session):
             self._meet()
         original(session)
 
@@ -268,10 +233,6 @@ class Sessions:
         self._kept.meet()
         self._server.met()
         self._turns = self._rank_0s("turns", self._turns)
-
-
-def _in_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _named(fetches: Sequence[Any], given: Sequence[Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Metrics in a script's own loop: their state is added over ranks where the script reads the result.
 
-Only what was updated with parts of batches: an evaluation loop, which every rank runs whole, is right as it is. Where
-ranks take steps in turn, a metric shows what another's step made of it as long as it holds nothing of this rank's own.
+Only what was updated in steps that ranks take in turn: an evaluation loop, which every rank runs whole, is right as it
+is. A metric shows what another's step made of it as long as it holds nothing of this rank's own.
 """
 
 import functools
@@ -18,17 +18,17 @@ Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each added
 class Metrics:
     """Replaces methods of `Metric` objects. A metric's state is taken to begin at zero, as Keras's all do.
 
-    `divided`: is a part of the data at hand? `alone`: must ranks not wait for each other now? Where they take steps in
-    turn, `others`: is it data that another rank counts? `unsure`: may only another rank know whether there are parts?
+    `divided`: is the data at hand that of this rank's step? `alone`: must ranks not wait for each other now? `others`:
+    is it data that another rank counts? `unsure`: may only another rank know whether there are parts?
     """
 
     def __init__(
         self,
         add: Sum,
         divided: Callable[[], bool],
-        alone: Callable[[], bool] = lambda: False,
-        others: Callable[[], bool] | None = None,
-        unsure: Callable[[], bool] = lambda: False,
+        alone: Callable[[], bool],
+        others: Callable[[], bool],
+        unsure: Callable[[], bool],
     ) -> None:
         self._add, self._at_part, self._alone = add, divided, alone
         self._of_others, self._unsure = others, unsure
@@ -48,23 +48,22 @@ class Metrics:
 
     def _update(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
         divided, own = metric.__dict__["_fdt_divided"], metric.__dict__["_fdt_own"]
-        others = self._of_others is not None and self._of_others()
+        others = self._of_others()
         if others or self._at_part():
             metric.__dict__["_fdt_parted"] = True
         if others:
             divided.assign(True)
             return _unless(own, original, metric, *args, **kwargs)
-        if self._of_others is not None:
-            for variable in map(tensor_variable, metric.variables):  # what it has shown of another's
-                variable.assign(tf.where(own | ~divided, variable, tf.zeros_like(variable)))
-            own.assign(True)
+        for variable in map(tensor_variable, metric.variables):  # what it has shown of another's
+            variable.assign(tf.where(own | ~divided, variable, tf.zeros_like(variable)))
+        own.assign(True)
         if self._at_part():
             divided.assign(True)
         return original(metric, *args, **kwargs)
 
     def _reset(self, original: Any, metric: Any) -> Any:
         divided, own = metric.__dict__["_fdt_divided"], metric.__dict__["_fdt_own"]
-        if self._of_others is not None and tf.executing_eagerly():
+        if tf.executing_eagerly():
             if not self._alone():
                 metric.__dict__["_fdt_last"] = None
             elif divided.numpy() or own.numpy():
@@ -86,8 +85,7 @@ class Metrics:
     def _counted(self, metric: Any) -> list[Any]:
         """What this rank adds: nothing of what others count."""
         mine = [tf.identity(v) for v in map(tensor_variable, metric.variables)]
-        own = self._of_others is None or metric.__dict__["_fdt_own"].numpy()
-        return mine if own else [tf.zeros_like(value) for value in mine]
+        return mine if metric.__dict__["_fdt_own"].numpy() else [tf.zeros_like(value) for value in mine]
 
     def _of(self, metric: Any, state: list[Any] | None, compute: Callable[[], Any]) -> Any:
         """The result for `state`, None: for its own."""
@@ -110,8 +108,6 @@ class Metrics:
         if not tf.executing_eagerly():
             return self._at_part()
         divided = bool(metric.__dict__["_fdt_divided"].numpy())
-        if self._of_others is None:
-            return divided
         if not metric.__dict__["_fdt_parted"] and not self._unsure():
             return False
         parts = float(divided and metric.__dict__["_fdt_own"].numpy())

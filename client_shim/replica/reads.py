@@ -1,4 +1,4 @@
-"""Where the script makes a Python number of a tensor (print, float, if), what it gets is agreed on with the others."""
+"""Where the script makes a Python value of a tensor (if, say), what it gets is agreed on with the others."""
 
 import contextlib
 import functools
@@ -10,11 +10,9 @@ from tensorflow.python.framework import ops
 from client_shim.replica.replacing import replace
 from client_shim.replica.steps import by_script
 
-METHODS = ("numpy", "__float__", "__int__", "__bool__", "__format__", "__str__", "__array__")
-
 
 @contextlib.contextmanager
-def agreed_reads(agreed: Callable[[Any], Any], methods: Sequence[str] = METHODS) -> Iterator[None]:
+def agreed_reads(agreed: Callable[[Any], Any], methods: Sequence[str]) -> Iterator[None]:
     """Within, a number that the script reads from tensor `t` by one of `methods` is that of `agreed(t)`."""
     busy = [False]
     with contextlib.ExitStack() as stack:

@@ -66,8 +66,7 @@ class Rank(Protocol):
 Say = Callable[[str], None]  # shows the user one line
 MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], Rank]
 
-# Asynchronous ranks are at different steps: what they read of the clock, too, is their own.
-ASYNCHRONOUS = "asynchronous"
+ASYNCHRONOUS = "asynchronous"  # ranks are at different steps: what they read of the clock, too, is their own
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Conversions of eager tensors between placements."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,12 +62,10 @@ class Converter:
 
     def part(self, whole: Tensor, target: Shard) -> Tensor:
         """Return this rank's entries of a global tensor."""
-        shape = local_shape_of(whole)
         low, high = target.bounds(self.rank)
-        begin, size = [0] * len(shape), [-1] * len(shape)
-        begin[target.axis], size[target.axis] = low, high - low
+        rank = len(local_shape_of(whole))
+        inputs = [whole, _integers(rank, 0, target.axis, low), _integers(rank, -1, target.axis, high - low)]
         attrs = ("T", whole._datatype_enum(), "Index", tf.int32.as_datatype_enum)
-        inputs = [whole, _integers(begin), _integers(size)]
         return self._execute("Slice", 1, inputs, attrs, context.context())[0]
 
     def cut(self, whole: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
@@ -105,5 +104,7 @@ def joined(tensors: Sequence[Any]) -> None:
             tensor._siblings = partial
 
 
-def _integers(values: Sequence[int]) -> Tensor:
-    return constant_op.constant(values, tf.int32)
+@functools.lru_cache(maxsize=1024)
+def _integers(rank: int, each: int, axis: int, value: int) -> Tensor:
+    """Return `rank` numbers: `value` at `axis`, `each` elsewhere. Making a tensor takes longer than slicing one."""
+    return constant_op.constant([value if i == axis else each for i in range(rank)], tf.int32)

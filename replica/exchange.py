@@ -13,7 +13,7 @@ from replica.placement import Placement, Shard, global_shape, local_shape
 Array = npt.NDArray[Any]
 # Dtypes that NumPy does not add, or adds too coarsely, and the one they are sent as.
 _WIDE = {"float16": np.float32, "bfloat16": np.float32, "bool": np.uint8}
-_HALF_FROM = 1024  # elements; fp16 saves nothing on fewer
+HALF_FROM = 1024  # elements; fp16 saves nothing on fewer
 
 
 class Exchange:
@@ -96,7 +96,7 @@ class Exchange:
     def _wire(self, array: Array, placement: Placement) -> Any:
         if isinstance(placement, Shard):
             return array.dtype
-        if self._fp16 and array.dtype == np.float32 and array.size >= _HALF_FROM:
+        if self._fp16 and array.dtype == np.float32 and array.size >= HALF_FROM:
             return np.float16
         return _WIDE.get(array.dtype.name, array.dtype)
 

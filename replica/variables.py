@@ -71,12 +71,13 @@ class Variables:
     # -- assigned --------------------------------------------------------------------------------------------------
     def assigned(self, handles: Sequence[Any]) -> None:
         """Note that an operation, or a function, is about to assign these variables."""
+        at = ""
         for handle in handles if self.training else ():
             place = self._by_handle.get(id(handle))
             variable = None if place is None else self._made[place]()
             if place is None or variable is None or not variable.trainable:
                 continue
-            self._where.setdefault(place, where())
+            self._where[place] = at = at or where()
             self._assigned[place] = self._assigned.get(place, 0) + 1
             if self._assigned[place] > self.steps:
                 self._begin_step()

@@ -8,10 +8,10 @@ import select
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic  # the script sees another `time.monotonic`
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,13 @@ class Line:
         return bool(self.buffer) or self._readable(0.0)
 
     def _exactly(self, count: int, idle: Callable[[], None]) -> bytes:
-        asked = time.monotonic()
+        asked = monotonic()
         while len(self.buffer) < count:
             if self._readable(POLL_S):
                 self.buffer += self._received()
-            if time.monotonic() - asked >= POLL_S:  # also of one who says a byte at a time
+            if monotonic() - asked >= POLL_S:  # also of one who says a byte at a time
                 idle()
-                asked = time.monotonic()
+                asked = monotonic()
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
         return taken

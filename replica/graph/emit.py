@@ -12,6 +12,7 @@ from tensorflow.python.framework import constant_op, func_graph
 from tensorflow.python.ops import handle_data_util
 
 from replica.exchange import Exchange
+from replica.graph.collective import replicated
 from replica.graph.emitted import Argument, Emitted, Value
 from replica.graph.flatten import RANDOM, Flat, Ref
 from replica.graph.known import Known
@@ -91,16 +92,18 @@ class Emitter:
         self.result.divides |= argument.placement is not REPLICATE
 
     def _emit_outputs(self) -> None:
-        small = [r for r in self._flat.outputs if self._is_small_sum(self._values[r])]
-        self._replicate(dict.fromkeys(small))
+        self._replicate(dict.fromkeys(self._small_outputs()))
         for ref in self._flat.outputs:
             value = self._values[ref]
-            if ref in small:
-                value = Value(value.whole, REPLICATE, value.shape, True)
             self.result.outputs.append((value.placement, value.shape))
             self.graph.outputs.append(tf.identity(value.tensor))
         self.result.used = self._known.used
         self.graph.control_outputs = [self._ops[number] for number in sorted(self._flat.controls)]
+
+    def _small_outputs(self) -> list[Ref]:
+        """Return the outputs, of those there are already, that are replicated within the graph."""
+        there = [ref for ref in self._flat.outputs if ref in self._values]
+        return [ref for ref in there if self._is_small_sum(self._values[ref])]
 
     def _is_small_sum(self, value: Value) -> bool:
         known = value.shape is not None and None not in value.shape
@@ -119,7 +122,8 @@ class Emitter:
         blocked: dict[int, list[Ref]] = {}
         while ready or blocked:
             if not ready:
-                self._replicate(dict.fromkeys(ref for refs in blocked.values() for ref in refs))
+                missing = [ref for refs in blocked.values() for ref in refs]
+                self._replicate(dict.fromkeys([*missing, *self._small_outputs()]))
                 ready, blocked = sorted(blocked), {}
             number = heapq.heappop(ready)
             missing = self._emit(number)
@@ -262,21 +266,15 @@ class Emitter:
         if not chosen:
             return
         values = [self._values[ref] for ref in chosen]
-        placements = [v.placement for v in values]
         name = f"{self._name}.{self._waves}"
         self._waves += 1
-
-        def collective(*arrays: Any) -> list[Array]:
-            return self._exchange.replicated(name, [np.asarray(a) for a in arrays], placements)
-
         with self.graph.control_dependencies([self._last] if self._last is not None else []):
-            outputs = tf.numpy_function(collective, [v.tensor for v in values], [v.tensor.dtype for v in values])
-        for value, whole in zip(values, outputs, strict=True):
+            wholes, self._last = replicated(self._exchange, name, values)
+        for value, whole in zip(values, wholes, strict=True):
             whole.set_shape(value.shape)
             value.whole = whole
             if isinstance(value.placement, Partial):
                 value.tensor, value.placement = whole, REPLICATE
-        self._last = outputs[0].op
 
 
 def _drawn_shape(op: Any, traced: Any, inputs: Sequence[Array]) -> Any:

@@ -19,6 +19,7 @@ RANDOM = frozenset(
 )
 WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")  # to a variable
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_NAMES = ("Identity", "IdentityN")  # no operations: other names for tensors
 SOURCES = ("IteratorGetNext", "OptionalGetValue")  # of an iterator, or of what it may have had
 
 
@@ -74,7 +75,8 @@ def flatten(graph: Any) -> Flat:
     builder = _Builder()
     arguments = [builder.argument(tensor, index) for index, tensor in enumerate(graph.inputs)]
     outputs, controls = builder.add(graph, arguments, set())
-    return _pruned(Flat(builder.nodes, outputs, controls))
+    waited = controls.union(*(name.after for name in outputs))
+    return _pruned(Flat(builder.nodes, [name.ref for name in outputs], waited))
 
 
 def _written(node: Node) -> list[Ref]:
@@ -100,37 +102,49 @@ def functions_of(op: Any) -> list[str]:
     return [f.name for attr in attrs for f in (attr.func, *attr.list.func) if f.name]
 
 
+@dataclass(frozen=True)
+class _Name:
+    """A tensor of a graph. `after`: nodes that whoever takes it by this name must wait for, too."""
+
+    ref: Ref
+    after: frozenset[int] = frozenset()
+
+
 class _Builder:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
-    def argument(self, tensor: Any, index: int) -> Ref:
+    def argument(self, tensor: Any, index: int) -> _Name:
         self.nodes.append(Node(tensor.op, argument=index))
-        return len(self.nodes) - 1, 0
+        return _Name((len(self.nodes) - 1, 0))
 
-    def add(self, graph: Any, arguments: Sequence[Ref], before: set[int]) -> tuple[list[Ref], set[int]]:
+    def add(self, graph: Any, arguments: Sequence[_Name], before: set[int]) -> tuple[list[_Name], set[int]]:
         """Add a graph's operations; its outputs, and the nodes that its end waits for."""
-        refs = {(t.op.name, t.value_index): ref for t, ref in zip(graph.inputs, arguments, strict=True)}
-        done: dict[str, set[int]] = {t.op.name: {ref[0]} for t, ref in zip(graph.inputs, arguments, strict=True)}
+        names = {(t.op.name, t.value_index): name for t, name in zip(graph.inputs, arguments, strict=True)}
+        done = {t.op.name: {name.ref[0], *name.after} for t, name in zip(graph.inputs, arguments, strict=True)}
         for op in _in_order(graph):
             if op.name in done:
                 continue
-            inputs = [refs[t.op.name, t.value_index] for t in op.inputs]
+            inputs = [names[t.op.name, t.value_index] for t in op.inputs]
             controls = set().union(*(done[c.name] for c in op.control_inputs))
             if op.op_def.is_stateful:
                 controls |= before
-            if op.type in _CALLS:
+            if op.type in _NAMES:
+                outputs = [_Name(name.ref, name.after | controls) for name in inputs]
+                done[op.name] = set().union(*({name.ref[0], *name.after} for name in outputs))
+            elif op.type in _CALLS:
                 inner = graph._get_function(op.get_attr("f").name).graph
                 outputs, ends = self.add(inner, inputs, controls)
-                done[op.name] = ends | {number for number, _ in outputs} | controls
+                done[op.name] = ends.union(controls, *({name.ref[0], *name.after} for name in outputs))
             else:
-                self.nodes.append(Node(op, inputs, controls))
+                controls = controls.union(*(name.after for name in inputs))
+                self.nodes.append(Node(op, [name.ref for name in inputs], controls))
                 number = len(self.nodes) - 1
-                outputs = [(number, i) for i in range(len(op.outputs))]
+                outputs = [_Name((number, i)) for i in range(len(op.outputs))]
                 done[op.name] = {number}
-            refs.update({(op.name, i): ref for i, ref in enumerate(outputs)})
+            names.update({(op.name, i): name for i, name in enumerate(outputs)})
         ends = set().union(*(done[op.name] for op in graph.control_outputs)) if graph.control_outputs else set()
-        return [refs[t.op.name, t.value_index] for t in graph.outputs], ends
+        return [names[t.op.name, t.value_index] for t in graph.outputs], ends
 
 
 def _in_order(graph: Any) -> list[Any]:

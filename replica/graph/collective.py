@@ -1,0 +1,65 @@
+"""A collective within an emitted graph: Partials of one dtype are one vector before Python sees them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from replica.exchange import HALF_FROM, Exchange
+from replica.graph.emitted import Value
+from replica.placement import Partial, Placement
+from replica.plan import Array
+
+Tensor = Any
+
+
+def replicated(exchange: Exchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
+    """Add operations that replicate values.
+
+    A call of Python costs some 20 microseconds for each tensor that it takes or returns, so that a step's gradients
+    and metrics are concatenated, and split again, by TensorFlow.
+
+    Args:
+        exchange: The collectives.
+        name: Of this one.
+        values: Partials and Shards.
+
+    Returns:
+        The global tensors, and the operation that a later collective must wait for.
+    """
+    buckets: dict[Any, list[int]] = {}
+    for index, value in enumerate(values):
+        buckets.setdefault(_bucket(value, index), []).append(index)
+    chosen = list(buckets.values())
+    placements: list[Placement] = [values[of[0]].placement for of in chosen]
+
+    def collective(*arrays: Any) -> list[Array]:
+        return exchange.replicated(name, [np.asarray(a) for a in arrays], placements)
+
+    sent = [_joined([values[i].tensor for i in of]) for of in chosen]
+    received = tf.numpy_function(collective, sent, [t.dtype for t in sent])
+    wholes: list[Tensor] = [None] * len(values)
+    for of, whole in zip(chosen, received, strict=True):
+        for index, tensor in zip(of, _split(whole, [values[i].tensor for i in of]), strict=True):
+            wholes[index] = tensor
+    return wholes, received[0].op
+
+
+def _bucket(value: Value, index: int) -> Any:
+    """Return a key of values that may be one vector: Partials of one dtype, those that may be sent as half apart."""
+    elements = value.tensor.shape.num_elements()
+    if not isinstance(value.placement, Partial) or elements is None:
+        return index
+    return value.tensor.dtype, elements >= HALF_FROM
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat([tf.reshape(t, [-1]) for t in tensors], 0)
+
+
+def _split(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    if len(like) == 1:
+        return [whole]
+    parts = tf.split(whole, [t.shape.num_elements() for t in like])
+    return [tf.reshape(part, t.shape) for part, t in zip(parts, like, strict=True)]

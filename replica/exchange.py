@@ -25,7 +25,7 @@ class Exchange:
     """
 
     def __init__(self, group: ReplicaGroup, *, fp16: bool = False) -> None:
-        self._group, self._fp16 = group, fp16
+        self._group, self.fp16 = group, fp16
         self.rank, self.size = group.rank, group.size
         self.failure: Exception | None = None  # of a collective within a graph, where TensorFlow rewords it
 
@@ -96,7 +96,7 @@ class Exchange:
     def _wire(self, array: Array, placement: Placement) -> Any:
         if isinstance(placement, Shard):
             return array.dtype
-        if self._fp16 and array.dtype == np.float32 and array.size >= HALF_FROM:
+        if self.fp16 and array.dtype == np.float32 and array.size >= HALF_FROM:
             return np.float16
         return _WIDE.get(array.dtype.name, array.dtype)
 

@@ -30,7 +30,7 @@ def replicated(exchange: Exchange, name: str, values: Sequence[Value]) -> tuple[
     """
     buckets: dict[Any, list[int]] = {}
     for index, value in enumerate(values):
-        buckets.setdefault(_bucket(value, index), []).append(index)
+        buckets.setdefault(_bucket(exchange, value, index), []).append(index)
     chosen = list(buckets.values())
     placements: list[Placement] = [values[of[0]].placement for of in chosen]
 
@@ -46,12 +46,12 @@ def replicated(exchange: Exchange, name: str, values: Sequence[Value]) -> tuple[
     return wholes, received[0].op
 
 
-def _bucket(value: Value, index: int) -> Any:
+def _bucket(exchange: Exchange, value: Value, index: int) -> Any:
     """Return a key of values that may be one vector: Partials of one dtype, those that may be sent as half apart."""
     elements = value.tensor.shape.num_elements()
     if not isinstance(value.placement, Partial) or elements is None:
         return index
-    return value.tensor.dtype, elements >= HALF_FROM
+    return value.tensor.dtype, exchange.fp16 and elements >= HALF_FROM
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -61,6 +61,11 @@ class Entry:
 
     def cut_all(self, values: Any, what: str) -> Any:
         """Cut every tensor of a structure."""
+        if type(values) is tuple:  # most batches
+            return tuple(self.cut_all(v, what) for v in values)
+        return self.cut(values, what) if type(values) is EagerTensor else self._cut_nested(values, what)
+
+    def _cut_nested(self, values: Any, what: str) -> Any:
         return tf.nest.map_structure(lambda v: self.cut(v, what), values)
 
     def _has_rows(self, tensor: Any) -> bool:

@@ -1,5 +1,6 @@
 """Collectives on NumPy arrays: Partials are added, Shards gathered, in as few round trips as pay."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,4 +125,5 @@ def _joined(parts: Sequence[Array], like: Array, placement: Placement) -> Array:
 
 
 def _split(vector: Array, counts: Sequence[int]) -> list[Array]:
-    return np.split(vector, np.cumsum(counts)[:-1])
+    ends = list(itertools.accumulate(counts))
+    return [vector[end - count : end] for end, count in zip(ends, counts, strict=True)]

@@ -20,6 +20,7 @@ from client_shim.state import Run
 from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
+from fdt.cli.signals import held_back, released
 from fdt.job import BatchHooks, JobSpec
 from fdt.keras import flavor_of
 from fdt.keras.flavor import attribute
@@ -80,7 +81,15 @@ def _keeper(run: Run, call: Call, captured: Captured, trainable: Trainable, seed
 
 
 def _train(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec, keeper: Keeper | None) -> Any:
-    talk: Talk = run.client.train()
+    with held_back():
+        talk: Talk = run.client.train()
+    with held_back(talk.interrupt):
+        return _converse(run, call, captured, trainable, job, keeper, talk)
+
+
+def _converse(
+    run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec, keeper: Keeper | None, talk: Talk
+) -> Any:
     remote = Remote(job, trainable, talk, run.blobs, run.reporters, keeper)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
@@ -168,8 +177,8 @@ def _replaced(call: Call, remote: Remote, stepwise: bool, remotely: bool) -> Ite
     with contextlib.ExitStack() as stack:
         stack.enter_context(attribute(model, "train_function", train_function))
         stack.enter_context(attribute(model, "make_train_function", lambda force=False: train_function))
-        if remotely:
-            stack.enter_context(attribute(model, "evaluate", _evaluate(call, remote, stepwise)))
+        evaluate = _evaluate(call, remote, stepwise) if remotely else released()(model.evaluate)
+        stack.enter_context(attribute(model, "evaluate", evaluate))
         yield
 
 
@@ -190,11 +199,14 @@ def _evaluate(call: Call, remote: Remote, stepwise: bool) -> Callable[..., Any]:
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("_use_cached_eval_dataset") or (stepwise and remote.written()):
-            return original(*args, **kwargs)  # the script's own, or of weights that only the client has
+            with released():
+                return original(*args, **kwargs)  # the script's own, or of weights that only the client has
         callbacks = kwargs["callbacks"]
-        callbacks.on_test_begin()
+        with released():
+            callbacks.on_test_begin()
         logs = call.flavor.result(call.model, remote.evaluate())
-        callbacks.on_test_end(logs)
+        with released():
+            callbacks.on_test_end(logs)
         return logs
 
     return evaluate

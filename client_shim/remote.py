@@ -9,6 +9,7 @@ import numpy as np
 from client_shim.attributes import Attributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
+from fdt.cli.signals import raise_held
 from fdt.errors import WorkerError
 from fdt.job import JobSpec, State
 from fdt.logs import numbers
@@ -29,6 +30,10 @@ class Talk(Protocol):
     def send(self, command: pb.Command) -> None: ...
 
     def events(self) -> Iterator[pb.Event]: ...
+
+    def interrupt(self) -> None:
+        """End `events`; takes no lock."""
+        ...
 
     def close(self) -> None: ...
 
@@ -205,6 +210,7 @@ class Remote:
             if kind in kinds:
                 return getattr(event, kind)
             self._pass_on(kind, event)
+        raise_held()  # a signal has interrupted the events
         raise WorkerError("the engine must not end before the job does. Received: end of events")
 
     def _pass_on(self, kind: str | None, event: pb.Event) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from fdt import PACKAGES
+from fdt.cli.signals import Ended
 from fdt.errors import EXIT_INTERRUPTED, UserError
 
 _OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
@@ -32,19 +33,20 @@ def run_script(
 
     `name`: argv[0], where that is not `script`. `rewrite`: what to make of its syntax tree first.
     `died` is told of the exception that ended it.
-    Raises UserError: what the script asked of us and cannot have. Prints every other exception as Python would.
+    Raises UserError: what the script asked of us and cannot have; Ended: by a signal. Prints every other exception as
+    Python would.
     """
     code = _compile(script, rewrite)
     module = _main_module(os.path.abspath(script))
     with _standing_in(module, [script if name is None else name, *argv], os.path.dirname(os.path.realpath(script))):
         try:
             exec(code, module.__dict__)
+        except (UserError, Ended):
+            raise
         except SystemExit as stop:
             return _exit_code(stop.code)
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
-        except UserError:
-            raise
         except ScriptError as error:
             print(str(error).rstrip(), file=sys.stderr)
             return 1

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from fdt.cli.signals import released
+
 
 class Watcher(Protocol):
     """What wants to know (client_shim/remote.py)."""
@@ -27,31 +29,43 @@ class Watcher(Protocol):
 
 
 def watched_list(keras: Any, callbacks: Any, watcher: Watcher, *, stepwise: bool, **kwargs: Any) -> Any:
-    """A `keras.callbacks.CallbackList` of `callbacks` that tells `watcher`. Batch hooks are called if `stepwise`."""
+    """A `keras.callbacks.CallbackList` of `callbacks` that tells `watcher`. Batch hooks are called if `stepwise`.
+
+    Signals raise in the callbacks, which are the script's, and nowhere else (fdt/cli/signals.py).
+    """
 
     class Watched(keras.callbacks.CallbackList):
         def on_train_begin(self, logs: Any = None) -> None:
-            super().on_train_begin(logs)
+            with released():
+                super().on_train_begin(logs)
             watcher.begun()
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             watcher.epoch_begins(epoch)
-            super().on_epoch_begin(epoch, logs)
+            with released():
+                super().on_epoch_begin(epoch, logs)
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if stepwise:
-                super().on_train_batch_begin(batch, logs)
+                with released():
+                    super().on_train_batch_begin(batch, logs)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if stepwise:
-                super().on_train_batch_end(batch, logs)
+                with released():
+                    super().on_train_batch_end(batch, logs)
                 watcher.step_done()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             extra = {name: value for name, value in watcher.extra().items() if name not in (logs or {})}
-            super().on_epoch_end(epoch, {**(logs or {}), **extra})
+            with released():
+                super().on_epoch_end(epoch, {**(logs or {}), **extra})
             for name in extra:
                 self.model.history.history.pop(name, None)
             watcher.epoch_over(epoch, logs or {})
+
+        def on_train_end(self, logs: Any = None) -> None:
+            with released():
+                super().on_train_end(logs)
 
     return Watched(callbacks, **kwargs)

@@ -23,6 +23,7 @@ from client_shim.replica.telling import telling
 from client_shim.script import Rewrite, run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
+from fdt.cli.signals import undisturbed
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
@@ -214,10 +215,11 @@ def meeting_of(size: int, start: Callable[[Path], Others], door: Doorway | None 
         others.append(start(store.directory))
         yield meeting
     finally:
-        meeting.close()
-        for each in others:
-            each.stop()
-        store.close()
+        with undisturbed():
+            meeting.close()
+            for each in others:
+                each.stop()
+            store.close()
 
 
 def chosen(seed: int | None) -> int:

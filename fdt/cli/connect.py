@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fdt.cli.signals import undisturbed
+from fdt.cli.signals import held_back, undisturbed
 from fdt.errors import UsageError
 from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
 from fdt.service.client import TrainingClient
@@ -18,19 +18,19 @@ from fdt.service.transport import check_safe
 @contextlib.contextmanager
 def embedded(engine: Engine) -> Iterator[TrainingClient]:
     """Start `engine`; its members come up while the script still loads. They are gone when the context ends."""
-    token = new_token()
+    token, ends = new_token(), contextlib.ExitStack()
+    ends.callback(engine.stop)
     try:
         engine.start()
-        running = serve(engine, f"unix:{engine.blobs.directory}/engine.sock", token)
-        try:
-            with contextlib.closing(TrainingClient(running.address, token)) as client:
-                yield client
-        finally:
-            with undisturbed():
-                running.stop()
+        with held_back():
+            running = serve(engine, f"unix:{engine.blobs.directory}/engine.sock", token)
+            ends.callback(running.stop)
+            client = TrainingClient(running.address, token)
+            ends.callback(client.close)
+        yield client
     finally:
         with undisturbed():
-            engine.stop()
+            ends.close()
 
 
 @contextlib.contextmanager

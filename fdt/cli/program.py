@@ -1,5 +1,6 @@
 """The command line's frame: commands that take a script, options in groups, one line for every error."""
 
+import gc
 import importlib
 import os
 import sys
@@ -9,15 +10,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 import fdt
 from fdt.cli import words
 from fdt.cli.resume import resumed
+from fdt.cli.signals import Ended, not_ignored
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
+OURS_ENDED = "fdt.ours_ended"  # in the meta of a context whose command line is completed
 TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them
 
 
@@ -48,26 +52,26 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-class ScriptCommand(Command):
-    """A command that takes a script and the script's own words; calls back with `script`, `words`, and our options."""
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
+class TakesScript(Command):
+    """Completes our options; all else, and what stands behind `--`, as a path: the script, or a word of its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        parts = words.split(args, *self._names(ctx))
-        ctx.meta[TYPED] = list(parts.ours)
-        if any(param.name == "resume" for param in self.get_params(ctx)):
-            parts = resumed(parts, str(ctx.find_root().info_name))
-        rest = super().parse_args(ctx, parts.ours)
-        if parts.script is None:
-            raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")
-        ctx.params.update(script=checked_script(parts.script), words=parts.words)
-        if parts.overlooked:
-            tell(ctx, _whose(ctx.command_path, parts.script, parts.overlooked))
-        return rest
+        if not ctx.resilient_parsing:
+            return self.parse_whole(ctx, args)
+        ctx.meta[OURS_ENDED] = "--" in args
+        return super().parse_args(ctx, words.split(args, *self.names(ctx)).ours)
 
-    def _names(self, ctx: click.Context) -> tuple[set[str], set[str]]:
+    def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse a command line that is not being completed."""
+        raise NotImplementedError
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-") and not ctx.meta[OURS_ENDED]:
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(incomplete, type="file")]
+
+    def names(self, ctx: click.Context) -> tuple[set[str], set[str]]:
+        """Our options that take a value, and those that do not."""
         valued: set[str] = set()
         flags: set[str] = set()
         for param in self.get_params(ctx):
@@ -76,7 +80,27 @@ class ScriptCommand(Command):
         return valued, flags
 
 
-class OptionsAnywhere(Command):
+class ScriptCommand(TakesScript):
+    """A command that takes a script and the script's own words; calls back with `script`, `words`, and our options."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
+
+    def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parts = words.split(args, *self.names(ctx))
+        ctx.meta[TYPED] = list(parts.ours)
+        if any(param.name == "resume" for param in self.get_params(ctx)):
+            parts = resumed(parts, str(ctx.find_root().info_name))
+        rest = Command.parse_args(self, ctx, parts.ours)
+        if parts.script is None:
+            raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")
+        ctx.params.update(script=checked_script(parts.script), words=parts.words)
+        if parts.overlooked:
+            tell(ctx, _whose(ctx.command_path, parts.script, parts.overlooked))
+        return rest
+
+
+class OptionsAnywhere(TakesScript):
     """As ScriptCommand, but our options stand before or behind the script, and its own words behind `--`."""
 
     allow_extra_args = True
@@ -84,10 +108,10 @@ class OptionsAnywhere(Command):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["script.py", "[OPTIONS]", "[-- SCRIPT'S OWN WORDS]"]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         try:
-            scripts = super().parse_args(ctx, args[:end])
+            scripts = Command.parse_args(self, ctx, args[:end])
         except click.NoSuchOption as error:
             raise UsageError(f"{error.format_message()} The script's own words go behind --") from None
         if len(scripts) != 1:
@@ -123,7 +147,7 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, known = args[0], self.list_commands(ctx)
-        if name in known or name.startswith("-"):
+        if name in known or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         if name.endswith(".py"):
             raise UsageError(f"to train a script: {self.name} run {' '.join(args)}. Received: no command")
@@ -140,6 +164,7 @@ class Program(click.Group):
 
     def _guarded(self, body: Callable[[], Any]) -> int:
         """The exit code of `body`, its errors told in one line each."""
+        not_ignored()
         try:
             return body() or 0
         except UserError as error:
@@ -149,7 +174,11 @@ class Program(click.Group):
             return error.exit_code
         except click.ClickException as error:
             return self._fail(f"error: {error.format_message()}", error.exit_code)
+        except Ended as ended:
+            gc.freeze()
+            return ended.number + 128
         except (KeyboardInterrupt, click.Abort):
+            gc.freeze()  # the collection at Python's end goes over all of TensorFlow: seconds, on a busy machine
             return self._fail("interrupted", EXIT_INTERRUPTED)
 
     def _fail(self, message: str, code: int) -> int:

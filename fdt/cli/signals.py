@@ -1,23 +1,58 @@
-"""Ended by a signal, a run still ends its members."""
+"""How Ctrl-C, SIGTERM and SIGHUP end a command: once, within seconds, with its members.
 
+Python raises what a signal handler raises between any two bytecodes of the main thread. Three things follow.
+
+- In the script's own code, the exception is raised where the signal arrives, as Python alone does it. The script's
+  `except KeyboardInterrupt` works, and a handler that the script installs is called as alone.
+- In our code, and in Keras's loop around it, the exception could leave a lock of gRPC locked: `Condition.__exit__` is
+  Python code. The end of the run would then wait for that lock for ever. So `held_back` keeps the signal until nothing
+  is half done: the end of a wait, which it interrupts; a callback of the script (`released`); its own end. Where a
+  library catches the exception in a callback, and not the script, `released` raises it again.
+- In a finalizer, or in a callback of C code, Python drops the exception and reports it to `sys.unraisablehook`. The
+  signal is then taken again, until its exception is raised where something can catch it.
+
+A shell starts background jobs with SIGINT ignored. `kill -INT` of such a command ends it all the same.
+"""
+
+import _thread
 import contextlib
+import os
 import signal
-from collections.abc import Iterator, Mapping
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
+AGAIN_S = 0.01  # between a dropped exception and its signal's return: the finalizer is over by then
+
+
+class Ended(SystemExit):
+    """SIGTERM or SIGHUP has ended the run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)  # the exit code a shell gives it
+        self.number = signal.Signals(number)
+
+
+def not_ignored() -> None:
+    """Raise KeyboardInterrupt for SIGINT even where the parent has it ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise SystemExit, with the exit code a shell gives them, so that `finally` clauses run."""
+    """Within, SIGTERM and SIGHUP raise Ended, so that `finally` clauses run; no signal's exception is dropped."""
     before = {number: signal.getsignal(number) for number in ENDED_BY}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:  # nohup
             signal.signal(number, _end)
     try:
-        yield
+        with _sent_again():
+            yield
     finally:
         _restore(before)
 
@@ -32,8 +67,140 @@ def undisturbed() -> Iterator[None]:
         _restore(before)
 
 
+@contextlib.contextmanager
+def held_back(wake: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Within, a signal that ends the run raises in `raise_held`, in `released` and at the end, and nowhere else.
+
+    A signal whose handler is the script's own is not held back. Outside of the main thread nothing is.
+
+    Args:
+        wake: Ends a wait of the main thread. It is called in a signal handler: it must not take a lock.
+    """
+    global _holding
+    if _holding is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _holding = _Holding(wake)
+    try:
+        yield
+    finally:
+        ended, _holding = _holding, None
+        ended.end()
+
+
+@contextlib.contextmanager
+def released() -> Iterator[None]:
+    """Within, inside of `held_back`, signals raise where they arrive: the code is the script's."""
+    holding = _holding
+    if holding is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, holding.holds = holding.holds, False
+    try:
+        holding.raise_held()
+        yield
+        holding.raise_swallowed()
+    finally:
+        holding.holds = before
+
+
+def raise_held() -> None:
+    """Raise what a held signal's handler raises, if there is one."""
+    if _holding is not None:
+        _holding.raise_held()
+
+
+class _Holding:
+    """Stands in for the handlers that raise."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.holds = True
+        self._wake = wake
+        self._held: signal.Signals | None = None
+        self._raised: tuple[signal.Signals, BaseException] | None = None  # the last that was not held back
+        self._before = {n: h for n in (signal.SIGINT, *ENDED_BY) if (h := signal.getsignal(n)) in _RAISING}
+        for number in self._before:
+            signal.signal(number, self._handle)
+
+    def raise_held(self) -> None:
+        if self._held is not None:
+            number, self._held = self._held, None
+            self._before[number](number, None)
+
+    def raise_swallowed(self) -> None:
+        """As `raise_held`; also where a library has caught what a handler raised: Keras's `pythonify_logs` does."""
+        from fdt.service.blame import is_scripts  # protobuf, which a command that only prints need not import
+
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            number, error = raised
+            caught = error.__traceback__
+            if caught is not None and not is_scripts(caught.tb_frame):
+                self._held = number
+        self.raise_held()
+
+    def end(self) -> None:
+        """A handler that the script has installed meanwhile stays."""
+        _restore({number: h for number, h in self._before.items() if signal.getsignal(number) == self._handle})
+        self.raise_held()
+
+    def take(self, number: signal.Signals) -> None:
+        self._held = number
+        self._wake()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        taken = signal.Signals(number)
+        if self.holds:
+            return self.take(taken)
+        try:
+            self._before[taken](number, frame)
+        except BaseException as error:
+            self._raised = taken, error
+            raise
+
+
+_holding: _Holding | None = None
+
+
+@contextlib.contextmanager
+def _sent_again() -> Iterator[None]:
+    """Within, a signal whose exception Python drops is sent again."""
+    before = sys.unraisablehook
+
+    def hook(dropped: "sys.UnraisableHookArgs") -> None:
+        number = _number(dropped)
+        if number is None:
+            before(dropped)
+        elif _holding is not None:
+            _holding.take(number)
+        else:  # not threading.Thread, whose locks the finalizer may have interrupted
+            _thread.start_new_thread(send, (number,))
+
+    def send(number: signal.Signals) -> None:
+        time.sleep(AGAIN_S)
+        if sys.unraisablehook is hook:
+            os.kill(os.getpid(), number)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hook:  # not the script's
+            sys.unraisablehook = before
+
+
+def _number(dropped: "sys.UnraisableHookArgs") -> signal.Signals | None:
+    """The signal that raised the exception, if one did."""
+    if isinstance(dropped.exc_value, Ended):
+        return dropped.exc_value.number
+    return signal.SIGINT if issubclass(dropped.exc_type, KeyboardInterrupt) else None
+
+
 def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise Ended(number)
+
+
+_RAISING = (signal.default_int_handler, _end)
 
 
 def _restore(handlers: Mapping[signal.Signals, Any]) -> None:

@@ -1,6 +1,7 @@
 """The client's side of TrainingService."""
 
 import queue
+import threading
 from collections.abc import Iterator
 
 import grpc
@@ -51,26 +52,27 @@ class TrainingClient:
 
 
 class Conversation:
-    """One job's commands and events."""
+    """One job's commands and events. A thread reads the events: a signal must not find the waiting one in gRPC."""
 
     def __init__(self, stub: training_pb2_grpc.TrainingServiceStub, metadata: object) -> None:
         self._outgoing: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[Event | UserError | None] = queue.SimpleQueue()
         self._stream = stub.Train(iter(self._outgoing.get, None), metadata=metadata)
+        threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, command: Command) -> None:
         self._outgoing.put(command)
 
     def events(self) -> Iterator[Event]:
-        """The engine's events. Raises UserError when the connection breaks."""
-        try:
-            yield from self._stream
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise UserError(error.details()) from None
-            if error.code() is not grpc.StatusCode.CANCELLED:
-                raise UserError(
-                    f"the engine must stay reachable while it trains. Received: {error.details()}"
-                ) from None
+        """The engine's events, up to the next `interrupt`. Raises UserError when the connection breaks."""
+        while (event := self._incoming.get()) is not None:
+            if isinstance(event, UserError):
+                raise event
+            yield event
+
+    def interrupt(self) -> None:
+        """End `events`. A signal handler may call it: it takes no lock."""
+        self._incoming.put(None)
 
     def close(self) -> None:
         """No more commands follow."""
@@ -80,6 +82,18 @@ class Conversation:
         """Give the job up at once."""
         self._stream.cancel()
         self.close()
+
+    def _read(self) -> None:
+        try:
+            for event in self._stream:
+                self._incoming.put(event)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                self._incoming.put(UserError(error.details()))
+            elif error.code() is not grpc.StatusCode.CANCELLED:
+                said = f"the engine must stay reachable while it trains. Received: {error.details()}"
+                self._incoming.put(UserError(said))
+        self._incoming.put(None)
 
 
 def refused(

@@ -124,6 +124,7 @@ class Crew:
         for role, count in self.launched.counts.items():
             self.hub.broadcast(role, count, Command(exit=ExitCommand()))
         self.launched.stop()
+        self.hub.kill_left()
 
     def close(self) -> None:
         self.end()

@@ -151,6 +151,17 @@ class Hub(training_pb2_grpc.MemberServiceServicer):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(attached.pid, signal.SIGKILL)
 
+    def kill_left(self) -> None:
+        """End this host's members that still live, stuck in C++ perhaps, when their launcher has been stopped.
+
+        Each of mpirun's ranks leads a process group: SIGKILL to mpirun's does not reach them.
+        """
+        here = [(member, a.pid) for member, a in self.attached.items() if not self.is_guest(*member)]
+        for member, pid in here:
+            with contextlib.suppress(OSError):  # a zombie's environment is empty, and another process's is not ours
+                if self.address.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    self.kill(*member)
+
     def close(self) -> None:
         self._leaving = True
         self._server.stop(grace=0.2)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,9 +85,7 @@ def test_a_crew_trains_jobs_and_survives_a_killed_member(served):
     assert (end.epoch, end.samples, [w.samples for w in end.workers]) == (3, 11, [5, 6])
     assert "".join(o.text for o in first["output"]) == "hello from 0\n", "rank 0's prints reach the client, once"
 
-    start = time.monotonic()
     (failure,) = converse(client, "2", DEADLY_EPOCH)["failed"]
-    assert time.monotonic() - start < 10
     assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in failure.message
     assert "hello from 1" in failure.detail
 
@@ -248,6 +247,33 @@ def test_members_end_when_the_engine_is_gone(served):
     while any(_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "a member outlived its engine"
         os.sched_yield()
+
+
+class Leaves(LocalLauncher):
+    """Ends nobody: an mpirun that has died, whose ranks live."""
+
+    def start(self, task):
+        self.running = super().start(task)
+        return SimpleNamespace(exits=self.running.exits, stop=lambda: None)
+
+
+def test_a_member_that_its_launcher_does_not_reach_is_killed(tmp_path):
+    launcher = Leaves(tmp_path)
+    engine = EchoEngine(launcher, tmp_path)
+    running = serve(engine, f"unix:{tmp_path}/engine.sock", "right")
+    client = TrainingClient(running.address, "right")
+    converse(client, "1", 1)
+    pids = [attached.pid for attached in engine.crew.hub.attached.values()]
+    os.kill(pids[1], signal.SIGSTOP)  # it takes neither `exit` nor SIGTERM
+    engine.crew.end()
+    deadline = time.monotonic() + 60
+    while any(_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a member outlived its crew"
+        os.sched_yield()
+    launcher.running.stop()
+    client.close()
+    running.stop()
+    engine.stop()
 
 
 def _alive(pid):

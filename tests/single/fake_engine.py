@@ -46,6 +46,8 @@ class FakeConversation:
 
     def close(self) -> None: ...
 
+    def interrupt(self) -> None: ...
+
     def cancel(self) -> None:
         self.client.cancelled += 1
 

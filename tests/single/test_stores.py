@@ -48,6 +48,11 @@ def _caretakers(store: Path) -> list[psutil.Process]:
     return [p for p in found if p.info["cwd"] == "/"]
 
 
+def _switches(process: psutil.Process) -> int:
+    """How often it has waited for something."""
+    return process.num_ctx_switches().voluntary
+
+
 def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(shared_memory):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(
@@ -56,9 +61,11 @@ def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(
     assert ended.returncode == -signal.SIGKILL
     member, on_disk = ended.stdout.split()
     (store,) = shared_memory.iterdir()
-    while not _caretakers(store):
+    while not (found := _caretakers(store)):
         time.sleep(0.02)
-    time.sleep(0.5)  # five looks
+    looked = _switches(found[0]) + 5  # it sleeps between two looks
+    while _switches(found[0]) < looked:
+        time.sleep(0.02)
     assert store.exists() and Path(on_disk, "y").exists()
     os.kill(int(member), signal.SIGKILL)
     assert _gone(store) and _gone(Path(on_disk))

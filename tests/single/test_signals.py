@@ -1,0 +1,189 @@
+"""A signal that ends the command raises once, where nothing is half done, and no library drops it."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fdt.cli.signals import Ended, ended_by_signals, held_back, raise_held, released
+
+PRESS = signal.SIGINT, KeyboardInterrupt
+END = signal.SIGTERM, Ended
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """The signals' handlers are those of before, however a test ends."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+    with ended_by_signals():
+        yield
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_it_is_held_back_to_the_end(number, raised):
+    reached = []
+    with pytest.raises(raised):
+        with held_back():
+            signal.raise_signal(number)
+            reached.append("behind it")
+        reached.append("behind the end")
+    assert reached == ["behind it"]
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_it_wakes_a_wait(number, raised):
+    """As client_shim/remote.py waits: for events, in a queue that the handler may put to."""
+    events: queue.SimpleQueue[None] = queue.SimpleQueue()
+    reached = []
+    with pytest.raises(raised), held_back(lambda: events.put(None)):
+        threading.Timer(0.0, os.kill, (os.getpid(), number)).start()
+        events.get(timeout=60)
+        reached.append("awake")
+        raise_held()
+        reached.append("behind it")
+    assert reached == ["awake"]
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_it_is_raised_at_once_in_the_scripts_code(number, raised):
+    reached = []
+    with held_back():
+        with pytest.raises(raised), released():
+            signal.raise_signal(number)
+            reached.append("behind it")
+        with released(), released():
+            pass  # raised once
+        signal.raise_signal(number)
+        with pytest.raises(raised), released():
+            reached.append("held, and begun all the same")
+    assert not reached
+
+
+def test_the_script_may_catch_it():
+    with held_back(), released():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_what_a_library_catches_is_raised_again():
+    swallow = compile("try:\n    press()\nexcept BaseException:\n    pass\n", pytest.__file__, "exec")
+    reached = []
+    with held_back(), pytest.raises(KeyboardInterrupt), released():
+        exec(swallow, {"press": lambda: signal.raise_signal(signal.SIGINT)})
+        reached.append("dropped")
+    assert reached == ["dropped"]
+
+
+def test_a_handler_of_the_scripts_is_called_at_once_and_stays():
+    called = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    try:
+        with held_back():
+            signal.raise_signal(signal.SIGINT)
+            assert called == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with held_back(), released():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    signal.signal(signal.SIGINT, before)
+
+
+class Finalized:
+    """The signal arrives in its finalizer, whose exceptions Python drops."""
+
+    def __init__(self, number):
+        self._number = number
+
+    def __del__(self):
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_what_a_finalizer_drops_is_held_back_too(number, raised):
+    with pytest.raises(raised), held_back(), released():
+        Finalized(number)
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_what_a_finalizer_drops_is_sent_again(number, raised):
+    with pytest.raises(raised):
+        Finalized(number)
+        threading.Event().wait(60)  # a guard
+
+
+def test_other_exceptions_of_a_finalizer_are_reported_as_ever(monkeypatch):
+    class Broken:
+        def __del__(self):
+            raise ZeroDivisionError
+
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(dropped.exc_type))
+    with ended_by_signals():
+        Broken()
+    assert seen == [ZeroDivisionError]
+
+
+FINALIZERS = """
+import signal, weakref
+
+class Busy:
+    def __del__(self):
+        for _ in range(1000):
+            pass
+
+def busy(_):
+    for _ in range(1000):
+        pass
+
+print("begun", flush=True)
+while True:
+    each = Busy()
+    reference = weakref.ref(each, busy)
+    del each
+"""
+CATCHES = """
+import signal
+try:
+    print("begun", flush=True)
+    signal.pause()
+except KeyboardInterrupt:
+    print("saved")
+"""
+OWN_HANDLER = """
+import queue, signal
+pressed = queue.SimpleQueue()
+signal.signal(signal.SIGINT, lambda number, frame: pressed.put(number))
+print("begun", flush=True)
+pressed.get()
+print("saved")
+"""
+COMMAND = [sys.executable, "-m", "hfdt.cli", "run"]
+IGNORED = ["bash", "-c", 'trap "" INT; exec "$0" "$@"', *COMMAND]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "code"),
+    [(FINALIZERS, "", 130), (CATCHES, "saved\n", 0), (OWN_HANDLER, "saved\n", 0)],
+    ids=["finalizers", "catches", "own handler"],
+)
+@pytest.mark.parametrize("command", [COMMAND, IGNORED], ids=["foreground", "background"])
+def test_one_press_is_enough_for_a_script(tmp_path, command, text, said, code):
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [*command, str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)  # a guard: most of them would run for ever
+    assert (running.returncode, out) == (code, said)
+    assert "Exception ignored" not in err
+    assert err.strip().splitlines()[-1] == "hfdt: interrupted" if code else "interrupted" not in err

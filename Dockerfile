@@ -1,4 +1,4 @@
-# One image for a machine, and for the hosts of a cluster (docs/clusters.md). Not built by this project's own checks.
+# One image for a machine, and for the hosts of a cluster (docs/guides/hosts.md). Not built by this project's own checks.
 FROM python:3.11-slim-bookworm
 
 # A compiler for Horovod; ssh, by which hosts are reached. Host keys are made when sshd first starts, never in an image.

@@ -1,6 +1,7 @@
 # make demo    train examples/digits.py three ways           make test    the whole test suite
 # make check   style, types, imports, generated code         make setup   what they all need; nothing the second time
 # make compat  every style of script under both engines (TENSORFLOW=2.16: the oldest)
+# make docs    the documentation site, into site/             make wheel   builds the wheel, installs it, runs its commands
 #
 # PYTHON=python3.12 chooses the interpreter of .venv. What is missing is set up by whichever is called first.
 # TENSORFLOW=2.16 with any of them: that TensorFlow, in an environment of its own (.venv-tf2.16).
@@ -17,7 +18,7 @@ PROTOC := .cache/protoc/$(PROTOC_VERSION)
 GENERATE = $(PROTOC)/bin/python -W ignore -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test compat check protos check-protos
+.PHONY: help setup demo test compat check wheel docs protos check-protos
 .DELETE_ON_ERROR:
 
 help:
@@ -71,6 +72,19 @@ check: setup check-protos
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+wheel: $(VENV)/.installed
+	@$(BIN)/python .ci/check_wheel.py
+
+# A link that leads nowhere, and a page that is in no menu, are errors.
+docs: $(VENV)/.docs
+	@$(BIN)/python docs/figures/draw.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "docs: site/index.html"
+
+$(VENV)/.docs: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 protos: setup $(PROTOC)/.installed
 	@$(call GENERATE,.)

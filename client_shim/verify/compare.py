@@ -3,8 +3,8 @@
 **The noise to expect** is measured: the script runs alone once more, with each weight moved by one unit in the last
 place. That moves every product of the forward pass by about its own rounding, so the two runs alone differ by what
 rounding, magnified by this model, makes of a step. Dividing a batch changes the order of sums over samples: errors of
-the same kind. FACTOR leaves room for another draw of them; in trials (docs/verify.md) the difference was at most twice
-the measured noise, and that of a wrong gradient is 1,000 times and more.
+the same kind. FACTOR leaves room for another draw of them; in trials (docs/guides/verify.md) it was at most twice
+the measured noise, and the difference of a wrong gradient is 1,000 times and more.
 
 On top of it come bounds that hold whatever was measured: a weight is rounded when it is stored, by half a unit before
 and half a unit behind a step in each run; and sums of some hundred addends are rounded by up to SUMMED units.

@@ -1,4 +1,4 @@
-"""docs/clusters.md: what a reader copies is YAML, shell and options that are."""
+"""The README and the guides: what a reader copies is YAML, shell, and options that exist and are ours."""
 
 import re
 import shlex
@@ -12,16 +12,18 @@ import yaml
 from hfdt.cli import main as hfdt
 from nfdt.cli import main as nfdt
 
-TEXT = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+TEXT = "\n".join(page.read_text() for page in PAGES)
 FENCED = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.S)
-INDENTED = re.findall(r"^    \S.*", TEXT.replace("\\\n", " "), re.M)
 ENGINES = {"hfdt": hfdt, "nfdt": nfdt}
 
 
 def commands():
-    shell = "\n".join([*INDENTED, *(text for kind, text in FENCED if kind == "bash")])
-    for line in shell.splitlines():
-        words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+    shell = "\n".join(text for kind, text in FENCED if kind in ("bash", "shell")).replace("\\\n", " ").splitlines()
+    typed = [line.removeprefix("$ ") for line in TEXT.splitlines() if line.startswith("$ ")]
+    for line in [*shell, *typed]:
+        words = shlex.split(line, comments=True)
         start = next((n for n, word in enumerate(words) if word in ENGINES), None)
         if start is not None and len(words) > start + 1 and "docker" not in words:
             yield words[start:]
@@ -31,11 +33,22 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 def test_a_command_in_it_has_the_options_that_it_is_given(words):
     engine, verb, *rest = words
-    if verb == "doctor:":
-        return  # what it printed
     command = ENGINES[engine].get_command(click.Context(ENGINES[engine]), verb)
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
-    assert {word for word in rest if re.fullmatch(r"--?[a-z][a-z-]*|-H", word)} <= known
+    ours, of_script = split(rest, behind_script=verb in ("simulate", "control"))
+    assert options(ours) <= known
+    assert options(of_script) & known <= {"-np", "--sync", "--async"}  # others would be the script's own
+
+
+def split(words, *, behind_script):
+    """Our words and the script's: these stand behind the script, or, `behind_script`, behind `--`."""
+    end = words.index("--") if "--" in words else len(words)
+    script = next((n for n, word in enumerate(words[:end]) if word.endswith(".py")), end)
+    return (words[:end], words[end:]) if behind_script else (words[:script], words[script:])
+
+
+def options(words):
+    return {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*|-H", word)}
 
 
 def test_there_are_commands_to_look_at():
@@ -43,7 +56,7 @@ def test_there_are_commands_to_look_at():
 
 
 def test_its_manifest_is_an_mpi_job():
-    (manifest,) = [yaml.safe_load(text) for kind, text in FENCED if kind == "yaml"]
+    (manifest,) = [yaml.safe_load(text) for kind, text in FENCED if kind == "yaml" and "apiVersion" in text]
     assert (manifest["apiVersion"], manifest["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     for part in ("Launcher", "Worker"):
         pod = manifest["spec"]["mpiReplicaSpecs"][part]["template"]["spec"]

@@ -10,7 +10,8 @@ import select
 import sys
 import time
 
-LAST_S = 60.0  # the members may take so long; then the store goes under their hands
+LAST_S = 60.0  # the members may take so long; then they are killed: one that hangs in C++ does not end by itself
+SIGKILL = 9
 LOOK_S = 0.1
 DISK = ".disk"  # in a store, a link to the directory of blobs that found no room
 
@@ -45,14 +46,17 @@ def _take_care(directory: str, owner: int) -> None:
     os.chdir("/")  # the script's folder may be on a disk that is to be unmounted
     outlive(owner)
     deadline = time.monotonic() + LAST_S
-    while _has_members(directory) and time.monotonic() < deadline:
+    while _members(directory) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
+    for member in _members(directory):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, SIGKILL)
     remove(directory)
 
 
-def _has_members(directory: str) -> bool:
-    """Whether a process lives that was started with this store in its environment."""
-    return any(directory.encode() in _environment(name) for name in os.listdir("/proc") if name.isdigit())
+def _members(directory: str) -> list[int]:
+    """Return the processes that were started with this store in their environment."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and directory.encode() in _environment(name)]
 
 
 def _environment(pid: str) -> bytes:

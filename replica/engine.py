@@ -46,7 +46,8 @@ class Engine:
         with contextlib.ExitStack() as stack:
             fast = self._eager.fast_path(pywrap_tfe.TFE_Py_FastPathExecute)
             replace(stack, pywrap_tfe, "TFE_Py_FastPathExecute", fast)
-            replace(stack, execute, "execute", self._eager.execute)
+            for name in ("execute", "quick_execute"):  # callbacks of operations run the second
+                replace(stack, execute, name, self._eager.execute)
             stack.callback(tape.install())
             stack.enter_context(reads.global_reads(self.converter))
             stack.enter_context(self.entry.loops())

@@ -45,7 +45,9 @@ class Entry:
         ]
 
     def cut(self, tensor: Any, what: str) -> Any:
-        """Return the placed tensor, or the value itself where there are no rows to divide."""
+        """Place a tensor, or a ragged one's values; return the value itself where there are no rows to divide."""
+        if isinstance(tensor, tf.RaggedTensor):
+            return tensor.with_flat_values(self.cut(tensor.flat_values, what))
         if not self._has_rows(tensor):
             return tensor
         rows = local_shape_of(tensor)[0]

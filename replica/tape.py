@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop, execute, record
+from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.ops import gen_array_ops
 
 from client_shim.replica.steps import where
@@ -139,16 +140,13 @@ def _gradient(
     original: Any, tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """Begin from ones of the global shape; gradients that come together are replicated together."""
-    if output_gradients is None and any(_is_sharded(t) for t in tf.nest.flatten(target)):
-        output_gradients = tf.nest.map_structure(lambda t: tf.ones_like(t) if _is_sharded(t) else None, target)
+    targets = composite_tensor_gradient.get_flat_tensors_for_gradients(tf.nest.flatten(target))
+    if output_gradients is None and any(map(_is_sharded, targets)):
+        output_gradients = [tf.ones_like(t) if _is_sharded(t) else None for t in targets]
     gradients = original(tape, target, sources, output_gradients, *args, **kwargs)
-    joined([part for each in tf.nest.flatten(gradients) for part in _parts(each)])
+    joined(tf.nest.flatten(gradients, expand_composites=True))
     return gradients
 
 
 def _is_sharded(tensor: Any) -> bool:
     return type(tensor) is EagerTensor and isinstance(tensor._placement, Shard)
-
-
-def _parts(gradient: Any) -> list[Any]:
-    return [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 Ref = tuple[int, int]  # a node's number, and which of its outputs
 # Draw from a state that TensorFlow keeps in the operation's kernel.
@@ -83,7 +84,7 @@ def _written(node: Node) -> list[Ref]:
     """Return the inputs that are variables which a node assigns; of a branch or a loop that assigns any, all."""
     if node.op.type.startswith(WRITES):
         return node.inputs[:1]
-    inner = [node.op.graph._get_function(name).graph for name in functions_of(node.op)]
+    inner = [function_graph(node.op.graph, name) for name in functions_of(node.op)]
     if not any(_writes(graph) for graph in inner):
         return []
     return [ref for ref, t in zip(node.inputs, node.op.inputs, strict=True) if t.dtype == tf.resource]
@@ -91,7 +92,7 @@ def _written(node: Node) -> list[Ref]:
 
 def _writes(graph: Any) -> bool:
     return any(
-        op.type.startswith(WRITES) or any(_writes(graph._get_function(n).graph) for n in functions_of(op))
+        op.type.startswith(WRITES) or any(_writes(function_graph(graph, n)) for n in functions_of(op))
         for op in graph.get_operations()
     )
 
@@ -100,6 +101,15 @@ def functions_of(op: Any) -> list[str]:
     """Return the names of the functions that an operation may call."""
     attrs = op.node_def.attr.values()
     return [f.name for attr in attrs for f in (attr.func, *attr.list.func) if f.name]
+
+
+def function_graph(graph: Any, name: str) -> Any:
+    """Return the graph of a function that `graph` holds; functions of tf.nn.ctc_loss have a definition only."""
+    function = graph._get_function(name)
+    if hasattr(function, "graph"):
+        return function.graph
+    with graph.as_default():  # which holds the functions that this one calls
+        return function_def_to_graph(function.definition)
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,7 @@ class _Builder:
                 outputs = [_Name(name.ref, name.after | controls) for name in inputs]
                 done[op.name] = set().union(*({name.ref[0], *name.after} for name in outputs))
             elif op.type in _CALLS:
-                inner = graph._get_function(op.get_attr("f").name).graph
+                inner = function_graph(graph, op.get_attr("f").name)
                 outputs, ends = self.add(inner, inputs, controls)
                 done[op.name] = ends.union(controls, *({name.ref[0], *name.after} for name in outputs))
             else:

@@ -13,9 +13,9 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
 from replica.graph.drawing import draws, in_new_loop
-from replica.graph.flatten import RANDOM, SOURCES, Flat, Node, Ref, eager_attrs, functions_of
+from replica.graph.flatten import RANDOM, SOURCES, Flat, Node, Ref, eager_attrs, function_graph, functions_of
 
-_LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf")
+_LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf", "Case", "StatelessCase")
 _OUTSIDE = RANDOM | frozenset(SOURCES)
 
 
@@ -25,7 +25,7 @@ def draws_within(graph: Any, seen: frozenset[str] = frozenset()) -> bool:
         for name in functions_of(op):
             if name in seen:
                 continue
-            inner = graph._get_function(name).graph
+            inner = function_graph(graph, name)
             if op.type in (*_LOOPS, *_BRANCHES) and any(each.type in _OUTSIDE for each in inner.get_operations()):
                 return True
             if draws_within(inner, seen | {name}):
@@ -55,8 +55,8 @@ def _run(node: Node, inputs: list[Any]) -> list[Any]:
     if op.type in _LOOPS:
         return _loop(op, inputs)
     if op.type in _BRANCHES:
-        predicate, *rest = inputs
-        return _call(op, "then_branch" if bool(predicate) else "else_branch", rest)
+        chosen, *rest = inputs
+        return _call(op, _branch(op, chosen), rest)
     if op.type in RANDOM:
         return draws(node, inputs)
     if op.type == "Const":
@@ -67,16 +67,24 @@ def _run(node: Node, inputs: list[Any]) -> list[Any]:
 
 def _loop(op: Any, state: list[Any]) -> list[Any]:
     with in_new_loop() if _over_dataset(op) else contextlib.nullcontext():
-        while bool(_call(op, "cond", state)[0]):
-            state = _call(op, "body", state)
+        while bool(_call(op, op.get_attr("cond"), state)[0]):
+            state = _call(op, op.get_attr("body"), state)
         return state
 
 
 def _over_dataset(op: Any) -> bool:
-    body = op.graph._get_function(op.get_attr("body").name).graph
+    body = function_graph(op.graph, op.get_attr("body").name)
     return any(each.type == "IteratorGetNextAsOptional" for each in body.get_operations())
 
 
-def _call(op: Any, attr: str, arguments: list[Any]) -> list[Any]:
-    function = op.graph._get_function(op.get_attr(attr).name)
+def _branch(op: Any, chosen: Any) -> Any:
+    """Return the function that a branch calls; a number without a branch stands for the last one."""
+    if op.type.endswith("If"):
+        return op.get_attr("then_branch" if bool(chosen) else "else_branch")
+    branches = op.get_attr("branches")
+    return branches[int(chosen) if 0 <= int(chosen) < len(branches) else -1]
+
+
+def _call(op: Any, called: Any, arguments: list[Any]) -> list[Any]:
+    function = op.graph._get_function(called.name)
     return list(function.call_flat(*arguments) or ())

@@ -38,17 +38,35 @@ class Known:
 
     def value(self, ref: Ref) -> Array | None:
         """Return the value of a replicated tensor; None where only the run can tell."""
-        if ref not in self._found:
-            self._found[ref] = None
-            node = self._flat.nodes[ref[0]]
-            if node.argument is not None:
-                self._found[ref] = self._of_argument(node.argument)
-            elif is_folded(node.op):
-                inputs = [self.value(each) for each in node.inputs]
-                if all(value is not None for value in inputs):
-                    for index, value in enumerate(folded(node.op, [v for v in inputs if v is not None])):
-                        self._found[ref[0], index] = value if value.size <= LARGEST else None
+        stack = [ref]
+        while stack:
+            last = stack[-1]
+            missing = [] if last in self._found else self._unknown_inputs(last)
+            if missing:
+                stack.extend(missing)
+                continue
+            if last not in self._found:
+                self._find(last)
+            stack.pop()
         return self._found[ref]
+
+    def _unknown_inputs(self, ref: Ref) -> list[Ref]:
+        """Return the inputs of a folded operation that were not asked for before."""
+        node = self._flat.nodes[ref[0]]
+        if node.argument is not None or not is_folded(node.op):
+            return []
+        return [each for each in node.inputs if each not in self._found]
+
+    def _find(self, ref: Ref) -> None:
+        self._found[ref] = None
+        node = self._flat.nodes[ref[0]]
+        if node.argument is not None:
+            self._found[ref] = self._of_argument(node.argument)
+        elif is_folded(node.op):
+            inputs = [value for value in map(self._found.get, node.inputs) if value is not None]
+            if len(inputs) == len(node.inputs):
+                for index, value in enumerate(folded(node.op, inputs)):
+                    self._found[ref[0], index] = value if value.size <= LARGEST else None
 
     def _of_argument(self, index: int) -> Array | None:
         value = self._values[index]

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from replica.graph.emitted import Argument
+from replica.graph.flatten import flatten
+from replica.graph.known import Known
 from replica.placement import REPLICATE, Partial, Replicate, Shard
 from replica.placement import divided as rows
 from tests.single.placed_graphs import Made, divided
@@ -51,6 +54,19 @@ def test_a_step_with_adam_takes_one_collective(size: int) -> None:
     y = np.arange(7) % 3
     ran = divided(mlp, [X, y], [by_rows(X, size), by_rows(y, size)], size)
     assert len(ran[0].group.names) == 1
+
+
+def test_a_long_chain_of_known_values_needs_no_stack() -> None:
+    @tf.function(autograph=False)
+    def chain(n: Any) -> Any:
+        for _ in range(5000):
+            n = n + 1
+        return n
+
+    flat = flatten(chain.get_concrete_function(tf.TensorSpec((), tf.int32)).graph)
+    known = Known(flat, [Argument(REPLICATE, (), tf.int32)], [np.int32(1)])
+    assert known.value(flat.outputs[0]) == 5001
+    assert known.used == {0}
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -71,6 +71,17 @@ def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(
     assert _gone(store) and _gone(Path(on_disk))
 
 
+def test_a_member_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    store = tmp_path / "fdt-store"
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(caretaker, "LAST_S", 0.0)
+    with subprocess.Popen(["true"]) as owner:
+        owner.wait()
+    with subprocess.Popen(["sleep", "600"], env={"FDT_ENGINE": f"unix:{store}/engine.sock"}) as member:
+        caretaker._take_care(str(store), owner.pid)
+        assert member.wait(60) == -signal.SIGKILL
+
+
 def test_a_closed_store_leaves_neither_a_file_nor_a_process(shared_memory):
     store = LocalBlobs.create()
     beside = psutil.Process(store._caretaker.pid)

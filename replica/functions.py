@@ -16,8 +16,8 @@ from tensorflow.python.ops import handle_data_util
 from fdt.patches import Patch
 from replica.convert import Converter, joined
 from replica.entry import Entry
+from replica.graph.control_flow import emitted as emitted_for
 from replica.graph.drawing import draws
-from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import RANDOM, Flat, flatten
 from replica.graph.interpret import draws_within, interpret
@@ -141,8 +141,7 @@ class Functions:
         values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
         arguments = [_argument(t) for t in inputs]
         plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # numbers are others on each rank
-        emitter = Emitter(known.flat, arguments, values, self._converter.exchange, plain)
-        result = emitter.run()
+        result = emitted_for(known.flat, arguments, values, self._converter.exchange, plain)
         made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})
         self._remember(kind, inputs, (made, result))
         return made, result

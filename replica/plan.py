@@ -33,7 +33,8 @@ class Arg:
 
     Attributes:
         placement: Of the tensor at hand.
-        shape: Of the global tensor; None for an unknown rank, None entries for unknown dimensions.
+        shape: Of the global tensor, or of a list's elements; None for an unknown rank, None entries for unknown
+            dimensions.
         dtype: TensorFlow's name of it.
         known: Returns the global value where it is known before the operation runs, else None.
     """
@@ -62,12 +63,21 @@ class Arg:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation that is to be placed. `size`: the number of ranks."""
+    """An operation that is to be placed.
+
+    Attributes:
+        op: Its type.
+        attrs: Its attributes.
+        args: Its inputs.
+        size: The number of ranks.
+        within: It is in a loop or a branch, where no collective is possible.
+    """
 
     op: str
     attrs: Mapping[str, Any]
     args: tuple[Arg, ...]
     size: int
+    within: bool = False
 
     def text(self, name: str, default: str = "") -> str:
         """Return an attribute that is a string."""
@@ -97,7 +107,7 @@ class Plan:
         inputs: The placement each input is converted to first.
         outputs: The placement of each output; one placement stands for all of them.
         values: Inputs that are replaced: by index, one array per rank.
-        attrs: Attributes that are replaced.
+        attrs: Attributes that are replaced: by integers, functions, or lists of functions or shapes.
         op: The operation that runs in place of the call's, if it is another.
         scale: The outputs are multiplied by it afterwards.
     """
@@ -116,6 +126,8 @@ class Plan:
 
 # Operations whose first input, where it is whole and has rows enough, is divided for their sake.
 PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
+# Operations whose rules hold for lists, too. Of other rules, no shape is that of a list's elements.
+_OF_LISTS = frozenset(("AddN", "Identity", "IdentityN", "StopGradient", "ZerosLike"))
 Rule = Callable[[Call], Plan | None]
 RULES: dict[str, Rule] = {}
 
@@ -136,9 +148,19 @@ def plan(call: Call) -> Plan:
     """Return how the ranks run `call`: without a rule for it, and on strings, which no collective moves, replicated."""
     found = RULES.get(call.op)
     known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
-    numbers = all(arg.dtype != "string" for arg in call.args)
+    numbers = all(arg.dtype != "string" and (arg.dtype != "variant" or of_lists(call.op)) for arg in call.args)
     chosen = found(call) if found is not None and known and numbers and any_placed(call.args) else None
     return chosen or replicated(call)
+
+
+def of_lists(op: str) -> bool:
+    """Tell whether an operation may take lists or Optionals of which a rank has its part."""
+    return of_lists_alone(op) or op in _OF_LISTS
+
+
+def of_lists_alone(op: str) -> bool:
+    """Tell whether an operation makes lists or Optionals, or takes them apart."""
+    return op.startswith(("TensorList", "EmptyTensorList", "Optional"))
 
 
 def replicated(call: Call) -> Plan:

@@ -14,7 +14,7 @@ from replica.plan import Array
 Tensor = Any
 
 
-def replicated(exchange: Exchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
+def added_collective(exchange: Exchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
     """Add operations that replicate values.
 
     A call of Python costs some 20 microseconds for each tensor that it takes or returns, so that a step's gradients

@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import constant_op, func_graph
-from tensorflow.python.ops import handle_data_util
 
 from replica.exchange import Exchange
-from replica.graph.collective import replicated
+from replica.graph.collective import added_collective
 from replica.graph.emitted import Argument, Emitted, Value
 from replica.graph.flatten import RANDOM, Flat, Ref
 from replica.graph.known import Known
+from replica.graph.lists import copy_handle_data
 from replica.graph.operations import Attributes, created, output, where_defined
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, local_shape
-from replica.plan import PAYING, Arg, Array, Call, Plan, plan
+from replica.plan import PAYING, Arg, Array, Call, Plan, of_lists_alone, plan, replicated
 from replica.rules.shape import ASKING, known_outputs
 
 _SMALL = 4096  # elements of a Partial result that is replicated within the graph, with the other sums
 
 
 class Emitter:
-    """Emits one function.
+    """Emits one function whose loops, branches and lists every rank has whole.
 
     Args:
         flat: Its operations.
@@ -34,6 +34,8 @@ class Emitter:
         exchange: The collectives.
         name: Of the function; collectives are named after it.
     """
+
+    _within = False  # a loop or a branch
 
     def __init__(
         self,
@@ -66,13 +68,14 @@ class Emitter:
     # -- arguments and results -------------------------------------------------------------------------------------
     def _emit_arguments(self) -> None:
         inputs = [n for n in self._flat.nodes if n.argument is not None]
-        sources = self._flat.sources()
+        sources = [] if self._within else self._flat.sources()
         count = len(self._arguments) - sum(len(self._flat.nodes[s].op.outputs) for s in sources)
         placeholders = [self._placeholder(argument) for argument in self._arguments]
         for number, node in enumerate(self._flat.nodes):
             if node.argument is not None:
                 self._emit_argument(number, 0, placeholders[node.argument], self._arguments[node.argument])
-                handle_data_util.copy_handle_data(node.op.outputs[0], placeholders[node.argument])
+                placement = self._arguments[node.argument].placement
+                copy_handle_data(node.op.outputs[0], placeholders[node.argument], placement, self.rank)
         assert len(inputs) == count
         for source in sources:
             for index in range(len(self._flat.nodes[source].op.outputs)):
@@ -81,13 +84,13 @@ class Emitter:
         self.graph.inputs = placeholders
 
     def _placeholder(self, argument: Argument) -> Any:
-        shape = argument.shape
+        shape = None if argument.dtype == tf.variant else argument.shape
         local = None if shape is None else local_shape(shape, argument.placement, self.rank)
         return tf.compat.v1.placeholder(argument.dtype, local)
 
     def _emit_argument(self, number: int, index: int, tensor: Any, argument: Argument) -> None:
         data = argument.dtype not in (tf.resource, tf.variant)
-        self._values[number, index] = Value(tensor, argument.placement, argument.shape, data)
+        self._values[number, index] = Value(tensor, argument.placement, argument.shape, data, items=argument.items)
         self._ops[number] = tensor.op
         self.result.divides |= argument.placement is not REPLICATE
 
@@ -201,10 +204,13 @@ class Emitter:
             rows = (values[0].shape or ())[0] or 0
             self.result.rows = rows
             args[0] = Arg(Shard(0, divided(rows, self.size)), args[0].shape, args[0].dtype)
-        call = Call(node.op.type, Attributes(node.op), tuple(args), self.size)
+        call = Call(node.op.type, Attributes(node.op), tuple(args), self.size, self._within)
         constants = known_outputs(call)
         self.result.divides = True
-        return constants if constants is not None else plan(call)
+        return constants if constants is not None else self._plan(call)
+
+    def _plan(self, call: Call) -> Plan:
+        return replicated(call) if of_lists_alone(call.op) else plan(call)
 
     def _known_shape(self, op: Any, values: list[Value]) -> list[Array] | None:
         """Return the shape that an operation asks for, of whole tensors, too: a random operation may need it known."""
@@ -269,7 +275,7 @@ class Emitter:
         name = f"{self._name}.{self._waves}"
         self._waves += 1
         with self.graph.control_dependencies([self._last] if self._last is not None else []):
-            wholes, self._last = replicated(self._exchange, name, values)
+            wholes, self._last = added_collective(self._exchange, name, values)
         for value, whole in zip(values, wholes, strict=True):
             whole.set_shape(value.shape)
             value.whole = whole

@@ -19,18 +19,29 @@ _LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf", "Case", "
 _OUTSIDE = RANDOM | frozenset(SOURCES)
 
 
-def draws_within(graph: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset, or random numbers."""
+def draws_within(graph: Any) -> bool:
+    """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset, or random numbers.
+
+    A branch whose gradient is taken passes Optionals, too; where no iterator makes any, they are those.
+    """
+    outer, inner = _types_of(graph)
+    passed = "OptionalFromValue" in outer | inner and "IteratorGetNextAsOptional" not in outer | inner
+    return not inner.isdisjoint(_OUTSIDE - {"OptionalGetValue"} if passed else _OUTSIDE)
+
+
+def _types_of(graph: Any, callers: frozenset[str] = frozenset()) -> tuple[set[str], set[str]]:
+    """Return the types of a graph's operations: those outside and those inside of loops and branches."""
+    outer, inner = set(), set()
     for op in graph.get_operations():
-        for name in functions_of(op):
-            if name in seen:
-                continue
-            inner = function_graph(graph, name)
-            if op.type in (*_LOOPS, *_BRANCHES) and any(each.type in _OUTSIDE for each in inner.get_operations()):
-                return True
-            if draws_within(inner, seen | {name}):
-                return True
-    return False
+        outer.add(op.type)
+        for name in set(functions_of(op)) - callers:
+            found = _types_of(function_graph(graph, name), callers | {name})
+            if op.type in (*_LOOPS, *_BRANCHES):
+                inner |= found[0] | found[1]
+            else:
+                outer |= found[0]
+                inner |= found[1]
+    return outer, inner
 
 
 def interpret(flat: Flat, arguments: Sequence[Any]) -> list[Any]:

@@ -5,15 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.ops import handle_data_util
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 
 from client_shim.replica.steps import of_script
 from replica.graph.drawing import drawn
-from replica.graph.emitted import Value
+from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import RANDOM, Node
+from replica.graph.lists import copy_handle_data, is_list
 from replica.placement import Placement, Shard, global_shape
 from replica.plan import Plan, Shape
-from replica.tensors import PlacementError
 
 
 class Attributes(dict[str, Any]):
@@ -47,9 +47,10 @@ def created(graph: Any, node: Node, tensors: Sequence[Any], found: Plan | None) 
     definition: Any = op.op_def
     if found is not None:
         kind = found.op or kind
-        attrs.update({name: _attr(value) for name, value in found.attrs.items()})
+        attrs.update({name: _attr(graph, value) for name, value in found.attrs.items()})
         definition = definition if found.op is None else None
-    _add_functions(graph, op)
+    if found is None or not found.attrs:  # those of a loop or a branch are replaced
+        _add_functions(graph, op)
     dtypes = [t.dtype for t in op.outputs]
     made = graph._create_op_internal(kind, list(tensors), dtypes, name=op.name, attrs=attrs, op_def=definition)
     if op.device:
@@ -61,16 +62,18 @@ def output(op: Any, index: int, tensor: Any, placement: Placement, rank: int, *,
     """Return an output of a created operation, with all that is known of its shape.
 
     Raises:
-        PlacementError: Its shape is not what `rank` holds of `placement`.
+        Undivided: Its shape is not what `rank` holds of `placement`.
     """
     traced = op.outputs[index].shape
     if traced.rank is not None and op.outputs[index].dtype not in (tf.resource, tf.variant):
         tensor.set_shape(_narrowed(traced, tensor.shape, placement, rank))
-    handle_data_util.copy_handle_data(op.outputs[index], tensor)
+    copy_handle_data(op.outputs[index], tensor, placement, rank)
+    if is_list(tensor):
+        return Value(tensor, placement, None, data)
     shape: Shape | None = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     if isinstance(placement, Shard):
         if shape is None or shape[placement.axis] not in (None, placement.sizes[rank]):
-            raise PlacementError(f"{op.type}: {shape} is no part of {placement}")
+            raise Undivided(f"{op.type}: {shape} is no part of {placement}")
         shape = global_shape(shape, placement)
     return Value(tensor, placement, shape, data)
 
@@ -88,10 +91,22 @@ def _add_functions(graph: Any, op: Any) -> None:
                 graph._add_function_recursive(op.graph._get_function(function.name))
 
 
-def _attr(value: Any) -> Any:
-    if isinstance(value, list):
-        return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=value))
-    return attr_value_pb2.AttrValue(i=value)
+def _attr(graph: Any, value: Any) -> Any:
+    if isinstance(value, int):
+        return attr_value_pb2.AttrValue(i=value)
+    if isinstance(value, AtomicFunction):
+        return attr_value_pb2.AttrValue(func=_function(graph, value))
+    first, many = next(iter(value), 0), attr_value_pb2.AttrValue.ListValue
+    if isinstance(first, int):
+        return attr_value_pb2.AttrValue(list=many(i=value))
+    if isinstance(first, AtomicFunction):
+        return attr_value_pb2.AttrValue(list=many(func=[_function(graph, each) for each in value]))
+    return attr_value_pb2.AttrValue(list=many(shape=[tf.TensorShape(each).as_proto() for each in value]))
+
+
+def _function(graph: Any, function: AtomicFunction) -> Any:
+    graph._add_function_recursive(function)
+    return attr_value_pb2.NameAttrList(name=function.name.decode())
 
 
 def _narrowed(traced: Any, emitted: Any, placement: Placement, rank: int) -> Any:

@@ -4,6 +4,7 @@ import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard
 from replica.plan import Arg, Call, Plan, any_partial, rule, widest
+from replica.rules.lists import added as added_lists
 
 # Functions of one tensor, elementwise, or of several of the same shape.
 _UNARY = (
@@ -95,13 +96,15 @@ def added(call: Call) -> Plan | None:
     """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone.
 
     A large Partial that meets a replicated tensor, as a gradient meets an optimizer's state, is replicated instead:
-    both it and the sum are likely to be needed, and would be sent one after the other.
+    both it and the sum are likely to be needed, and would be sent one after the other. Within a loop nothing is sent.
     """
+    if call.args[0].dtype == "variant":
+        return added_lists(call.args)
     divided = any(isinstance(arg.placement, Shard) for arg in call.args)
     if divided or not any_partial(call.args) or len({arg.shape for arg in call.args}) > 1:
         return elementwise(call)
     mixed = any(isinstance(arg.placement, Replicate) for arg in call.args)
-    if mixed and max(arg.elements for arg in call.args) > _SMALL:
+    if mixed and not call.within and max(arg.elements for arg in call.args) > _SMALL:
         return None
     return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
 

@@ -190,9 +190,11 @@ def strided_slice(call: Call) -> Plan | None:
 
 @rule("StridedSliceGrad")
 def strided_slice_gradient(call: Call) -> Plan | None:
-    """Put a divided gradient back where the slice took all of the divided dimension."""
+    """Put a divided gradient back where the slice took all of the divided dimension; putting it back is linear."""
     shape, gradient = call.integers(0), call.args[4]
     placement = gradient.placement
+    if isinstance(placement, Partial):
+        return Plan((*(REPLICATE,) * 4, PARTIAL), (PARTIAL,))
     if shape is None or not isinstance(placement, Shard):
         return None
     whole = Arg(placement, tuple(shape))
@@ -208,10 +210,13 @@ def strided_slice_gradient(call: Call) -> Plan | None:
 def _where(
     call: Call, arg: Arg, axis: int, begin: list[int] | None, end: list[int] | None, strides: list[int] | None
 ) -> tuple[int, int] | None:
-    """Return where the slice's specification names `axis`, all of it, and that dimension's place in the result."""
-    if begin is None or end is None or strides is None:
+    """Return where the slice's specification names `axis`, all of it, and that dimension's place in the result.
+
+    Where it begins and ends may be unknown, as an index of other dimensions is in a loop.
+    """
+    if strides is None:
         return None
-    for position, dimension, out in _dimensions(call, arg.rank, len(begin)):
+    for position, dimension, out in _dimensions(call, arg.rank, len(strides)):
         if dimension != axis:
             continue
         if position is None:
@@ -220,8 +225,8 @@ def _where(
         mask = 1 << position
         if out < 0 or length is None or strides[position] != 1:
             return None
-        from_start = int(call.attrs.get("begin_mask", 0)) & mask or begin[position] in (0, -length)
-        to_end = int(call.attrs.get("end_mask", 0)) & mask or end[position] >= length
+        from_start = int(call.attrs.get("begin_mask", 0)) & mask or (begin and begin[position] in (0, -length))
+        to_end = int(call.attrs.get("end_mask", 0)) & mask or (end and end[position] >= length)
         return (position, out) if from_start and to_end else None
     return None
 

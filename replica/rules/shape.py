@@ -7,14 +7,19 @@ import numpy as np
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
 from replica.plan import Array, Call, Plan, any_partial, per_rank, rule
 
-ASKING = frozenset(("Shape", "ShapeN", "Size", "Rank"))  # operations that only ask for global shapes
+ASKING = frozenset("Shape ShapeN Size Rank TensorListElementShape".split())  # operations that only ask for shapes
 
 
 def known_outputs(call: Call) -> list[Array] | None:
     """Return the outputs of an operation that only asks for global shapes; None for others, or if unknown."""
+    lists = any(arg.dtype == "variant" for arg in call.args)
     if call.op not in ASKING or any(arg.shape is None for arg in call.args):
         return None
-    dtype = np.int64 if call.dtype("out_type") == "int64" else np.int32
+    if lists != (call.op == "TensorListElementShape"):
+        return None
+    dtype = np.int64 if "int64" in (call.dtype("out_type"), call.dtype("shape_type")) else np.int32
+    if lists:
+        return [np.asarray([-1 if n is None else n for n in call.args[0].shape or ()], dtype)]
     if call.op == "Rank":
         return [np.asarray(call.args[0].rank, np.int32)]
     if any(n is None for arg in call.args for n in arg.shape or ()):

@@ -18,7 +18,7 @@ from tensorflow.python.framework import constant_op, tensor_util
 import replica.rules  # noqa: F401  fills the rule table
 from hfdt.comm.inprocess import InProcessComm, on_ranks
 from replica.exchange import Exchange
-from replica.graph.emit import Emitter
+from replica.graph.control_flow import emitted
 from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import flatten
 from replica.placement import REPLICATE, Placement
@@ -75,8 +75,8 @@ def _prepared(made: Made, arrays: Sequence[Any], placements: Sequence[Placement]
     known = [a if p is REPLICATE else None for p, a in zip(placements, arrays, strict=True)]
     group = MemoryGroup(rank, size)
     values = [*known, *(None for _ in captured)]
-    emitter = Emitter(flatten(concrete.graph), arguments, values, Exchange(group), "f")  # type: ignore[arg-type]
-    return group, emitter.run(), captured, variables
+    result = emitted(flatten(concrete.graph), arguments, values, Exchange(group), "f")  # type: ignore[arg-type]
+    return group, result, captured, variables
 
 
 def _captured(tensor: Any) -> Argument:

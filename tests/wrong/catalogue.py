@@ -35,6 +35,7 @@ OTHERS = {
     "gradient_penalty",
     "input_signature",
     "iterate_rows",
+    "lstm_in_function",
     "nan_rows",
     "noise_in_dataset_loop",
     "noise_in_function",

@@ -1,0 +1,111 @@
+"""TensorLists and Optionals in the emitted graph: what they were made for, and lists that are empty."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import constant_op
+from tensorflow.python.ops import handle_data_util
+
+from replica.graph.emitted import Items, Undivided, Value
+from replica.graph.flatten import Flat, Node, Ref
+from replica.placement import Placement, Replicate, Shard
+from replica.plan import Array, Shape
+from replica.rules.lists import localized
+
+# Operations that make a list or an Optional without any element.
+_EMPTY = ("EmptyTensorList", "TensorListReserve", "OptionalNone")
+_MADE_FOR = {"EmptyTensorList": 0, "TensorListReserve": 0, "TensorListFromTensor": 1, "TensorListScatterV2": 2}
+
+
+def is_list(tensor: Any) -> bool:
+    """Tell whether a tensor is a list, or anything else that only its own operations can read."""
+    return bool(tensor.dtype == tf.variant)
+
+
+def describe(node: Node, made: Value, inputs: Sequence[Value], known: Sequence[Callable[[], Array | None]]) -> None:
+    """Note of a list that `node` returns what it was made for and holds.
+
+    Args:
+        node: The operation.
+        made: The list.
+        inputs: Of the operation.
+        known: Of the inputs: return their values, where they are known.
+    """
+    kind = node.op.type
+    if kind in _MADE_FOR:
+        made.shape = _shape(known[_MADE_FOR[kind]]())
+        made.items = () if kind == "EmptyTensorList" else None
+    elif kind == "TensorListPushBack":
+        made.shape, made.items = inputs[0].shape, joined_items(inputs[0].items, _integers(inputs[1], known[1]))
+    elif kind in ("TensorListPopBack", "Identity"):
+        made.shape, made.items = inputs[0].shape, inputs[0].items
+    elif kind in ("TensorListSetItem", "TensorListResize", "ZerosLike"):
+        made.shape = inputs[0].shape
+
+
+def _shape(value: Array | None) -> Shape | None:
+    return tuple(None if n < 0 else int(n) for n in value) if value is not None and value.ndim == 1 else None
+
+
+def _integers(item: Value, known: Callable[[], Array | None]) -> Items | None:
+    """Return an element that is a shape, or part of one: nothing else is worth knowing."""
+    shape = item.tensor.shape
+    if not item.tensor.dtype.is_integer or shape.rank != 1 or not isinstance(item.placement, Replicate):
+        return None
+    value = known()
+    return None if value is None else (tuple(int(n) for n in value),)
+
+
+def joined_items(left: Items | None, right: Items | None) -> Items | None:
+    """Return the integers that each element of one list or of another is one of; more than one is as good as none."""
+    if left is None or right is None:
+        return None
+    both = tuple(sorted({*left, *right}))
+    return both if len(both) < 2 else None
+
+
+def copy_handle_data(traced: Any, made: Any, placement: Placement, rank: int) -> None:
+    """Give `made` what is known of the shape of a variable or of a list's elements, as `rank` has them."""
+    if not isinstance(placement, Shard) or not is_list(made):
+        handle_data_util.copy_handle_data(traced, made)
+        return
+    data = handle_data_util.get_handle_data(traced)
+    for each in data.shape_and_type:
+        dims = each.shape.dim
+        if not each.shape.unknown_rank and len(dims) > placement.axis:
+            dims[placement.axis].size = placement.sizes[rank]
+    handle_data_util.set_handle_data(made, data)
+
+
+def origin(flat: Flat, ref: Ref) -> Node:
+    """Return the operation that made a value, which others may have passed on."""
+    node = flat.nodes[ref[0]]
+    while node.argument is None and node.op.type == "Identity":
+        node = flat.nodes[node.inputs[0][0]]
+    return node
+
+
+def is_empty(node: Node) -> bool:
+    """Tell whether a node makes a list without any element."""
+    return node.argument is None and node.op.type in _EMPTY
+
+
+def emptied(graph: Any, node: Node, target: Shard, rank: int, made_for: Array | None, count: Any) -> Any:
+    """Return an empty list like that which `node` makes, for a rank's elements.
+
+    Args:
+        graph: The emitted graph.
+        node: Makes a list without any element.
+        target: Of the elements.
+        rank: The rank.
+        made_for: Their global shape, if it is known.
+        count: The second input of `node`, in the emitted graph.
+    """
+    shapes = localized(made_for, target)
+    if shapes is None:
+        raise Undivided("a list is made for elements of another shape")
+    attrs = {k: v for k, v in node.op.node_def.attr.items() if not k.startswith("_")}
+    inputs = [constant_op.constant(np.asarray(shapes[rank])), count]
+    return graph._create_op_internal(node.op.type, inputs, [tf.variant], attrs=attrs, op_def=node.op.op_def).outputs[0]

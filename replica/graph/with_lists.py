@@ -1,0 +1,71 @@
+"""Functions whose TensorLists and Optionals are divided as their elements are."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tensorflow.python.framework import constant_op
+
+from replica.graph.emit import Emitter
+from replica.graph.emitted import Undivided, Value
+from replica.graph.flatten import Ref
+from replica.graph.lists import describe, emptied, is_empty, is_list, origin
+from replica.placement import REPLICATE, Placement, Shard
+from replica.plan import Call, Plan, plan
+
+
+class ListEmitter(Emitter):
+    """Emits one function; no collective moves a list.
+
+    Raises:
+        Undivided: An operation needs a list whole, or divided that is whole; or the function returns one.
+    """
+
+    def _plan(self, call: Call) -> Plan:
+        return plan(call)
+
+    def _emit(self, number: int) -> list[Ref]:
+        missing = super()._emit(number)
+        if not missing:
+            self._note_lists(number)
+        return missing
+
+    def _note_lists(self, number: int) -> None:
+        node = self._flat.nodes[number]
+        known = [partial(self._known.value, ref) for ref in node.inputs]
+        values = [self._values[ref] for ref in node.inputs]
+        for index, traced in enumerate(node.op.outputs):
+            if is_list(traced):
+                describe(node, self._values[number, index], values, known)
+        if node.op.type == "TensorListPopBack" and values[0].items:
+            item = np.asarray(values[0].items[0], node.op.outputs[1].dtype.as_numpy_dtype)
+            self._known.note((number, 1), item)
+            self._values[number, 1].tensor = constant_op.constant(item)
+
+    def _input(self, ref: Ref, target: Placement) -> Any:
+        value, node = self._values[ref], origin(self._flat, ref)
+        if not is_list(value.tensor) or value.placement == target or not is_empty(node):
+            return super()._input(ref, target)
+        if not isinstance(target, Shard) or len(node.inputs) < 2:
+            return value.tensor
+        made_for, count = self._known.value(node.inputs[0]), self._values[node.inputs[1]].tensor
+        return emptied(self.graph, node, target, self.rank, made_for, count)
+
+    def _converted(self, value: Value, target: Placement) -> Any:
+        if is_list(value.tensor) and value.placement != target and isinstance(target, Shard):
+            raise Undivided("a list of whole elements is to be divided")
+        return super()._converted(value, target)
+
+    def _is_small_sum(self, value: Value) -> bool:
+        return not is_list(value.tensor) and super()._is_small_sum(value)
+
+    def _replicate(self, refs: dict[Ref, None]) -> None:
+        if any(is_list(self._values[ref].tensor) for ref in refs):
+            raise Undivided("an operation needs a list whole")
+        super()._replicate(refs)
+
+    def _emit_outputs(self) -> None:
+        values = [self._values[ref] for ref in self._flat.outputs]
+        if any(is_list(value.tensor) and value.placement is not REPLICATE for value in values):
+            raise Undivided("the function returns a list")
+        super()._emit_outputs()

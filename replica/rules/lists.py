@@ -1,0 +1,140 @@
+"""TensorLists and Optionals: the placement of one is that of its elements, and the shape of its Arg is theirs.
+
+A list whose elements are divided along dimension k is, stacked, a tensor divided along k + 1. What is stacked along
+the divided dimension itself has no rule: the ranks' lists would differ in length.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replica.placement import REPLICATE, Placement, Replicate, Shard
+from replica.plan import Arg, Array, Call, Plan, rule
+
+# For each operation with elements that are given their shape: the input that holds it.
+_SHAPED = {
+    "TensorListFromTensor": 1,
+    "TensorListGather": 2,
+    "TensorListGetItem": 2,
+    "TensorListPopBack": 1,
+    "TensorListScatterV2": 2,
+    "TensorListStack": 1,
+}
+
+
+def localized(shape: Array | None, placement: Placement) -> tuple[Array, ...] | None:
+    """Return each rank's shape of an element, which may be partly unknown; None if it is none of `placement`."""
+    if shape is None or not isinstance(placement, Shard):
+        return None
+    axis, total = placement.axis, placement.total
+    if shape.ndim == 0 or len(shape) <= axis or shape[axis] == -1:  # unknown; of a list of lists or of Optionals
+        return (shape,) * len(placement.sizes)
+    if shape[axis] != total:
+        return None
+    return tuple(np.asarray([*shape[:axis], n, *shape[axis + 1 :]], shape.dtype) for n in placement.sizes)
+
+
+def _planned(call: Call, inputs: Sequence[Placement], outputs: Sequence[Placement], element: Placement) -> Plan | None:
+    """Return a plan in which the shape that is given of an element is the rank's."""
+    index = _SHAPED.get(call.op)
+    if index is None or not isinstance(element, Shard):
+        return Plan(tuple(inputs), tuple(outputs))
+    shapes = localized(call.value(index), element)
+    return None if shapes is None else Plan(tuple(inputs), tuple(outputs), {index: shapes})
+
+
+@rule("TensorListFromTensor", "TensorListScatterV2")
+def from_tensor(call: Call) -> Plan | None:
+    """Take a tensor apart along its first dimension."""
+    placement = call.args[0].placement
+    if isinstance(placement, Shard):
+        if placement.axis == 0:
+            return None
+        element: Placement = placement.at(placement.axis - 1)
+    else:
+        element = placement
+    return _planned(call, [placement, *_whole(call.args[1:])], [element], element)
+
+
+@rule("TensorListStack", "TensorListGather")
+def stacked(call: Call) -> Plan | None:
+    """Put elements behind a new first dimension."""
+    element = call.args[0].placement
+    out = element.at(element.axis + 1) if isinstance(element, Shard) else element
+    return _planned(call, [element, *_whole(call.args[1:])], [out], element)
+
+
+@rule("TensorListGetItem", "TensorListPopBack")
+def taken(call: Call) -> Plan | None:
+    """Return an element; of PopBack behind the list, which is left with the placement that it has."""
+    element = call.args[0].placement
+    return _planned(call, [element, *_whole(call.args[1:])], [element], element)
+
+
+@rule("TensorListSetItem", "TensorListPushBack")
+def put(call: Call) -> Plan | None:
+    """Put in an element; it and the list are converted to one placement."""
+    item = 2 if call.op == "TensorListSetItem" else 1
+    element = common((call.args[0], call.args[item]))
+    if element is None:
+        return None
+    return Plan(tuple(element if i in (0, item) else REPLICATE for i in range(len(call.args))), (element,))
+
+
+@rule("TensorListResize")
+def resized(call: Call) -> Plan | None:
+    """Remove elements at the end, or add elements that are not set."""
+    element = call.args[0].placement
+    return Plan((element, REPLICATE), (element,))
+
+
+@rule("TensorListLength", "OptionalHasValue")
+def counted(call: Call) -> Plan | None:
+    """Count elements, of which all ranks have as many."""
+    return Plan((call.args[0].placement,), (REPLICATE,))
+
+
+@rule("OptionalFromValue")
+def optional(call: Call) -> Plan | None:
+    """Make an Optional of one component."""
+    if len(call.args) != 1:
+        return None
+    return Plan((call.args[0].placement,), (call.args[0].placement,))
+
+
+@rule("OptionalGetValue")
+def component(call: Call) -> Plan | None:
+    """Return the component, of which a rank's size is known to its rank alone."""
+    placement, shapes = call.args[0].placement, call.attrs.get("output_shapes") or []
+    if not isinstance(placement, Shard):
+        return Plan((placement,), (placement,))
+    if len(shapes) != 1 or shapes[0].unknown_rank:
+        return None
+    shape = [None if i == placement.axis or d.size < 0 else d.size for i, d in enumerate(shapes[0].dim)]
+    return Plan((placement,), (placement,), attrs={"output_shapes": [tuple(shape)]})
+
+
+def common(args: Sequence[Arg]) -> Placement | None:
+    """Return the placement to which all of these can be converted without a collective; None if there is none."""
+    placed = {arg.placement for arg in args if not isinstance(arg.placement, Replicate)}
+    if len(placed) > 1:
+        return None
+    placement: Placement = placed.pop() if placed else REPLICATE
+    return placement if all(fits(arg, placement) for arg in args) else None
+
+
+def fits(arg: Arg, placement: Placement) -> bool:
+    """Tell whether a whole tensor has the dimension that is divided; a list's elements may be of unknown shape."""
+    if not isinstance(placement, Shard) or arg.dtype == "variant":
+        return True
+    return arg.shape is not None and len(arg.shape) > placement.axis and arg.shape[placement.axis] == placement.total
+
+
+def added(args: Sequence[Arg]) -> Plan | None:
+    """Add lists, element by element."""
+    element = common(args)
+    return None if element is None else Plan((element,) * len(args), (element,))
+
+
+def _whole(args: Sequence[Arg]) -> list[Placement]:
+    return [REPLICATE for _ in args]

@@ -43,10 +43,9 @@ def _sources() -> set[str]:
 
 def _run_commands(wheel: Path) -> list[str]:
     """The first line that each of COMMANDS prints, run where only the wheel has this project's modules."""
-    venv.create(WORK / "venv")  # without pip, which takes longer than all the rest
+    venv.create(WORK / "venv", with_pip=True)
     scripts = WORK / "venv" / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", str(scripts / "python"), "install", "--quiet"]
-    _call([*pip, "--no-deps", "--no-index", str(wheel)])
+    _call([str(scripts / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
     env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
     where = "import hfdt, pathlib; print(pathlib.Path(hfdt.__file__).is_relative_to(pathlib.Path.cwd()))"
     if _call([str(scripts / "python"), "-c", where], cwd=WORK, env=env).strip() != "True":

@@ -182,6 +182,9 @@ class Body(Divider):
     def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
         return []
 
+    def _small_outputs(self) -> list[Ref]:
+        return []
+
     def _drawn_before(self, number: int) -> bool:
         raise Undivided("a random operation keeps a state")
 

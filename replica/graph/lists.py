@@ -41,7 +41,7 @@ def describe(node: Node, made: Value, inputs: Sequence[Value], known: Sequence[C
         made.shape, made.items = inputs[0].shape, joined_items(inputs[0].items, _integers(inputs[1], known[1]))
     elif kind in ("TensorListPopBack", "Identity"):
         made.shape, made.items = inputs[0].shape, inputs[0].items
-    elif kind in ("TensorListSetItem", "TensorListResize", "ZerosLike"):
+    elif kind in ("TensorListSetItem", "TensorListScatterIntoExistingList", "TensorListResize", "ZerosLike"):
         made.shape = inputs[0].shape
 
 

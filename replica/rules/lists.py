@@ -81,6 +81,22 @@ def put(call: Call) -> Plan | None:
     return Plan(tuple(element if i in (0, item) else REPLICATE for i in range(len(call.args))), (element,))
 
 
+@rule("TensorListScatterIntoExistingList")
+def scattered(call: Call) -> Plan | None:
+    """Put in the entries of a tensor along its first dimension."""
+    values, tensor, _ = call.args
+    given = tensor.placement
+    if isinstance(given, Shard):
+        if given.axis == 0:
+            return None
+        given = given.at(given.axis - 1)
+    element = common((values, Arg(given, (tensor.shape or ())[1:])))
+    if element is None:
+        return None
+    target = element.at(element.axis + 1) if isinstance(element, Shard) else element
+    return Plan((element, target, REPLICATE), (element,))
+
+
 @rule("TensorListResize")
 def resized(call: Call) -> Plan | None:
     """Remove elements at the end, or add elements that are not set."""

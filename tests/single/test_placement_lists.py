@@ -63,7 +63,9 @@ def changed(x: Any) -> Any:
 
 def scattered(x: Any) -> Any:
     values = raw.TensorListScatterV2(tensor=x, indices=[2, 0, 4], element_shape=SHAPE, num_elements=-1)
-    return stack(values)
+    existing = raw.TensorListScatterIntoExistingList(input_handle=from_tensor(x), tensor=x * 3.0, indices=[2, 0, 1])
+    into_empty = raw.TensorListScatterIntoExistingList(input_handle=reserved(x), tensor=x, indices=[2, 0, 1])
+    return stack(values), stack(existing), stack(into_empty)
 
 
 def added(x: Any) -> Any:
@@ -97,7 +99,7 @@ CASES = {
     push_and_pop: "TensorListPushBack TensorListPopBack",
     not_set: "TensorListSetItem",
     changed: "TensorListResize TensorListGather",
-    scattered: "TensorListScatterV2",
+    scattered: "TensorListScatterV2 TensorListScatterIntoExistingList",
     added: "",
     made_alike: "",
     shapes: "",

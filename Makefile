@@ -72,6 +72,7 @@ check: setup check-protos
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/check_names.py
 
 wheel: $(VENV)/.installed
 	@$(BIN)/python .ci/check_wheel.py

@@ -13,7 +13,7 @@ import tf_cluster
 import throughput
 from harness import Run
 
-# HFDT's own settings for its ranks (fdt/launch/mpirun.py, hfdt/comm/horovod.py); a peer gets the same.
+# HFDT's own settings for its ranks (fdt/launch/mpirun.py, hfdt/collectives/horovod.py); a peer gets the same.
 PEER = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "HOROVOD_CYCLE_TIME": "0.1",

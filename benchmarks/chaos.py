@@ -42,21 +42,21 @@ class Case:
 
 
 CASES = (
-    Case("nfdt", ("--restarts", "1"), "nfdt.worker", recovers=True),
-    Case("nfdt", ("--min-np", "1"), "nfdt.worker", recovers=True),
-    Case("nfdt", ("--ps", "2", "--restarts", "1", "--overlap", "on"), "nfdt.worker", recovers=True),
+    Case("nfdt", ("--restarts", "1"), "nfdt.worker.process", recovers=True),
+    Case("nfdt", ("--min-np", "1"), "nfdt.worker.process", recovers=True),
+    Case("nfdt", ("--ps", "2", "--restarts", "1", "--overlap", "on"), "nfdt.worker.process", recovers=True),
     Case("nfdt", ("--checkpoint-every", "1s"), "nfdt.server", recovers=True),
     Case("nfdt", ("--ps", "2", "--checkpoint-every", "1s"), "nfdt.server", recovers=True),
-    Case("nfdt", (), "nfdt.worker"),
+    Case("nfdt", (), "nfdt.worker.process"),
     Case("nfdt", ("--ps", "2"), "nfdt.server"),
     Case("nfdt", (), "client"),
     Case("nfdt", ("--detach",), "client"),
     Case("nfdt", ("--capture", "replica"), "nfdt.replica.follower", script="counts_loop.py"),
-    Case("hfdt", ("--restarts", "1"), "hfdt.worker", recovers=True),
-    Case("hfdt", ("--min-np", "1"), "hfdt.worker", recovers=True),
+    Case("hfdt", ("--restarts", "1"), "hfdt.worker.process", recovers=True),
+    Case("hfdt", ("--min-np", "1"), "hfdt.worker.process", recovers=True),
     Case("hfdt", ("--restarts", "1"), "mpirun", recovers=True),
-    Case("hfdt", ("--restarts", "1", "--launcher", "gloo"), "hfdt.worker", recovers=True),
-    Case("hfdt", (), "hfdt.worker"),
+    Case("hfdt", ("--restarts", "1", "--launcher", "gloo"), "hfdt.worker.process", recovers=True),
+    Case("hfdt", (), "hfdt.worker.process"),
     Case("hfdt", (), "mpirun"),
     Case("hfdt", (), "client"),
     Case("hfdt", ("--detach",), "client"),
@@ -218,7 +218,7 @@ def _waiting(running: subprocess.Popen[bytes], traces: Aftermath, patience_s: fl
 def _keepers(traces: Aftermath) -> list[psutil.Process]:
     if not (traces.temporary / "state").exists():
         return []
-    return [p for p in traces.processes() if p.is_running() and "fdt.runs.keeper" in words_of(p)]
+    return [p for p in traces.processes() if p.is_running() and "fdt.runs.supervisor" in words_of(p)]
 
 
 def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:

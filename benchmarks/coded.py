@@ -21,8 +21,8 @@ import numpy as np
 from coded_training import SHAPE, TASKS, Kept, Run, Step, Task, cluster, train, weights
 from harness import console, table
 
-from hfdt import rulebook
-from hfdt.comm.simulated import SimulatedWorld, on_simulated
+from hfdt import algorithm_registry
+from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
 WORDS = 2_520  # gradients are cut to this, which 1 to 10 divide, and links slowed alike: times stay
 STEPS = 5  # simulated, of which the median is taken
@@ -41,7 +41,7 @@ Times = dict[str, tuple[str, float | None]]  # by method: what it was best with,
 def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> float:
     """Of one synchronous step. `rule`: a placement, or "ring"."""
     world = SimulatedWorld(cluster(text, n, task, slower=words / WORDS))
-    plan = None if rule == "ring" else rulebook.make(f"coded(placement={rule!r})").plan(n, r)
+    plan = None if rule == "ring" else algorithm_registry.make(f"coded(placement={rule!r})").plan(n, r)
     vector = np.zeros(WORDS, np.float32)
 
     def rank(comm: Any) -> list[float]:

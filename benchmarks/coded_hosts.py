@@ -21,12 +21,12 @@ import numpy as np
 
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import EmulatedLauncher, EmulatedNetwork, Host, address_of
-from fdt.network.cluster import Cluster, Group, Link
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
-from hfdt import rulebook
-from hfdt.comm.simulated import SimulatedWorld, on_simulated
+from hfdt import algorithm_registry
+from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
 NAMES = {("paper", 1): "SSGD, unicast", ("groups", 1): "SSGD, multicast"}
 DEADLINE_S = 900.0
@@ -43,8 +43,8 @@ def arguments() -> argparse.Namespace:
 
 
 def cluster(args: argparse.Namespace, *, multicast: bool) -> Cluster:
-    link = Link(args.mbit * 1e6 / 8)
-    return Cluster((Group("host", args.hosts),), step_s=args.compute_s, link=link, multicast=multicast)
+    link = NetworkLink(args.mbit * 1e6 / 8)
+    return Cluster((NodeGroup("host", args.hosts),), step_s=args.compute_s, link=link, multicast=multicast)
 
 
 def emulated(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
@@ -52,7 +52,7 @@ def emulated(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "engine").touch()
         network = EmulatedNetwork(topology_of(cluster(args, multicast=True)))
-        launcher = EmulatedLauncher(Path(scratch), network, lambda role, k: Host(k, f"host-{k}", address_of(k)))
+        launcher = EmulatedLauncher(Path(scratch), network, lambda role, k: EmulatedHost(k, f"host-{k}", address_of(k)))
         words = [scratch, args.hosts, args.words, args.compute_s, args.steps]
         argv = [sys.executable, str(harness.SCRIPTS / "coded_host.py"), *map(str, words)]
         env = {**harness.QUIET, ENGINE_VARIABLE: f"unix:{scratch}/engine"}
@@ -71,7 +71,7 @@ def emulated(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
 
 
 def simulated_s(args: argparse.Namespace, placement: str, r: int) -> float:
-    plan = rulebook.make(f"coded(placement={placement!r})").plan(args.hosts, r)
+    plan = algorithm_registry.make(f"coded(placement={placement!r})").plan(args.hosts, r)
     world = SimulatedWorld(cluster(args, multicast=True))
     vector = np.zeros(args.words, np.float32)
 

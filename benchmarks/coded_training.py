@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 from pictures import accuracy, images  # noqa: E402
 
 from fdt.blobs import LocalBlobs  # noqa: E402
-from fdt.network.cluster import Cluster, Group, Link, Speed  # noqa: E402
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed  # noqa: E402
 
 SHAPE = 100.0  # of the Gamma distribution of a step's time
 LATENCY_S = 1e-4
@@ -76,11 +76,11 @@ def weights(task: str) -> int:
 def cluster(text: str, n: int, task: Task, slower: float = 1.0) -> Cluster:
     """`text`: "medium 1 Gbit/s" (a hub, the air: all share it), "switch 100 Mbit/s" (full duplex links), "": none."""
     if not text:
-        return Cluster((Group("node", n),), step_s=task.step_s)
+        return Cluster((NodeGroup("node", n),), step_s=task.step_s)
     kind, number, unit = text.split()
-    link = Link(float(number) * {"Mbit/s": 1e6, "Gbit/s": 1e9}[unit] / 8 / slower, LATENCY_S)
-    own, shared = (Link(), link) if kind == "medium" else (link, None)
-    nodes = (Group("node", n, Speed(1.0, SHAPE)),)
+    link = NetworkLink(float(number) * {"Mbit/s": 1e6, "Gbit/s": 1e9}[unit] / 8 / slower, LATENCY_S)
+    own, shared = (NetworkLink(), link) if kind == "medium" else (link, None)
+    nodes = (NodeGroup("node", n, Speed(1.0, SHAPE)),)
     return Cluster(nodes, step_s=task.step_s, link=own, multicast=True, medium=shared)
 
 
@@ -185,8 +185,8 @@ class Simulated:
         from fdt.keras import flavor_of
         from fdt.trainable import Trainable, build
         from nfdt.server.job import ServedJob
-        from nfdt.simulation.session import Session
-        from nfdt.step import Step
+        from nfdt.simulator.session import SimulatedJob
+        from nfdt.worker.step import GradientStep
 
         task, model = TASKS[run.task], network(run.task, run.factor)
         flavor = flavor_of(model)
@@ -203,7 +203,7 @@ class Simulated:
         job = ServedJob(spec, served, blobs, shard=0, shards=1, workers=1)
         self.model = served.model
         made = cluster(run.network, run.nodes, task)
-        self._session = Session(job, Step(worker), worker, made, lambda event: None, heard=heard)
+        self._session = SimulatedJob(job, GradientStep(worker), worker, made, lambda event: None, heard=heard)
         self._unchanged = State()
 
     def epoch(self, number: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hfdt.comm.inprocess import on_ranks
+from hfdt.collectives.inprocess import on_ranks
 
 ROWS, WORKERS, WIDTH, PENALTY = (6_000, 10_000, 14_000, 18_000), (1, 2, 4, 8), 500, 0.005
 MARK = 1e-6  # of f - f* at the start
@@ -29,7 +29,8 @@ def arguments() -> argparse.Namespace:
 # -- one problem ------------------------------------------------------------------------------------------------------
 @dataclass
 class Quadratic:
-    """O_i(w) = |X w - y|^2 / n + PENALTY |w|^2 as a rule sees it (hfdt/rule.py, Shard), and its exact minimiser."""
+    """O_i(w) = |X w - y|^2 / n + PENALTY |w|^2 as a rule sees it (hfdt/algorithm.py, Shard), and its exact
+    minimiser."""
 
     x: np.ndarray
     y: np.ndarray
@@ -78,10 +79,10 @@ class Curve:
 def ruled(text: str, shards: list[Quadratic], whole: Quadratic, rounds: int) -> Curve:
     import tensorflow as tf
 
-    from hfdt import rulebook
-    from hfdt.rounds import RoundGroup
+    from hfdt import algorithm_registry
+    from hfdt.worker.rounds import RoundGroup
 
-    rule = rulebook.make(text)
+    rule = algorithm_registry.make(text)
 
     def work(comm: Any) -> Curve:
         tally = tf.Variable([len(shards[comm.rank].x), len(whole.x)], dtype=tf.int64)

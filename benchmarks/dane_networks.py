@@ -18,7 +18,7 @@ from typing import Any
 from harness import console
 from pictures import accuracy, images
 
-from hfdt.comm.inprocess import on_ranks
+from hfdt.collectives.inprocess import on_ranks
 
 MARK = 0.98
 PAPER = {("mnist", "lenet5", 2): 0.9914, ("mnist", "lenet5", 4): 0.9897}
@@ -75,7 +75,7 @@ def accuracies(args: argparse.Namespace, size: int, x: Any, y: Any, test: Any) -
     """Test accuracy after every epoch of the rule over `size` ranks."""
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
-    from hfdt.session import Session, patches
+    from hfdt.worker.session import RankProgram, patches
 
     models = [network(args, x.shape[1:]) for _ in range(size)]
     flavor = flavor_of(models[0])
@@ -84,7 +84,7 @@ def accuracies(args: argparse.Namespace, size: int, x: Any, y: Any, test: Any) -
 
         def rank(comm: Any) -> list[float]:
             model = models[comm.rank]
-            with contextlib.closing(Session(Trainable(flavor, model), comm, options)) as session:
+            with contextlib.closing(RankProgram(Trainable(flavor, model), comm, options)) as session:
                 session.prepare(source(), None)
                 own, found = source(), []
                 for epoch in range(args.epochs):

@@ -47,11 +47,11 @@ def rank(name: str) -> None:
 
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
-    from hfdt import batchnorm
-    from hfdt.comm import choose
-    from hfdt.probe import Probe
-    from hfdt.session import patches
-    from hfdt.step import Terms
+    from hfdt.collectives import choose
+    from hfdt.exactness import batchnorm
+    from hfdt.exactness.probe import Probe
+    from hfdt.worker.session import patches
+    from hfdt.worker.step_context import StepTerms
 
     comm, _ = choose("auto", int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
     keras.utils.set_random_seed(0)
@@ -63,7 +63,7 @@ def rank(name: str) -> None:
     trainable = Trainable(flavor_of(made), made)
     with patches("keras"), batchnorm.synchronised(batchnorm.find(made), "keras"):
         start, cpu = time.perf_counter(), time.process_time()
-        probe = Probe(trainable, Terms(comm), batch)
+        probe = Probe(trainable, StepTerms(comm), batch)
         difference = probe.run(allow_inexact=False).difference
         first, first_cpu = time.perf_counter() - start, time.process_time() - cpu
         start = time.perf_counter()

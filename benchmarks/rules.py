@@ -25,7 +25,7 @@ import tensorflow as tf
 from harness import console, table
 from rules_training import ALONE, TASKS, Run, train
 
-from nfdt import rulebook
+from nfdt import algorithm_registry
 
 WAITING = ("ssgd", "k_sync", "ssp", "group_sync")  # they wait: another bargain than staleness
 
@@ -57,7 +57,8 @@ def tuned(run: Run, done: dict[Run, dict[str, float]]) -> float:
 def split(text: str) -> list[str]:
     """`asgd;ssp(bound=1)`, or with commas where no rule has parameters; "": all of them."""
     if not text:
-        names = [name for name in rulebook.names() if rulebook.make(name).local_steps is None]  # gradients, here
+        # gradients, here
+        names = [name for name in algorithm_registry.names() if algorithm_registry.make(name).local_steps is None]
         return [name for name in names if name not in WAITING] + [name for name in names if name in WAITING]
     return [rule.strip() for rule in text.split(";" if ";" in text or "(" in text else ",")]
 

@@ -14,12 +14,12 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from nfdt import rulebook  # noqa: E402
+from nfdt import algorithm_registry  # noqa: E402
+from nfdt.model.variables import OwnedVariables  # noqa: E402
+from nfdt.server.algorithm_state import AlgorithmState, Gradient  # noqa: E402
 from nfdt.server.applier import Arrived, ModelApplier  # noqa: E402
-from nfdt.server.core import Core, Gradient  # noqa: E402
-from nfdt.server.instructions import EpochDone, EpochOver, Instruction, Pushed, Send  # noqa: E402
-from nfdt.server.policy import Policy  # noqa: E402
-from nfdt.variables import Part  # noqa: E402
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, Send, WorkerPush  # noqa: E402
+from nfdt.server.scheduler import Scheduler  # noqa: E402
 
 Tensor = Any
 ALONE = "alone"
@@ -152,9 +152,9 @@ class Cluster:
         optimizer = task.optimizer(self.steps * run.epochs, run.rate)
         trainable = initial_weights(task.shapes, self.rng)
         optimizer.build(trainable)
-        self.applier = ModelApplier(Part(optimizer, trainable))
-        rule = rulebook.make("asgd" if run.rule == ALONE else run.rule)
-        self.policy = Policy(Core(rule, self.applier, run.workers), self.steps)
+        self.applier = ModelApplier(OwnedVariables(optimizer, trainable))
+        rule = algorithm_registry.make("asgd" if run.rule == ALONE else run.rule)
+        self.policy = Scheduler(AlgorithmState(rule, self.applier, run.workers), self.steps)
         self.now, self.events, self.computing = 0.0, 0, []  # (when done, order, step_s, Send)
         self.pushes, self.taus = [0] * run.workers, [0, 0]
 
@@ -179,7 +179,7 @@ class Cluster:
             found = gradient(list(sent.sent.trainable), self.images, self.labels, tf.constant(rows, tf.int32))
             self.pushes[sent.worker] += 1
             pushed = Gradient(Arrived(found), len(rows), seconds)
-            self.take(self.policy.push(Pushed(sent.worker, self.pushes[sent.worker], (batch,), pushed)))
+            self.take(self.policy.push(WorkerPush(sent.worker, self.pushes[sent.worker], (batch,), pushed)))
             if not self.pushed():
                 return False
         return True

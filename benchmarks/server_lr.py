@@ -16,13 +16,13 @@ from pathlib import Path
 
 import harness
 
-from nfdt.simulation.outcome import Outcome
-from nfdt.simulation.plots import check_matplotlib, write_report
+from nfdt.simulator.outcome import SimulationOutcome
+from nfdt.simulator.plots import check_matplotlib, write_report
 
 SCRIPT = harness.ROOT / "examples" / "fashion_mnist_cnn.py"
 
 
-def simulate(rate: float, args: argparse.Namespace, directory: Path) -> Outcome:
+def simulate(rate: float, args: argparse.Namespace, directory: Path) -> SimulationOutcome:
     """One run's record. Raises harness.Failed."""
     options = ["--rule", "server_optimizer", "--server-lr", str(rate), "--local-steps", str(args.local_steps)]
     options += ["--server-optimizer", args.optimizer, "--workers", str(args.workers), "--seed", str(args.seed)]
@@ -32,7 +32,7 @@ def simulate(rate: float, args: argparse.Namespace, directory: Path) -> Outcome:
     done = subprocess.run([*argv, "--", *words], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise harness.Failed(done.stderr[-3000:])
-    return Outcome.read(directory)
+    return SimulationOutcome.read(directory)
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
         write_report([replace(o, rule=f"server rate {r:g}") for o, r in zip(outcomes, rates, strict=True)], args.plot)
 
 
-def curve(outcome: Outcome) -> list[str]:
+def curve(outcome: SimulationOutcome) -> list[str]:
     return [f"{log[outcome.metric]:.4f}" for fit in outcome.logs for log in fit]
 
 

@@ -123,7 +123,7 @@ def measured(client: int) -> dict[str, float]:
 
 def workers(processes: Sequence[psutil.Process]) -> dict[int, psutil.Process]:
     """By rank."""
-    found = [process for process in processes if is_a(process, "nfdt.worker")]
+    found = [process for process in processes if is_a(process, "nfdt.worker.process")]
     return {int(process.environ()["FDT_RANK"]): process for process in found}
 
 

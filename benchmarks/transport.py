@@ -1,6 +1,6 @@
 """Push and pull of 100 MB of parameters over NFDT's own channel, against a plain copy of memory.
 
-Between two processes of this machine, through the code that training uses (nfdt.transport.client.Link and
+Between two processes of this machine, through the code that training uses (nfdt.transport.channel.ShardChannel and
 nfdt.server.service.Service): the worker pushes a gradient, the server has it as tensors; the server answers with
 weights, the worker has them in its variables. No optimizer and no rule in between. GB/s (1e9 bytes) are of both
 directions added.
@@ -44,13 +44,13 @@ def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
 
     from nfdt.rpc import parameter_server_pb2 as pb
     from nfdt.transport.buffers import Layout, Spec
-    from nfdt.transport.client import Link, Outgoing
+    from nfdt.transport.channel import OutgoingPush, ShardChannel
 
     specs: list[Spec] = [((size,), "float32")] * count
     with server(way, count, size) as (address, token, directory):
         hello = pb.Hello(job="benchmark", worker=0, steps=-1)
-        link = Link(address, token, hello, Layout(specs, [], []), directory if way == "shared memory" else None)
-        gradient = Outgoing([tf.random.normal([size]) for _ in range(count)])
+        link = ShardChannel(address, token, hello, Layout(specs, [], []), directory if way == "shared memory" else None)
+        gradient = OutgoingPush([tf.random.normal([size]) for _ in range(count)])
         variables = [tf.Variable(tf.zeros([size])) for _ in range(count)]
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -60,7 +60,7 @@ def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
 
         def exchange() -> int:
             before = link.bytes_sent + link.bytes_received
-            answer = link.say(pb.ToServer(push=pb.Push()), gradient)
+            answer = link.request(pb.ToServer(push=pb.Push()), gradient)
             assign(link.pulled(answer.weights.positions))
             moved: int = link.bytes_sent + link.bytes_received - before
             return moved

@@ -15,10 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from client_shim.replica.regions import Turns
 from client_shim.replica.rewriting import rewritten
-from fdt.service.guest import Guest
-from nfdt.replica.rank import Rank
+from client_shim.replica.skippable_regions import RegionHooks
+from fdt.process_group.peer import PeerGroup
+from nfdt.replica.rank import RoundRobinRank
 
 SCRIPT = """
 def step(batch, labels):
@@ -38,7 +38,7 @@ seconds = clock() - began
 """
 
 
-class Worker(Guest):
+class Worker(PeerGroup):
     """It never pushes."""
 
     def __init__(self, size):
@@ -67,7 +67,7 @@ def alone(style, steps, width):
 
 
 def others(style, steps, width, path):
-    hands, rank = Turns(), Rank(Worker(10**9), {"rule": "asgd"})
+    hands, rank = RegionHooks(), RoundRobinRank(Worker(10**9), {"rule": "asgd"})
     hands.rank = rank.by_hand
     with rewritten(hands), rank.in_tensorflow(), rank.in_keras("keras"):
         known = names(style, steps, width)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
 from client_shim.settings import Settings
-from client_shim.state import Run
+from client_shim.state import ScriptRun
 from client_shim.verify.recording import recorded
 from fdt.report import Reporter, Reporters
 
@@ -30,7 +30,7 @@ def run(
     Returns the script's exit code. Raises UserError: one line.
     """
     together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
-    state = Run(client, settings or Settings(), together, directory=directory)
+    state = ScriptRun(client, settings or Settings(), together, directory=directory)
     if directory is not None:
         from client_shim.seeding import seed_all
 

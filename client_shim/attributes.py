@@ -9,7 +9,7 @@ from fdt.errors import CaptureError
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class Attributes:
+class ModelAttributes:
     """The plain attributes that a script's own model, layers and losses read, as they are now.
 
     Only `run_eagerly` has Keras read them in every step; else it reads them once, when it traces.

@@ -12,7 +12,7 @@ Original = Callable[..., Any]
 
 
 @dataclass
-class Call:
+class FitCall:
     """Keras's own function, the model, and the arguments by name, defaults filled in."""
 
     original: Original

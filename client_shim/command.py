@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import client_shim
-from client_shim.may_fit import may_fit
 from client_shim.settings import Settings
+from client_shim.trains import may_fit
 from fdt.cli import detach
-from fdt.cli.request import Request
+from fdt.cli.request import RunRequest
 from fdt.cli.resume import kept
 from fdt.cli.run import MakeEngine
 from fdt.cli.run import run as run_with_engine
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    request: Request, words: Sequence[str], settings: Settings, make_engine: MakeEngine, *, early: bool = False
+    request: RunRequest, words: Sequence[str], settings: Settings, make_engine: MakeEngine, *, early: bool = False
 ) -> int:
     """Run the script, each `fit` of it on the engine; its exit code. Kept and detached where that is asked for.
 

@@ -22,7 +22,7 @@ Epochs = Callable[[], Iterator[tuple[int, Iterator[Any]]]]  # (epoch, its batche
 STOP_S = 1.0  # how long a batch that is being drawn may hold up the end of the job
 
 
-class Talk(Protocol):
+class FeedChannel(Protocol):
     """fdt.service.client.Conversation."""
 
     def send(self, command: Command) -> None: ...
@@ -33,7 +33,7 @@ class Talk(Protocol):
 class Feeder:
     """A thread that sends one feed's batches, never more than were asked for; those before epoch `first` go nowhere."""
 
-    def __init__(self, name: str, epochs: Epochs, talk: Talk, blobs: Blobs, job: str, first: int = 0) -> None:
+    def __init__(self, name: str, epochs: Epochs, talk: FeedChannel, blobs: Blobs, job: str, first: int = 0) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
         self._first = first
         self._allowed: dict[int, int] = {}

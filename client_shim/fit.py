@@ -11,12 +11,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from client_shim.call import Call, Original
+from client_shim.call import FitCall, Original
 from client_shim.capture.data import Captured
 from client_shim.job import capture_call, make_job, seed_of
-from client_shim.remote import Remote, Talk
-from client_shim.resume.keeper import Keeper
-from client_shim.state import Run
+from client_shim.remote import EngineChannel, Remote
+from client_shim.resume.checkpointing import FitCheckpoints
+from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
@@ -27,12 +27,12 @@ from fdt.keras.flavor import attribute
 from fdt.trainable import Trainable
 
 
-def fit_remotely(run: Run, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `model.fit(*args, **kwargs)` does under `run`."""
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     arguments = dict(list(bound.arguments.items())[1:])
-    call = Call(original, model, arguments, flavor_of(model))
+    call = FitCall(original, model, arguments, flavor_of(model))
     if run.busy:  # a callback trains something of its own
         with _unreplaced(model):
             return call.local()
@@ -46,7 +46,7 @@ def fit_remotely(run: Run, original: Original, model: Any, args: tuple[Any, ...]
         run.busy = False
 
 
-def _fit(run: Run, call: Call) -> Any:
+def _fit(run: ScriptRun, call: FitCall) -> Any:
     captured = capture_call(run, call)
     refs = list(captured.refs)
     try:
@@ -57,40 +57,59 @@ def _fit(run: Run, call: Call) -> Any:
         trainable = Trainable(call.flavor, call.model)
         seed = seed_of(run)
         run.fits += 1
-        keeper = _keeper(run, call, captured, trainable, seed)
-        if keeper is not None and keeper.saved is not None and keeper.saved.done:
-            return keeper.replay()
-        job = make_job(run, call, captured, trainable, keeper.seed if keeper else seed, keeper)
+        fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
+        if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
+            return fit_checkpoints.replay()
+        job = make_job(
+            run, call, captured, trainable, fit_checkpoints.seed if fit_checkpoints else seed, fit_checkpoints
+        )
         refs += [job.program.config, job.program.objects, job.state.model, job.state.optimizer]
         if run.instead is not None:
             return run.instead(run, call, captured, trainable, job)
-        return _train(run, call, captured, trainable, job, keeper)
+        return _train(run, call, captured, trainable, job, fit_checkpoints)
     finally:
         for ref in refs:
             run.blobs.drop(ref)
 
 
-def _keeper(run: Run, call: Call, captured: Captured, trainable: Trainable, seed: int) -> Keeper | None:
+def _fit_checkpoints(
+    run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, seed: int
+) -> FitCheckpoints | None:
     """Saves this `fit`, and has loaded what was saved of it; None where the user wants no checkpoints."""
     if run.directory is None:
         return None
     commits = run.settings.options.get("commit_every", "0") != "0"
-    keeper = Keeper(run.directory, run.fits, call, captured.train, trainable, run.reporters.note, commits=commits)
-    keeper.look(run.blobs, seed)
-    return keeper
+    fit_checkpoints = FitCheckpoints(
+        run.directory, run.fits, call, captured.train, trainable, run.reporters.note, commits=commits
+    )
+    fit_checkpoints.look(run.blobs, seed)
+    return fit_checkpoints
 
 
-def _train(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec, keeper: Keeper | None) -> Any:
+def _train(
+    run: ScriptRun,
+    call: FitCall,
+    captured: Captured,
+    trainable: Trainable,
+    job: JobSpec,
+    fit_checkpoints: FitCheckpoints | None,
+) -> Any:
     with held_back():
-        talk: Talk = run.client.train()
+        talk: EngineChannel = run.client.train()
     with held_back(talk.interrupt):
-        return _converse(run, call, captured, trainable, job, keeper, talk)
+        return _converse(run, call, captured, trainable, job, fit_checkpoints, talk)
 
 
 def _converse(
-    run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec, keeper: Keeper | None, talk: Talk
+    run: ScriptRun,
+    call: FitCall,
+    captured: Captured,
+    trainable: Trainable,
+    job: JobSpec,
+    fit_checkpoints: FitCheckpoints | None,
+    talk: EngineChannel,
 ) -> Any:
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters, keeper)
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
         ready = remote.start(feeder)
@@ -98,23 +117,33 @@ def _converse(
             run.reporters.note(note)
         run.reporters.job(summarize(run, call, captured, trainable, job, ready.steps_per_epoch))
         remotely = job.validation is not None
-        history = _loop(call, captured, remote, ready.steps_per_epoch, remotely=remotely, keeper=keeper)
+        history = _loop(
+            call, captured, remote, ready.steps_per_epoch, remotely=remotely, fit_checkpoints=fit_checkpoints
+        )
         remote.finish()
-        if keeper is not None:
-            keeper.finished()
+        if fit_checkpoints is not None:
+            fit_checkpoints.finished()
         return history
     except BaseException:
         remote.cancel()
         raise
     finally:
-        if keeper is not None:
-            keeper.wait()
+        if fit_checkpoints is not None:
+            fit_checkpoints.wait()
         run.reporters.job_end()
         if feeder is not None:
             feeder.stop()  # raises what the script's own data raised: the cause of all else
 
 
-def _loop(call: Call, captured: Captured, remote: Remote, steps: int, *, remotely: bool, keeper: Keeper | None) -> Any:
+def _loop(
+    call: FitCall,
+    captured: Captured,
+    remote: Remote,
+    steps: int,
+    *,
+    remotely: bool,
+    fit_checkpoints: FitCheckpoints | None,
+) -> Any:
     """Keras's own fit, its train function replaced."""
     arguments, model = call.arguments, call.model
     stepwise = call.hooks is not BatchHooks.NONE
@@ -131,9 +160,9 @@ def _loop(call: Call, captured: Captured, remote: Remote, steps: int, *, remotel
         steps=steps or None,
     )
     own = {name: arguments[name] for name in _KEPT if name in arguments}
-    if keeper is not None:
-        keeper.prepare()
-        own["initial_epoch"], own["epochs"] = keeper.first, keeper.last
+    if fit_checkpoints is not None:
+        fit_checkpoints.prepare()
+        own["initial_epoch"], own["epochs"] = fit_checkpoints.first, fit_checkpoints.last
     own["validation_data"] = captured.validation_data
     own["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
     with _replaced(call, remote, stepwise, remotely):
@@ -167,7 +196,7 @@ _REPLACED = ("train_function", "make_train_function", "evaluate")
 
 
 @contextlib.contextmanager
-def _replaced(call: Call, remote: Remote, stepwise: bool, remotely: bool) -> Iterator[None]:
+def _replaced(call: FitCall, remote: Remote, stepwise: bool, remotely: bool) -> Iterator[None]:
     model = call.model
     count = call.flavor.steps_per_execution(model)
 
@@ -193,7 +222,7 @@ def _unreplaced(model: Any) -> Iterator[None]:
         model.__dict__.update(taken)
 
 
-def _evaluate(call: Call, remote: Remote, stepwise: bool) -> Callable[..., Any]:
+def _evaluate(call: FitCall, remote: Remote, stepwise: bool) -> Callable[..., Any]:
     """`evaluate` that asks the engine when it is fit's own validation."""
     original = call.model.evaluate
 
@@ -212,7 +241,7 @@ def _evaluate(call: Call, remote: Remote, stepwise: bool) -> Callable[..., Any]:
     return evaluate
 
 
-def start_feeder(captured: Captured, talk: Talk, blobs: Blobs, job: JobSpec) -> Any:
+def start_feeder(captured: Captured, talk: EngineChannel, blobs: Blobs, job: JobSpec) -> Any:
     """The thread that draws the batches which the job's data leave to the client; None when there are none."""
     start = getattr(captured, "start_feeder", None)
     return start(talk, blobs, job.id, job.fit.initial_epoch) if start else None

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from client_shim.call import Call
+from client_shim.call import FitCall
 from client_shim.capture.data import Captured
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
-from client_shim.replica.look import Look, look, several_optimizers, with_own_updates
+from client_shim.replica.detection import CaptureDetection, detect_capture, several_optimizers, with_own_updates
 from client_shim.script import run_script
 from client_shim.settings import Settings
-from client_shim.state import Run
+from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
@@ -31,7 +31,7 @@ TIMED_STEPS = 3
 
 
 @dataclass(frozen=True)
-class Findings:
+class Inspection:
     """What the first `fit` would send. `step_s`: seconds of one step of the whole batch, here, None if not measured."""
 
     job: JobSummary
@@ -49,20 +49,20 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     A script with training loops of its own is not run: there is nothing to send. Which capture each training call gets,
     and why, is printed for both. Raises UserError where `fit` cannot be captured.
     """
-    looked = with_own_updates(look(script), by_hand=engine == "hfdt")
+    looked = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
     captures = looked.findings
     if looked.capture == "replica" or (engine == "nfdt" and several_optimizers(looked)):
         print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))
         return 0
     blobs = LocalBlobs.create()
-    found: list[Findings] = []
+    found: list[Inspection] = []
 
-    def examined(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
+    def examined(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
         found.append(examine(run, call, captured, trainable, job))
         raise _Seen
 
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
-    run = Run(client, settings, Reporters([]), instead=examined)
+    run = ScriptRun(client, settings, Reporters([]), instead=examined)
     try:
         with intercepted(lambda *args: _stopping(run, found, *args)):
             code = run_script(script, words)
@@ -77,7 +77,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     return 0
 
 
-def replicas(looked: Look, engine: str, workers: int) -> list[str]:
+def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
     """What ranks of a script with training loops of its own do with its batches."""
     lines = [
         f"capture:    replica: {workers} ranks run the script, this one among them",
@@ -85,7 +85,7 @@ def replicas(looked: Look, engine: str, workers: int) -> list[str]:
     ]
     if looked.capture != "replica":
         lines.append("optimizers: several in a model's own steps, so every rank runs Keras's fit")
-    if looked.in_sessions:
+    if looked.uses_sessions:
         lines.append(f"sessions:   {_SESSIONS[engine]}; a run for which that cannot be is an error, before it trains")
     return lines
 
@@ -97,7 +97,7 @@ _SESSIONS = {
 }
 
 
-def _stopping(run: Run, found: list[Findings], *args: Any) -> Any:
+def _stopping(run: ScriptRun, found: list[Inspection], *args: Any) -> Any:
     """`fit` under `run`; having seen one, the script ends, without its own handlers seeing an error."""
     try:
         return fit_remotely(run, *args)
@@ -105,7 +105,7 @@ def _stopping(run: Run, found: list[Findings], *args: Any) -> Any:
         raise SystemExit(0) from None
 
 
-def examine(run: Run, call: Call, captured: Captured, trainable: Trainable, job: JobSpec) -> Findings:
+def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> Inspection:
     """The numbers of a captured `fit`."""
     from fdt.data import open_source  # TensorFlow: not before the script has it
 
@@ -114,7 +114,7 @@ def examine(run: Run, call: Call, captured: Captured, trainable: Trainable, job:
         source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
         step_s = time_step(call.model, trainable, source.first_batch())
     summary = summarize(run, call, captured, trainable, job, 0)
-    return Findings(summary, captured.facts.note, step_s)
+    return Inspection(summary, captured.facts.note, step_s)
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
@@ -135,7 +135,7 @@ def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
         trainable.write_optimizer(saved[1])
 
 
-def report(found: Findings) -> list[str]:
+def report(found: Inspection) -> list[str]:
     """A fact a line."""
     job = found.job
     steps = job.steps_per_epoch
@@ -178,7 +178,7 @@ def traffic(job: JobSummary) -> dict[str, str]:
     return {"per step": f"a worker pushes {sent} and pulls as much; the server moves it for all {job.workers}"}
 
 
-def outlook(found: Findings) -> dict[str, str]:
+def outlook(found: Inspection) -> dict[str, str]:
     """Where the time will go, if every worker had a machine like this one and a link as assumed."""
     job = found.job
     if found.step_s is None:

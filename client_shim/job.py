@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from client_shim.batch_hooks import watches_tests
-from client_shim.call import Call
+from client_shim.call import FitCall
 from client_shim.capture.data import Captured, capture_data
 from client_shim.capture.program import capture_program
-from client_shim.state import Run
+from client_shim.state import ScriptRun
 from fdt.job import FeedData, FitArguments, JobSpec, State
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
-    from client_shim.resume.keeper import Keeper
+    from client_shim.resume.checkpointing import FitCheckpoints
 
 
-def capture_call(run: Run, call: Call) -> Captured:
+def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     """Put the call's data where workers can read them."""
     given: Mapping[str, Any] = {name: call.arguments[name] for name in _DATA if name in call.arguments}
     own_evaluate = type(call.model).evaluate is call.flavor.keras.Model.evaluate
@@ -46,10 +46,15 @@ _DATA = (
 
 
 def make_job(
-    run: Run, call: Call, captured: Captured, trainable: Trainable, seed: int, keeper: "Keeper | None" = None
+    run: ScriptRun,
+    call: FitCall,
+    captured: Captured,
+    trainable: Trainable,
+    seed: int,
+    fit_checkpoints: "FitCheckpoints | None" = None,
 ) -> JobSpec:
     """The job; its model and state are put where workers can read them. `seed`: see `seed_of`."""
-    first = _first_epoch(call, captured, keeper)
+    first = _first_epoch(call, captured, fit_checkpoints)
     arguments, blobs = call.arguments, run.blobs
     return JobSpec(
         id=secrets.token_hex(8),
@@ -72,17 +77,17 @@ def make_job(
     )
 
 
-def _first_epoch(call: Call, captured: Captured, keeper: "Keeper | None") -> int:
+def _first_epoch(call: FitCall, captured: Captured, fit_checkpoints: "FitCheckpoints | None") -> int:
     """`initial_epoch`, where sources count passes from. What the client draws begins where it is gone on with.
 
     At the latest with the last epoch, whose batches come if no other's are left: ranks look at one before they begin.
     """
-    if keeper is not None and isinstance(captured.train, FeedData):
-        return min(keeper.first, int(call.arguments["epochs"]) - 1)
+    if fit_checkpoints is not None and isinstance(captured.train, FeedData):
+        return min(fit_checkpoints.first, int(call.arguments["epochs"]) - 1)
     return int(call.arguments["initial_epoch"] or 0)
 
 
-def seed_of(run: Run) -> int:
+def seed_of(run: ScriptRun) -> int:
     """The command line's, else the script's own (keras.utils.set_random_seed), else a fresh one; one for each fit."""
     from tensorflow.python.eager import context
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from client_shim.attributes import Attributes
+from client_shim.attributes import ModelAttributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.cli.signals import raise_held
@@ -19,12 +19,12 @@ from fdt.rpc import session_pb2 as pb
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
-    from client_shim.resume.keeper import Keeper
+    from client_shim.resume.checkpointing import FitCheckpoints
 
 Array = np.ndarray
 
 
-class Talk(Protocol):
+class EngineChannel(Protocol):
     """fdt.service.client.Conversation, or a stand-in."""
 
     def send(self, command: pb.Command) -> None: ...
@@ -40,7 +40,7 @@ class Talk(Protocol):
     def cancel(self) -> None: ...
 
 
-class Feeder(Protocol):
+class BatchFeeder(Protocol):
     """Draws the batches that the job's data leave to the client (client_shim/feed.py)."""
 
     def wanted(self, wanted: pb.FeedWanted) -> None: ...
@@ -55,23 +55,23 @@ class Remote:
         self,
         job: JobSpec,
         trainable: Trainable,
-        talk: Talk,
+        talk: EngineChannel,
         blobs: Blobs,
         reporters: Reporters,
-        keeper: "Keeper | None" = None,
+        fit_checkpoints: "FitCheckpoints | None" = None,
     ) -> None:
-        self._keeper = keeper
+        self._fit_checkpoints = fit_checkpoints
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
         self._talk, self._events = talk, talk.events()
-        self._feeder: Feeder | None = None
+        self._feeder: BatchFeeder | None = None
         self._model = trainable.model_arrays()  # what the workers hold, as far as we know
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
-        self._attributes = Attributes(trainable.model)
+        self._attributes = ModelAttributes(trainable.model)
 
     # -- the job ------------------------------------------------------------------------------------------------------
-    def start(self, feeder: Feeder | None = None) -> pb.Ready:
+    def start(self, feeder: BatchFeeder | None = None) -> pb.Ready:
         """Set the job up. Raises WorkerError when a worker cannot."""
         self._feeder = feeder
         self._send(setup=pb.Setup(job=self._job.to_proto()))
@@ -89,8 +89,8 @@ class Remote:
 
     # -- Watcher ------------------------------------------------------------------------------------------------------
     def begun(self) -> None:
-        if self._keeper is not None:
-            self._keeper.begun()
+        if self._fit_checkpoints is not None:
+            self._fit_checkpoints.begun()
 
     def epoch_begins(self, epoch: int) -> None:
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
@@ -102,8 +102,8 @@ class Remote:
             self._end_epoch()
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        if self._keeper is not None:
-            self._keeper.epoch_over(epoch)
+        if self._fit_checkpoints is not None:
+            self._fit_checkpoints.epoch_over(epoch)
         self._reporters.epoch_end(epoch, numbers(logs))
 
     def extra(self) -> dict[str, float]:
@@ -112,7 +112,7 @@ class Remote:
     # -- what Keras's loop calls --------------------------------------------------------------------------------------
     def train_epoch(self) -> dict[str, float]:
         """Train the whole epoch; its logs."""
-        begin = self._keeper.begin(self._epoch, self._blobs) if self._keeper is not None else None
+        begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None
         self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed(), begin=begin))
         return self._end_epoch()
 
@@ -227,9 +227,9 @@ class Remote:
 
     def _take_commit(self, commit: pb.Commit) -> None:
         refs = [commit.state.model, commit.state.optimizer, commit.metrics]
-        if self._keeper is not None:
+        if self._fit_checkpoints is not None:
             groups = [self._blobs.get_arrays(ref) for ref in refs]
-            self._keeper.committed(commit, groups)
+            self._fit_checkpoints.committed(commit, groups)
         for ref in refs:
             self._blobs.drop(ref)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do
 
 
 @dataclass
-class Run:
+class ScriptRun:
     """The engine that the script trains on, and what has been asked of it. `client`: a TrainingClient, or like one.
 
     `directory`: where its checkpoints are. `instead`: called in place of training, with what training would be given

@@ -8,12 +8,12 @@ from fdt.report import JobSummary
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:
-    from client_shim.call import Call
-    from client_shim.state import Run
+    from client_shim.call import FitCall
+    from client_shim.state import ScriptRun
 
 
 def summarize(
-    run: "Run", call: "Call", captured: Captured, trainable: Trainable, job: JobSpec, steps: int
+    run: "ScriptRun", call: "FitCall", captured: Captured, trainable: Trainable, job: JobSpec, steps: int
 ) -> JobSummary:
     """The numbers of `job`, trained on `steps` steps an epoch (0: not known)."""
     arguments = call.arguments

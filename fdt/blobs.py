@@ -20,10 +20,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fdt import caretaker, tensors
-from fdt.caretaker import DISK
+from fdt import shm_reaper, tensors
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.shm_reaper import DISK
 from fdt.tensors import Array, Buffer
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -57,20 +57,20 @@ class LocalBlobs:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._caretaker: subprocess.Popen[bytes] | None = None
+        self._shm_reaper: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
 
     @classmethod
     def create(cls) -> "LocalBlobs":
         """A store of its own, private to the user, in shared memory. It goes with this process, however that ends.
 
-        Stores whose owners were killed together with their caretakers are removed.
+        Stores whose owners were killed together with their reapers are removed.
         """
         root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         for left in root.glob(f"{PREFIX}*"):
             _remove_if_left(left)
         store = cls(root / f"{PREFIX}{secrets.token_hex(8)}")
-        store._caretaker = _taken_care_of(store.directory)
+        store._shm_reaper = _taken_care_of(store.directory)
         try:
             store.directory.mkdir(mode=0o700)
             store._lock = _locked(store.directory / f"{LOCK}.new")
@@ -150,11 +150,11 @@ class LocalBlobs:
 
     def close(self) -> None:
         """Remove the store and all it holds."""
-        caretaker.remove(self.directory)
+        shm_reaper.remove(self.directory)
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
-        beside, self._caretaker = self._caretaker, None
+        beside, self._shm_reaper = self._shm_reaper, None
         if beside is not None:
             beside.kill()
             beside.wait()
@@ -216,7 +216,7 @@ class LocalBlobs:
 
 def _taken_care_of(directory: Path) -> "subprocess.Popen[bytes]":
     """The process that will remove a store, which need not be there yet, when this one has been killed."""
-    argv = [sys.executable, "-I", "-S", caretaker.__file__, str(directory), str(os.getpid())]
+    argv = [sys.executable, "-I", "-S", shm_reaper.__file__, str(directory), str(os.getpid())]
     nothing = subprocess.DEVNULL
     return subprocess.Popen(argv, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
 
@@ -264,7 +264,7 @@ def _remove_if_left(directory: Path) -> None:
         if directory.lstat().st_uid == os.geteuid() and (directory / LOCK).exists():
             lock = _locked(directory / LOCK)
             if lock is not None:
-                caretaker.remove(directory)
+                shm_reaper.remove(directory)
                 os.close(lock)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
+from fdt.cli.arguments import flag
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
@@ -28,14 +29,13 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
-from fdt.cli.words import flag
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
+from hfdt.algorithm_options import rule_options
 from hfdt.fault_options import rank_fault_options
-from hfdt.rule_options import rule_options
 
 if TYPE_CHECKING:
-    from hfdt.engine import HfdtEngine
+    from hfdt.engine.engine import HfdtEngine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -155,7 +155,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     horovod = given["comm"] != "mpi"
 
     def make(logs: Path) -> "HfdtEngine":
-        from hfdt.engine import HfdtEngine
+        from hfdt.engine.engine import HfdtEngine
 
         return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers, horovod=horovod))
 
@@ -185,10 +185,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim.replica import command as replicas
     from client_shim.replica.starting_over import starting_over
     from client_shim.settings import Settings
-    from hfdt import rulebook
-    from hfdt.replica.make import make_rank
+    from hfdt import algorithm_registry
+    from hfdt.replica.factory import make_rank
 
-    given["rule"] = rulebook.spelled(given["rule"], given)
+    given["rule"] = algorithm_registry.spelled(given["rule"], given)
     _check(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = requested(NAME, script, given)

@@ -11,8 +11,8 @@ from rich.progress import Progress, TimeElapsedColumn
 from fdt import doctor
 from fdt.cli.hosts import chosen_hosts, hosts_options, report_hosts
 from fdt.doctor import Check
-from hfdt import horovod_install
-from hfdt.horovod_build import COMPILERS, BuildError, Mpi, OnProgress
+from hfdt.engine import horovod_install
+from hfdt.engine.horovod_build import COMPILERS, BuildError, Mpi, OnProgress
 
 INSTALL = "hfdt doctor --install-horovod"
 

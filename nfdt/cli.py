@@ -15,7 +15,7 @@ from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
     REPORTS,
-    Count,
+    CountType,
     Duration,
     apply,
     capture_options,
@@ -36,12 +36,12 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import UsageError
 from fdt.quiet import quiet_import
-from nfdt.choices import ALGORITHM, algorithm_options, checked_rule
-from nfdt.joining.command import announce, invitation, join_at_option
+from nfdt.algorithm_options import ALGORITHM, algorithm_options, checked_rule
+from nfdt.elastic.command import announce, join_at_option, join_endpoint
 from nfdt.options import CHECKPOINT_S
 
 if TYPE_CHECKING:
-    from nfdt.engine import NfdtEngine
+    from nfdt.engine.engine import NfdtEngine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -79,9 +79,9 @@ main = program(
         "attach": "fdt.cli.attach:attach_command",
         "certs": "fdt.cli.certs:certs_command",
         "control": "nfdt.control.command:control_command",
-        "doctor": "nfdt.doctor:doctor_command",
-        "join": "nfdt.joining.command:join_command",
-        "simulate": "nfdt.simulation.command:simulate_command",
+        "doctor": "nfdt.engine.doctor:doctor_command",
+        "join": "nfdt.elastic.command:join_command",
+        "simulate": "nfdt.simulator.command:simulate_command",
     },
 )
 
@@ -89,7 +89,7 @@ main = program(
 def server_count_option(function: Decorated) -> Decorated:
     """--ps."""
     text = "Number of parameter servers, each with its share of the variables.  [default: 1]"
-    return option(TRANSPORT, "--ps", type=Count("a number of servers"), metavar="K", help=text)(function)
+    return option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=text)(function)
 
 
 def transport_options(function: Decorated) -> Decorated:
@@ -146,7 +146,7 @@ def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
     """As `make_engine`, on emulated hosts."""
 
     def make(logs: Path) -> "NfdtEngine":
-        from nfdt.emulation import EmulationEngine
+        from nfdt.engine.emulation import EmulationEngine
 
         return EmulationEngine(cluster, logs)
 
@@ -159,13 +159,13 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
     apart = bool(given.get("restarts") or given.get("min_np"))  # members that can be lost one by one
     check_min_np(given, workers)
-    invited = None if given.get("server") else invitation(given)
+    endpoint = None if given.get("server") else join_endpoint(given)
 
     def make(logs: Path) -> "NfdtEngine":
-        from nfdt.engine import NfdtEngine
+        from nfdt.engine.engine import NfdtEngine
 
         placement = placement_on(hosts, workers, servers)
-        engine = NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement, invitation=invited)
+        engine = NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement, join_endpoint=endpoint)
         if not given.get("quiet"):
             announce(engine.reception)
         return engine
@@ -196,7 +196,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.settings import Settings
-    from nfdt.replica.make import make_rank
+    from nfdt.replica.factory import make_rank
 
     given["rule"] = checked_rule(given)
     if given["checkpoint_every"] and given["restarts"] is None:
@@ -212,7 +212,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit, several=False):
         if given["rule"]:
-            from nfdt.replica.rules import checked
+            from nfdt.replica.numpy_applier import checked
 
             checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}

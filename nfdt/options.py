@@ -20,7 +20,7 @@ SERVER_OPTIMIZER = {  # options, as click names them, that are parameters of the
 
 @dataclass(frozen=True)
 class Options:
-    """rule: "" (chosen by optimizer and weights), or as nfdt/rulebook.py reads it, "dc_asgd(lam=0.1)".
+    """rule: "" (chosen by optimizer and weights), or as nfdt/algorithm_registry.py reads it, "dc_asgd(lam=0.1)".
 
     channel: how tensors travel; "auto" is shared memory where worker and server share a host.
     overlap: whether push and pull go on while the next gradient is computed, on weights one update older.

@@ -1,7 +1,8 @@
 """Trees of arrays, and the few functions of arrays that operators do not spell.
 
 A rule is written once and meets three kinds of array: NumPy's (tests), TensorFlow's, and the recorded ones of
-nfdt/server/record.py, from which the server compiles its function. Operators work on all of them; what is not an
+nfdt/server/traced_program.py, from which the server compiles its function. Operators work on all of them; what is not
+an
 operator is a function here.
 """
 

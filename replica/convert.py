@@ -12,7 +12,7 @@ from tensorflow.python.framework import constant_op
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from replica.exchange import Exchange
+from replica.exchange import GroupedExchange
 from replica.placement import Partial, Placement, Shard
 from replica.tensors import EagerTensor, Tensor, local_array, local_shape_of, mode, place, placement_of, unrecorded
 
@@ -31,7 +31,7 @@ class Converter:
         execute: TensorFlow's own `execute`, which knows nothing of placements.
     """
 
-    def __init__(self, exchange: Exchange, execute: Any) -> None:
+    def __init__(self, exchange: GroupedExchange, execute: Any) -> None:
         self.exchange, self._execute = exchange, execute
         self.rank, self.size = exchange.rank, exchange.size
 

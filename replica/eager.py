@@ -18,11 +18,11 @@ from tensorflow.python.ops import script_ops
 import replica.rules  # noqa: F401  fills the rule table
 from fdt.patches import Patch
 from replica.convert import Converter
-from replica.entry import Entry
+from replica.entry import RowEntry
 from replica.graph.flatten import WRITES
 from replica.placement import REPLICATE, Shard, divided, global_shape
-from replica.plan import PAYING, Arg, Array, Call, Plan, plan
-from replica.report import Report
+from replica.plan import PAYING, Arg, Array, OpCall, Plan, plan
+from replica.report import DivisionReport
 from replica.rules.shape import known_outputs
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
@@ -39,7 +39,7 @@ from replica.tensors import (
     unrecorded,
     value_bytes,
 )
-from replica.variables import Variables
+from replica.variables import ReplicatedVariables
 
 _PLANS_KEPT = 1000  # of one operation, by the values that its rule reads
 _KNOWN_ELEMENTS = 64  # inputs of so many elements may be read by a rule
@@ -57,7 +57,14 @@ class Eager:
         original: TensorFlow's own `execute`.
     """
 
-    def __init__(self, converter: Converter, entry: Entry, variables: Variables, report: Report, original: Any) -> None:
+    def __init__(
+        self,
+        converter: Converter,
+        entry: RowEntry,
+        variables: ReplicatedVariables,
+        report: DivisionReport,
+        original: Any,
+    ) -> None:
         self._converter, self._entry, self._report, self._original = converter, entry, report, original
         self._variables = variables
         self.rank, self.size = converter.rank, converter.size
@@ -185,7 +192,7 @@ class Eager:
     def _plan(self, learnt: "_Learnt", op: str, inputs: Sequence[Tensor], attrs: Any) -> "_Cached":
         used: set[int] = set(learnt.used)
         args = tuple(self._arg(op, i, t, used) for i, t in enumerate(inputs))
-        call = Call(op, dict(zip(attrs[::2], attrs[1::2], strict=True)) if attrs else {}, args, self.size)
+        call = OpCall(op, dict(zip(attrs[::2], attrs[1::2], strict=True)) if attrs else {}, args, self.size)
         cached = _Cached(plan(call), known_outputs(call), inputs)
         if tuple(sorted(used)) != learnt.used or len(learnt.entries) >= _PLANS_KEPT:
             learnt.used, learnt.entries = tuple(sorted(used)), {}

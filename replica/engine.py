@@ -9,18 +9,18 @@ from tensorflow.python.eager import execute
 from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.patches import Patch, patched
-from fdt.service.group import ReplicaGroup
+from fdt.process_group.group import ReplicaGroup
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager
-from replica.entry import Entry
-from replica.exchange import Exchange
+from replica.entry import RowEntry
+from replica.exchange import GroupedExchange
 from replica.functions import Functions
-from replica.report import Report
-from replica.variables import Variables
+from replica.report import DivisionReport
+from replica.variables import ReplicatedVariables
 
 
-class Engine:
+class PlacementEngine:
     """Divides what a script computes over the ranks of a group.
 
     Args:
@@ -31,11 +31,11 @@ class Engine:
 
     def __init__(self, group: ReplicaGroup, stepped: Callable[[], None] = lambda: None, *, fp16: bool = False) -> None:
         own = execute.execute
-        exchange = Exchange(group, fp16=fp16)
-        self.report = Report(where)
+        exchange = GroupedExchange(group, fp16=fp16)
+        self.report = DivisionReport(where)
         self.converter = Converter(exchange, own)
-        self.entry = Entry(self.converter)
-        self.variables = Variables(exchange, stepped)
+        self.entry = RowEntry(self.converter)
+        self.variables = ReplicatedVariables(exchange, stepped)
         self._eager = Eager(self.converter, self.entry, self.variables, self.report, own)
         self._functions = Functions(self.converter, self.entry, self.variables, self.report, own)
 

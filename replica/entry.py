@@ -21,7 +21,7 @@ from replica.placement import divided
 from replica.tensors import EagerTensor, Tensor, is_placed, local_shape_of, mode
 
 
-class Entry:
+class RowEntry:
     """Cuts what enters.
 
     Attributes:

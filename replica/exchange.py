@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fdt.service.group import ReplicaGroup
-from fdt.service.lines import INLINE_BYTES
+from fdt.process_group.group import ReplicaGroup
+from fdt.process_group.streams import INLINE_BYTES
 from replica.placement import Placement, Shard, global_shape, local_shape
 
 Array = npt.NDArray[Any]
@@ -17,7 +17,7 @@ _WIDE = {"float16": np.float32, "bfloat16": np.float32, "bool": np.uint8}
 HALF_FROM = 1024  # elements; fp16 saves nothing on fewer
 
 
-class Exchange:
+class GroupedExchange:
     """Replicates local arrays.
 
     Args:
@@ -108,7 +108,7 @@ def arrays_of_rank_0(group: ReplicaGroup, held: Mapping[str, Sequence[Array]], n
     forms = group.broadcast(mine, f"forms of {name}")
     like = [np.empty(shape, dtype) for key in forms for dtype, shape in forms[key]]
     own = [a for arrays in held.values() for a in arrays] if group.rank == 0 else like
-    found = iter(Exchange(group).rank_0s(name, own))
+    found = iter(GroupedExchange(group).rank_0s(name, own))
     return {key: [next(found) for _ in forms[key]] for key in forms}
 
 

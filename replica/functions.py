@@ -15,7 +15,7 @@ from tensorflow.python.ops import handle_data_util
 
 from fdt.patches import Patch
 from replica.convert import Converter, joined
-from replica.entry import Entry
+from replica.entry import RowEntry
 from replica.graph.control_flow import emitted as emitted_for
 from replica.graph.drawing import draws
 from replica.graph.emitted import Argument, Emitted
@@ -23,7 +23,7 @@ from replica.graph.flatten import RANDOM, Flat, flatten
 from replica.graph.interpret import draws_within, interpret
 from replica.placement import Shard, global_shape
 from replica.plan import PAYING
-from replica.report import Report
+from replica.report import DivisionReport
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
@@ -38,7 +38,7 @@ from replica.tensors import (
     unrecorded,
     value_bytes,
 )
-from replica.variables import Variables
+from replica.variables import ReplicatedVariables
 
 _KNOWN_ELEMENTS = 64
 _RESOURCE = tf.resource.as_datatype_enum  # variables: most of a step's inputs, all alike
@@ -46,7 +46,7 @@ _KINDS = 8  # an argument whose value is another in so many calls is not a shape
 
 
 @dataclass
-class _Kind:
+class _Variant:
     """The emitted functions for one kind of arguments, by the values that went into their graphs."""
 
     used: tuple[int, ...] = ()
@@ -64,13 +64,20 @@ class _Function:
     assigned: list[int]  # arguments: the variables that it assigns
     draws: bool  # in loops of its own
     random: bool  # its random operations keep a state
-    kinds: dict[Any, _Kind] = field(default_factory=dict)
+    kinds: dict[Any, _Variant] = field(default_factory=dict)
 
 
 class Functions:
     """Replaces the call of a traced function from eager code."""
 
-    def __init__(self, converter: Converter, entry: Entry, variables: Variables, report: Report, execute: Any) -> None:
+    def __init__(
+        self,
+        converter: Converter,
+        entry: RowEntry,
+        variables: ReplicatedVariables,
+        report: DivisionReport,
+        execute: Any,
+    ) -> None:
         self._converter, self._entry, self._report, self._execute = converter, entry, report, execute
         self._variables = variables
         self._known: weakref.WeakKeyDictionary[Any, _Function] = weakref.WeakKeyDictionary()
@@ -131,12 +138,12 @@ class Functions:
         return drawn
 
     def _emitted(self, function: Any, known: _Function, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
-        kind = known.kinds.setdefault(tuple(map(_described, inputs)), _Kind())
+        kind = known.kinds.setdefault(tuple(map(_described, inputs)), _Variant())
         values = tuple(value_bytes(inputs[i]) for i in kind.used)
         found = kind.entries.get(values)
         return found if found is not None else self._emit(function, known, kind, inputs)
 
-    def _emit(self, function: Any, known: _Function, kind: _Kind, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
+    def _emit(self, function: Any, known: _Function, kind: _Variant, inputs: Sequence[Any]) -> tuple[Any, Emitted]:
         name = f"{function.name.decode()}_{ops.uid()}"
         values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
         arguments = [_argument(t) for t in inputs]
@@ -146,7 +153,7 @@ class Functions:
         self._remember(kind, inputs, (made, result))
         return made, result
 
-    def _remember(self, kind: _Kind, inputs: Sequence[Any], made: tuple[Any, Emitted]) -> None:
+    def _remember(self, kind: _Variant, inputs: Sequence[Any], made: tuple[Any, Emitted]) -> None:
         used = tuple(sorted({*kind.used, *made[1].used}))
         if used != kind.used:
             kind.used, kind.entries = used, {}

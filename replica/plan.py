@@ -62,7 +62,7 @@ class Arg:
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """An operation that is to be placed.
 
     Attributes:
@@ -128,7 +128,7 @@ class Plan:
 PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 # Operations whose rules hold for lists, too. Of other rules, no shape is that of a list's elements.
 _OF_LISTS = frozenset(("AddN", "Identity", "IdentityN", "StopGradient", "ZerosLike"))
-Rule = Callable[[Call], Plan | None]
+Rule = Callable[[OpCall], Plan | None]
 RULES: dict[str, Rule] = {}
 
 
@@ -144,7 +144,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def plan(call: Call) -> Plan:
+def plan(call: OpCall) -> Plan:
     """Return how the ranks run `call`: without a rule for it, and on strings, which no collective moves, replicated."""
     found = RULES.get(call.op)
     known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
@@ -163,7 +163,7 @@ def of_lists_alone(op: str) -> bool:
     return op.startswith(("TensorList", "EmptyTensorList", "Optional"))
 
 
-def replicated(call: Call) -> Plan:
+def replicated(call: OpCall) -> Plan:
     """Return the plan that is right for every operation."""
     return Plan((REPLICATE,) * len(call.args), (REPLICATE,))
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.service.group import ReplicaGroup
-from replica.engine import Engine
+from fdt.process_group.group import ReplicaGroup
+from replica.engine import PlacementEngine
 
 UNDIVIDED = (
     "a training step must have rows for ranks to divide: batches of a dataset, arguments of a tf.function, a matrix "
@@ -16,14 +16,14 @@ UNDIVIDED = (
 )
 
 
-class Sessions(Protocol):
+class SessionHooks(Protocol):
     """TensorFlow 1's sessions, which are divided in another way."""
 
     def installed(self) -> contextlib.AbstractContextManager[None]: ...
 
 
-class Rank:
-    """Implements client_shim.replica.run.Rank.
+class PlacedRank:
+    """Implements client_shim.replica.run.ReplicaRank.
 
     Args:
         group: The ranks.
@@ -39,13 +39,13 @@ class Rank:
         group: ReplicaGroup,
         options: Mapping[str, str],
         say: Callable[[str], None],
-        sessions: Callable[[Callable[[Any], None], Callable[[], None]], Sessions],
+        sessions: Callable[[Callable[[Any], None], Callable[[], None]], SessionHooks],
     ) -> None:
         self._group = group
         self._say = say if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._replicated = self._samples = self._in_sessions = 0
-        self._engine = Engine(self._group, self._stepped, fp16=options.get("fp16_allreduce") == "1")
+        self._engine = PlacementEngine(self._group, self._stepped, fp16=options.get("fp16_allreduce") == "1")
         self._sessions = sessions(self._count_session, self._count_replicated)
         self._said = False
 

@@ -9,7 +9,7 @@ from replica.placement import Shard
 _WORTH_A_LINE = 1_000_000  # bytes
 
 
-class Report:
+class DivisionReport:
     """Notes gathers by operation and place.
 
     Args:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions.call import Call
+from client_shim.replica.sessions.call import SessionCall
 from client_shim.replica.sessions.gradients import Gradients, Pass
-from client_shim.replica.sessions.plans import Plan, Plans, flat_fetches
+from client_shim.replica.sessions.plans import FetchPlan, FetchPlans, flat_fetches
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.service.group import ReplicaGroup
+from fdt.process_group.group import ReplicaGroup
 
 THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
 COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"
@@ -29,7 +29,7 @@ class SessionRuns(abc.ABC):
     def __init__(self, group: ReplicaGroup, passed: Pass, replicated: Callable[[], None] | None) -> None:
         self._group, self._replicated = group, replicated
         self.gradients = Gradients(passed)
-        self._plans = Plans(self.gradients)
+        self._plans = FetchPlans(self.gradients)
 
     def run(
         self,
@@ -52,7 +52,7 @@ class SessionRuns(abc.ABC):
         if self._is_training(session, plan):
             if not in_main():
                 raise CaptureError(THREAD.format(threading.current_thread().name))
-            call = Call(original, session, options, run_metadata)
+            call = SessionCall(original, session, options, run_metadata)
             return build(self._trained(call, plan, feeding.arrays(feeds)))
         if plan.moves and plan.copies:
             raise CaptureError(COPY.format(where()))
@@ -63,14 +63,14 @@ class SessionRuns(abc.ABC):
         return bool(self._plans.of(session.graph, flat_fetches(session.graph, fetches)[0], ()).taken)
 
     @abc.abstractmethod
-    def _is_training(self, session: Any, plan: Plan) -> bool: ...
+    def _is_training(self, session: Any, plan: FetchPlan) -> bool: ...
 
     @abc.abstractmethod
-    def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
+    def _trained(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any]) -> list[Any]:
         """Return what a training run gives of `plan.fetches`."""
 
     @abc.abstractmethod
-    def _untrained(self, session: Any, plan: Plan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
+    def _untrained(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
         """Return what any other run gives, which `run` does."""
 
     def _rank_0s(self, what: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ from tensorflow.python.ops import resource_variable_ops
 from client_shim.replica.steps import where
 from fdt.errors import WorkerError
 from fdt.patches import Patch
-from replica.exchange import Exchange
+from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL
 from replica.tensors import unrecorded
 
@@ -28,7 +28,7 @@ PARTED = (
 )
 
 
-class Variables:
+class ReplicatedVariables:
     """Registers the variables that a script makes.
 
     A step is done when a trainable variable is assigned once more than before: optimizers assign each once a step.
@@ -38,7 +38,7 @@ class Variables:
         stepped: Called when a step begins to move variables.
     """
 
-    def __init__(self, exchange: Exchange, stepped: Callable[[], None]) -> None:
+    def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
         self._exchange, self._stepped = exchange, stepped
         self._made: list[weakref.ref[Any]] = []
         self._by_handle: dict[int, int] = {}  # ids of handles -> place in `_made`

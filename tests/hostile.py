@@ -4,7 +4,7 @@ import random
 
 import grpc
 
-from fdt.service.auth import credentials
+from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 
 CASES = 200  # of raw bytes, at each door

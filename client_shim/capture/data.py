@@ -16,7 +16,7 @@ from fdt.structure import flatten, unflatten
 
 if TYPE_CHECKING:  # what needs TensorFlow is imported where it is used: the script imports it when it pleases
     from client_shim.capture.feeds import FeedPlan
-    from client_shim.feed import Feeder, Talk
+    from client_shim.feed import FeedChannel, Feeder
 
 DEFAULT_BATCH = 32  # Keras's own
 FEED = "training"  # the one feed of a job
@@ -53,7 +53,7 @@ class Captured:
     refs: list[BlobRef] = field(default_factory=list)
     feed: "FeedPlan | None" = None
 
-    def start_feeder(self, talk: "Talk", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
+    def start_feeder(self, talk: "FeedChannel", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
         """The thread that draws the training batches, where only the client can, and sends those from epoch `first`."""
         if self.feed is None:
             return None
@@ -74,7 +74,7 @@ class _Side:
     class_weight: dict[int, float] | None = None
 
 
-class _Taken(NamedTuple):
+class _CapturedSide(NamedTuple):
     data: Data
     spec: Any
     facts: Facts
@@ -135,7 +135,7 @@ def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
     return replace(side, x=dataset, y=None, sample_weight=None)
 
 
-def _take(flavor: str, blobs: Blobs, side: _Side) -> _Taken | str:
+def _take(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:
     """The data for workers to read by themselves; or why only the client can draw them."""
     if _is_dataset(side.x):
         return _take_dataset(flavor, blobs, side)
@@ -156,12 +156,12 @@ def _feed(flavor: str, side: _Side, loop: Mapping[str, Any]) -> "FeedPlan":
     return feeds.plan(flavor, feeds.FeedArguments(**given, **loop))
 
 
-def _fed(feed: "FeedPlan", blobs: Blobs, note: str) -> _Taken:
+def _fed(feed: "FeedPlan", blobs: Blobs, note: str) -> _CapturedSide:
     data = FeedData(FEED, -1 if feed.steps is None else feed.steps, blobs.put(cloudpickle.dumps(feed.spec)))
-    return _Taken(data, feed.spec, Facts("fed by the client", None, None, feed.steps, 0, note))
+    return _CapturedSide(data, feed.spec, Facts("fed by the client", None, None, feed.steps, 0, note))
 
 
-def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _Taken | str:
+def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:
     from client_shim.capture import datasets
     from fdt.data.pipeline import Refused
 
@@ -177,17 +177,19 @@ def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _Taken | str:
         return str(refusal)
     steps = side.steps or (data.cardinality if data.cardinality >= 0 else None)
     nbytes = sum(ref.nbytes for ref in _refs(data))
-    return _Taken(data, dataset.element_spec, Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes))
+    return _CapturedSide(
+        data, dataset.element_spec, Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes)
+    )
 
 
-def _take_arrays(flavor: str, blobs: Blobs, side: _Side) -> _Taken:
+def _take_arrays(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide:
     element = arrays.element(flavor, side.x, side.y, side.sample_weight, side.class_weight)
     structure, leaves = flatten(element)
     rows = len(leaves[0])
     batch = side.batch_size or (-(-rows // side.steps) if side.steps else DEFAULT_BATCH)
     facts = Facts("arrays", rows, batch, side.steps or -(-rows // batch), tensors.packed_size(leaves))
     data = ArrayData(blobs.put_arrays(leaves), structure, rows)
-    return _Taken(data, unflatten(structure, _specs(leaves)), facts)
+    return _CapturedSide(data, unflatten(structure, _specs(leaves)), facts)
 
 
 def _specs(leaves: list[Any]) -> list[Any]:

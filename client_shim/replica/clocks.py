@@ -13,7 +13,7 @@ from typing import Any
 
 from client_shim.replica.replacing import replace
 from client_shim.replica.steps import by_script, of_script
-from fdt.service.group import ReplicaGroup
+from fdt.process_group.group import ReplicaGroup
 
 _READ = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 _OF_NOW = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}  # and which argument may be missing
@@ -52,7 +52,7 @@ def _importing(original: Any, known: ModuleType, name: str, namespace: Any = Non
     return known if of_it else found
 
 
-class _Kind(type):
+class _ClockType(type):
     """Of the classes in place of Python's own, and of the script's that are made of them."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -71,7 +71,7 @@ def _reduced(kind: Any) -> Any:
     return (_real, (kind.__name__,)) if "_fdt_own" in vars(kind) else kind.__qualname__
 
 
-copyreg.pickle(_Kind, _reduced)
+copyreg.pickle(_ClockType, _reduced)
 
 
 def _datetime(group: ReplicaGroup) -> ModuleType:
@@ -81,7 +81,7 @@ def _datetime(group: ReplicaGroup) -> ModuleType:
         of_main = threading.current_thread() is threading.main_thread()
         return float(group.broadcast(_time(), "time")) if of_main else _time()
 
-    class Date(datetime.date, metaclass=_Kind):
+    class Date(datetime.date, metaclass=_ClockType):
         _fdt_own = True
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ def _datetime(group: ReplicaGroup) -> ModuleType:
         def today(cls) -> Any:
             return cls.fromtimestamp(now())
 
-    class DateTime(datetime.datetime, metaclass=_Kind):
+    class DateTime(datetime.datetime, metaclass=_ClockType):
         _fdt_own = True
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:

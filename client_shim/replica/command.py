@@ -5,20 +5,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_shim.replica.look import look, several_optimizers, with_own_updates
+from client_shim.replica.detection import detect_capture, several_optimizers, with_own_updates
 from fdt.cli import detach
+from fdt.cli.arguments import flag
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
-from fdt.cli.request import Request
+from fdt.cli.request import RunRequest
 from fdt.cli.run import run_replicas
-from fdt.cli.words import flag
 from fdt.errors import UsageError
 
 if TYPE_CHECKING:  # scripts that train by fit need none of it
     from client_shim.replica.run import MakeRank
     from fdt.launch.hosts import Host
+    from fdt.process_group.root import RootGroup
     from fdt.report import Reporters
-    from fdt.service.meeting import Host as Meeting
 
 
 def wanted(
@@ -39,7 +39,7 @@ def wanted(
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
-        found = with_own_updates(look(script), by_hand=by_hand)
+        found = with_own_updates(detect_capture(script), by_hand=by_hand)
         chosen = "replica" if not several and several_optimizers(found) else found.capture
     replica: bool = chosen == "replica"
     for name in of_fit if replica else ():
@@ -52,7 +52,7 @@ def wanted(
 
 
 def run(
-    request: Request,
+    request: RunRequest,
     script: str,
     words: Sequence[str],
     seed: int | None,
@@ -65,7 +65,7 @@ def run(
 
     `hosts`: of the ranks, where they are not all on this one.
     """
-    from client_shim.replica import far
+    from client_shim.replica import remote_ranks
     from client_shim.replica import run as running
     from fdt.launch.hosts import is_here
 
@@ -77,15 +77,15 @@ def run(
         return detach.start(request)
     running.settle_hashing()
     size = size_of(hosts, request.workers, DEFAULT_WORKERS)
-    others = far.seats(hosts, size) if hosts else []
+    others = remote_ranks.ranks_by_host(hosts, size) if hosts else []
 
-    def ranks(run_dir: Path) -> "AbstractContextManager[tuple[Meeting, int]]":
+    def ranks(run_dir: Path) -> "AbstractContextManager[tuple[RootGroup, int]]":
         if all(is_here(each.name) for each in others):
             return running.host(follower, script, words, size, run_dir, seed, options)
-        return far.host(follower, script, words, others, run_dir, seed, options)
+        return remote_ranks.host(follower, script, words, others, run_dir, seed, options)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
-        with ranks(run_dir) as (meeting, chosen):
-            return running.run(script, words, meeting, chosen, make, options, reporters)
+        with ranks(run_dir) as (process_group, chosen):
+            return running.run(script, words, process_group, chosen, make, options, reporters)
 
     return run_replicas(request, size, as_rank_0)

@@ -6,72 +6,72 @@ import sys
 import threading
 from pathlib import Path
 
-from client_shim.replica import far
+from client_shim.replica import remote_ranks
 from client_shim.replica.agreement import agreed
-from client_shim.replica.run import ASYNCHRONOUS, MakeRank, Part, Task, came_to_end
+from client_shim.replica.run import ASYNCHRONOUS, InstalledRank, MakeRank, RankConfig, wait_for_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
-from fdt.caretaker import outlive
 from fdt.environment import bind_to_share
 from fdt.errors import UserError
+from fdt.process_group.peer import EXIT_ROOT_LOST, PeerGroup
+from fdt.process_group.streams import ConnectionLost
 from fdt.quiet import quiet_import
 from fdt.service.blame import one_line
-from fdt.service.guest import LEFT_ALONE, Guest
-from fdt.service.lines import Gone
+from fdt.shm_reaper import outlive
 
 
 def follow(make: MakeRank) -> None:
     """Run the script of this process's Task to its end."""
     if sys.path and sys.path[0] in ("", "/", os.getcwd()):
         del sys.path[0]  # `-m` put it there
-    task, meeting = _come()
-    part = Part(task.options)
+    task, process_group = _come()
+    part = InstalledRank(task.options)
     died: list[BaseException] = []
     try:
         with (
             quiet_import(),
             diverted(Path(task.scratch), Path(task.directory)),
-            agreed(meeting, task.seed, clocks=ASYNCHRONOUS not in task.options),
+            agreed(process_group, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
-            with part.installed(make, meeting, task.options):
+            with part.installed(make, process_group, task.options):
                 with recorded(rank=task.rank, agrees=True):
                     code = run_script(task.script, task.words, task.name, part.rewrite, died.append)
-                if part.rank is not None and came_to_end(code):
+                if part.rank is not None and wait_for_end(code):
                     part.rank.end()
         how = f"exit code {code}"
     except UserError as error:
         how = str(error)
-    meeting.end({"how": how, "died_of": one_line(died[0]) if died else "", **part.counts()})
+    process_group.end({"how": how, "died_of": one_line(died[0]) if died else "", **part.counts()})
     sys.stdout.flush()
     sys.stderr.flush()
     threading.Event().wait()  # rank 0 ends us, once it has heard of it
 
 
-def _come() -> tuple[Task, Guest]:
-    if far.is_far():
-        task, line = far.arrive()
+def _come() -> tuple[RankConfig, PeerGroup]:
+    if remote_ranks.is_remote():
+        task, line = remote_ranks.attach()
         # far.arrive's thread ends this process, once it has removed what is here.
-        return task, Guest(Path(task.directory), task.rank, task.size, line, threading.Event().wait, where)
-    task = Task.take()
+        return task, PeerGroup(Path(task.directory), task.rank, task.size, line, threading.Event().wait, where)
+    task = RankConfig.take()
     if task.options.get("bind_to") == "cores":
         bind_to_share(task.rank, task.size)
     os.makedirs(task.scratch, exist_ok=True)
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
     # That thread ends this process, once it has removed what is here.
     try:
-        return task, Guest(Path(task.directory), task.rank, task.size, alone=threading.Event().wait, where=where)
-    except (OSError, Gone):
+        return task, PeerGroup(Path(task.directory), task.rank, task.size, alone=threading.Event().wait, where=where)
+    except (OSError, ConnectionLost):
         if os.getppid() == task.parent:
             raise
         threading.Event().wait()
         raise
 
 
-def _end_with_parent(task: Task) -> None:
+def _end_with_parent(task: RankConfig) -> None:
     """Nobody is left to work for when the command was killed."""
     outlive(task.parent)
     with real_paths():
         shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
-    os._exit(LEFT_ALONE)
+    os._exit(EXIT_ROOT_LOST)

@@ -7,9 +7,9 @@
         apply(tape.gradient(loss, ...))                     loss = mean(HANDS.part(model)(HANDS.part(batch)) ** 2)
         print(accuracy(model, batch))                   ...
 
-What is read within a tape, and behind it up to the end of the loop's body or of the function, goes through `part`: an
+What is read within a tape, and behind it up to the end of the loop's body or of the function, goes through `local`: an
 array of the batch's rows becomes the rank's part of it, everything else stays. What such a function returns goes
-through `whole`. Nothing of it has effect in a graph. Lines stay where they are.
+through `replicated`. Nothing of it has effect in a graph. Lines stay where they are.
 """
 
 import ast
@@ -24,13 +24,13 @@ from client_shim.replica.replacing import replace
 from client_shim.replica.steps import of_script
 from client_shim.replica.syntax import last_name
 
-HANDS = "__fdt_hands__"
+STEP_HOOKS = "__fdt_hands__"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.While)
 BODIES = ("body", "orelse", "finalbody")
 
 
-class Hands:
+class StepHooks:
     """What rewritten code calls. `rank`: does it, once there is one."""
 
     rank: Any = None
@@ -40,15 +40,15 @@ class Hands:
         """Around the outermost tape of a step."""
         return contextlib.nullcontext() if self.rank is None else self.rank.step()
 
-    def part(self, value: Any) -> Any:
+    def local(self, value: Any) -> Any:
         """The rank's part of it, if it is a batch."""
         return value if self.rank is None else self.rank.part(value)
 
     def array(self, value: Any) -> Any:
-        """As `part`, of what an attribute is asked of: `losses.append` is that of the script's own list."""
+        """As `local`, of what an attribute is asked of: `losses.append` is that of the script's own list."""
         return value if self.rank is None else self.rank.array(value)
 
-    def whole(self, value: Any) -> Any:
+    def replicated(self, value: Any) -> Any:
         """What a function returns that has taken a step."""
         return value if self.rank is None else self.rank.whole(value)
 
@@ -63,38 +63,38 @@ class Hands:
 
 
 @contextlib.contextmanager
-def rewritten(hands: Hands) -> Iterator[None]:
-    """Within, the script's modules are rewritten as they are imported, and their code finds `hands`."""
+def rewritten(hooks: StepHooks) -> Iterator[None]:
+    """Within, the script's modules are rewritten as they are imported, and their code finds `hooks`."""
     loader = importlib.machinery.SourceFileLoader
     with contextlib.ExitStack() as stack:
-        setattr(builtins, HANDS, hands)
-        stack.callback(delattr, builtins, HANDS)
-        replace(stack, loader, "get_code", _get_code(loader.get_code, hands))
+        setattr(builtins, STEP_HOOKS, hooks)
+        stack.callback(delattr, builtins, STEP_HOOKS)
+        replace(stack, loader, "get_code", _get_code(loader.get_code, hooks))
         yield
 
 
-def _get_code(original: Any, hands: Hands) -> Any:
+def _get_code(original: Any, hooks: StepHooks) -> Any:
     @functools.wraps(original)
     def get_code(loader: Any, name: str) -> Any:
         path = loader.get_filename(name)
         if not of_script(path):
             return original(loader, name)
         source = loader.get_data(path)
-        if not any(mark in source for mark in hands.marks):
+        if not any(mark in source for mark in hooks.marks):
             return original(loader, name)
-        return compile(hands.rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
+        return compile(hooks.rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
 
     return get_code
 
 
 def rewrite(module: ast.Module) -> ast.Module:
     """`module`, its eager steps rewritten in place."""
-    found = _Found()
+    found = _StepFinder()
     found.look(module.body, divided=False)
-    return ast.fix_missing_locations(_Rewriting(found).visit(module)) if found.tapes else module
+    return ast.fix_missing_locations(_StepRewriter(found).visit(module)) if found.tapes else module
 
 
-class _Found:
+class _StepFinder:
     """`after`: statements behind a tape; `loops`, `functions`: those whose own body has one."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ def is_tape(statement: ast.AST) -> bool:
     return any(last_name(call.func) == "GradientTape" for call in calls)
 
 
-class _Rewriting(ast.NodeTransformer):
-    def __init__(self, found: _Found) -> None:
+class _StepRewriter(ast.NodeTransformer):
+    def __init__(self, found: _StepFinder) -> None:
         self._found = found
         self._inside = False  # a tape's body, or behind it
         self._function = False  # in a function that has one
@@ -230,11 +230,11 @@ class _Rewriting(ast.NodeTransformer):
 
 
 def call(name: str, *arguments: Any) -> ast.Call:
-    return ast.Call(ast.Attribute(ast.Name(HANDS, ast.Load()), name, ast.Load()), list(arguments), [])
+    return ast.Call(ast.Attribute(ast.Name(STEP_HOOKS, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
 def _is_call(node: Any, name: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"{HANDS}.{name}"
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"{STEP_HOOKS}.{name}"
 
 
 def at(node: Any, place: Any) -> Any:

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import wrapt
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.regions import Turns
 from client_shim.replica.rewriting import rewritten
+from client_shim.replica.skippable_regions import RegionHooks
+from client_shim.replica.step_counter import reported_steps
 from client_shim.replica.steps import where
-from client_shim.replica.telling import telling
 from client_shim.script import Rewrite, run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
@@ -27,11 +27,11 @@ from fdt.cli.signals import undisturbed
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
+from fdt.process_group.group import ReplicaGroup
+from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
-from fdt.service.group import ReplicaGroup
-from fdt.service.losses import died_of, tail
-from fdt.service.meeting import Doorway, Host
+from fdt.supervise.lost_processes import died_of, tail
 
 VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
 HASH_SEED = "PYTHONHASHSEED"
@@ -39,10 +39,10 @@ END_S = 60.0  # how long the others may take to come to the script's end after r
 _FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are the script's own to choose
 
 
-class Rank(Protocol):
+class ReplicaRank(Protocol):
     """What an engine replaces while the script runs; made once TensorFlow is there.
 
-    `by_hand`: does what rewritten code asks (rewriting.py, regions.py); None: its code is not rewritten.
+    `by_hand`: does what rewritten code asks (rewriting.py, skippable_regions.py); None: its code is not rewritten.
     """
 
     @property
@@ -65,13 +65,13 @@ class Rank(Protocol):
 
 
 Say = Callable[[str], None]  # shows the user one line
-MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], Rank]
+MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], ReplicaRank]
 
 ASYNCHRONOUS = "asynchronous"  # ranks are at different steps: what they read of the clock, too, is their own
 
 
 @dataclass(frozen=True)
-class Task:
+class RankConfig:
     """What a follower has to know."""
 
     directory: str  # of the meeting
@@ -86,17 +86,17 @@ class Task:
     parent: int = 0  # the command's process, on its own host
 
     @classmethod
-    def take(cls) -> "Task":
+    def take(cls) -> "RankConfig":
         return cls(**json.loads(os.environ.pop(VARIABLE)))
 
 
-class Part:
+class InstalledRank:
     """The rank that this process is, once the script has imported TensorFlow."""
 
     def __init__(self, options: Mapping[str, str], say: Say = lambda line: None) -> None:
         self._say = say
-        self.rank: Rank | None = None
-        self._turns = Turns() if ASYNCHRONOUS in options else None  # the code of other scripts stays as it is
+        self.rank: ReplicaRank | None = None
+        self._turns = RegionHooks() if ASYNCHRONOUS in options else None  # the code of other scripts stays as it is
 
     @property
     def rewrite(self) -> Rewrite | None:
@@ -139,10 +139,10 @@ class Part:
         return self.rank.steps() if self.rank is not None else 0
 
 
-class Followers:
+class LocalRanks:
     """The other ranks' processes. Logs are worker-N.log of `run_dir`."""
 
-    def __init__(self, module: str, tasks: Sequence[Task], run_dir: Path) -> None:
+    def __init__(self, module: str, tasks: Sequence[RankConfig], run_dir: Path) -> None:
         self._logs = [run_dir / f"worker-{task.rank}.log" for task in tasks]
         self._popens = [
             spawn((sys.executable, "-m", module), self._env(task), log)
@@ -164,11 +164,11 @@ class Followers:
         stop_all(self._popens, 2.0)
 
     @staticmethod
-    def _env(task: Task) -> dict[str, str]:
+    def _env(task: RankConfig) -> dict[str, str]:
         return {**os.environ, VARIABLE: json.dumps(asdict(task)), "MPLBACKEND": "Agg"}
 
 
-class Others(Protocol):
+class OtherRanks(Protocol):
     """The processes of the other ranks."""
 
     def check(self) -> None:
@@ -187,36 +187,41 @@ def host(
     run_dir: Path,
     seed: int | None,
     options: Mapping[str, str],
-) -> Iterator[tuple[Host, int]]:
+) -> Iterator[tuple[RootGroup, int]]:
     """Rank 0's meeting, and the run's seed; the others run `module` and are gone, with what they wrote, at the end."""
     os.environ.update(thread_variables(size))  # of all cores: rank 0 keeps to its own once the others are started
     seed = chosen(seed)
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
-    def start(directory: Path) -> Followers:
+    def start(directory: Path) -> LocalRanks:
         common = size, seed, options, os.path.abspath(script), script, list(words), os.getpid()
-        tasks = [Task(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
-        return Followers(module, tasks, run_dir)
+        tasks = [RankConfig(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
+        return LocalRanks(module, tasks, run_dir)
 
     try:
-        with meeting_of(size, start) as meeting, bound_to_share(0, size if options.get("bind_to") == "cores" else 1):
-            yield meeting, seed
+        with (
+            process_group_of(size, start) as process_group,
+            bound_to_share(0, size if options.get("bind_to") == "cores" else 1),
+        ):
+            yield process_group, seed
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def meeting_of(size: int, start: Callable[[Path], Others], door: Doorway | None = None) -> Iterator[Host]:
+def process_group_of(
+    size: int, start: Callable[[Path], OtherRanks], listener: RemotePeers | None = None
+) -> Iterator[RootGroup]:
     """A meeting of this rank 0 and the others, whom `start` is given its directory to start; all gone at the end."""
     store = LocalBlobs.create()
-    others: list[Others] = []
-    meeting = Host(store.directory, size, lambda: others[0].check(), door, where)
+    others: list[OtherRanks] = []
+    process_group = RootGroup(store.directory, size, lambda: others[0].check(), listener, where)
     try:
         others.append(start(store.directory))
-        yield meeting
+        yield process_group
     finally:
         with undisturbed():
-            meeting.close()
+            process_group.close()
             for each in others:
                 each.stop()
             store.close()
@@ -230,31 +235,31 @@ def chosen(seed: int | None) -> int:
 def run(
     script: str,
     words: Sequence[str],
-    meeting: Host,
+    process_group: RootGroup,
     seed: int,
     make: MakeRank,
     options: Mapping[str, str],
     tell: Reporters,
 ) -> int:
     """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
-    part, started = Part(options, tell.note), time.monotonic()
+    part, started = InstalledRank(options, tell.note), time.monotonic()
     with (
-        telling(part.steps, tell),
-        agreed(meeting, seed, clocks=ASYNCHRONOUS not in options),
-        part.installed(make, meeting, options),
+        reported_steps(part.steps, tell),
+        agreed(process_group, seed, clocks=ASYNCHRONOUS not in options),
+        part.installed(make, process_group, options),
     ):
         with recorded(agrees=True):
             code = run_script(script, words, rewrite=part.rewrite)
-        if not came_to_end(code):
+        if not wait_for_end(code):
             return code
         if part.rank is not None:
             part.rank.end()
-    said = [dict(part.counts()), *meeting.end(_patience())]
+    said = [dict(part.counts()), *process_group.end(_patience())]
     _report(said, time.monotonic() - started, tell, asynchronous=ASYNCHRONOUS in options)
     return code
 
 
-def came_to_end(code: int) -> bool:
+def wait_for_end(code: int) -> bool:
     """Did a script that ended with this exit code mean to end? Then its ranks did so together."""
     return code not in _FAILED
 

@@ -42,14 +42,14 @@ _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_ke
 
 
 @dataclass(frozen=True)
-class Found:
+class StepCode:
     """What a piece of code does when it runs."""
 
     takes: bool = False  # gradients
     applies: bool = False
 
-    def __or__(self, other: "Found") -> "Found":
-        return Found(self.takes or other.takes, self.applies or other.applies)
+    def __or__(self, other: "StepCode") -> "StepCode":
+        return StepCode(self.takes or other.takes, self.applies or other.applies)
 
     @property
     def trains(self) -> bool:
@@ -183,8 +183,8 @@ def _beside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield node
 
 
-def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:
-    found = Found()
+def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, through: bool) -> StepCode:
+    found = StepCode()
     for top in nodes:
         for node in (top, *own_nodes(top)):
             if isinstance(node, ast.Call):
@@ -192,11 +192,11 @@ def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, thr
     return found
 
 
-def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, through: bool) -> Found:
+def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, through: bool) -> StepCode:
     name = last_name(call.func)
     if name == BATCHWISE and isinstance(call.func, ast.Attribute):
-        return Found(through, through)  # a step function of Keras's
-    named = Found(name in TAKES, applies(call))
+        return StepCode(through, through)  # a step function of Keras's
+    named = StepCode(name in TAKES, applies(call))
     return named | _of_callable(resolved(call.func, names), seen, through=through)
 
 
@@ -219,14 +219,14 @@ def _is_optimizers(owner: ast.AST) -> bool:
     return any(part.rstrip("s0123456789") in ("opt", "optim", "optimizer", "optimiser") for part in parts)
 
 
-def _of_callable(function: Any, seen: set[Any], *, through: bool) -> Found:
+def _of_callable(function: Any, seen: set[Any], *, through: bool) -> StepCode:
     """`through`: also look into tf.functions that are steps of their own."""
     if isinstance(function, functools.partial):
         return _of_callable(function.func, seen, through=through)
     inner = getattr(function, "_python_function", None)  # a tf.function
     if inner is not None:
         found = _of_callable(inner, seen, through=True)
-        return found if through or not found.trains else Found()
+        return found if through or not found.trains else StepCode()
     function = _unwrapped(function)
     if isinstance(function, MethodType):
         owner = getattr(function.__self__, "target", function.__self__)  # of a tf.function's method: held weakly
@@ -236,7 +236,7 @@ def _of_callable(function: Any, seen: set[Any], *, through: bool) -> Found:
     call = vars(type(function)).get("__call__")
     if isinstance(call, FunctionType) and not isinstance(function, type):
         return _of_function(call, seen, function, through=through)
-    return Found()
+    return StepCode()
 
 
 def _unwrapped(function: Any) -> Any:
@@ -245,14 +245,14 @@ def _unwrapped(function: Any) -> Any:
     return getattr(function, "python_function", function)
 
 
-def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) -> Found:
+def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) -> StepCode:
     code = getattr(function, "__code__", None)
     if code is None or code in seen or not of_script(code.co_filename):
-        return Found()
+        return StepCode()
     seen.add(code)
     scope = scope_of(parsed(code.co_filename), code)
     if scope is None:
-        return Found()
+        return StepCode()
     cells = dict(zip(code.co_freevars, _contents(function), strict=True))
     names = {**vars(builtins), **function.__globals__, **cells}
     if owner is not None and code.co_argcount:

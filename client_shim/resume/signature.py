@@ -3,13 +3,13 @@
 import zlib
 from typing import Any
 
-from client_shim.call import Call
+from client_shim.call import FitCall
 from fdt.blobs import LocalBlobs
 from fdt.job import ArrayData, Data, GraphData
 from fdt.trainable import Trainable
 
 
-def signature(call: Call, data: Data, trainable: Trainable, blobs: Any) -> dict[str, Any]:
+def signature(call: FitCall, data: Data, trainable: Trainable, blobs: Any) -> dict[str, Any]:
     """What must not change between a run and its resumption; JSON."""
     arguments = call.arguments
     layout = {group: [[*shape, dtype] for shape, dtype, _ in rows] for group, rows in trainable.layout().items()}

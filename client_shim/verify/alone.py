@@ -4,7 +4,7 @@ import os
 import sys
 
 from client_shim.script import run_script
-from client_shim.verify.plan import VARIABLE, Plan
+from client_shim.verify.plan import VARIABLE, RecordingPlan
 from client_shim.verify.recording import recorded
 from fdt.errors import UserError
 from fdt.quiet import quiet_import
@@ -14,7 +14,7 @@ def main() -> int:
     """Run the script of this process's plan; its exit code."""
     if sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]  # `-m` put it there
-    plan = Plan.take()
+    plan = RecordingPlan.take()
     if plan is None:
         raise SystemExit(f"{__name__} is started by `verify`, with {VARIABLE} set")
     os.environ.update(plan.environment())

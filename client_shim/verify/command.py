@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, Plan
+from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
 from fdt.cli.signals import ended_by_signals, undisturbed
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch.local import describe, stop_all
@@ -27,7 +27,7 @@ _FAILED = (1, EXIT_INTERRUPTED)  # an exception; other exit codes are the script
 
 
 @dataclass(frozen=True)
-class Request:
+class VerifyRequest:
     """What is to be compared. `options`: those of `run`, as the user gave them. `seed` None: one is drawn."""
 
     engine: str
@@ -39,7 +39,7 @@ class Request:
     seed: int | None
 
 
-def verify(request: Request) -> int:
+def verify(request: VerifyRequest) -> int:
     """Compare, print, and return the exit code: 0 where all is equal, 1 where it is not, or cannot be shown to be."""
     from client_shim.verify import table
 
@@ -49,7 +49,7 @@ def verify(request: Request) -> int:
     return verdict.exit_code
 
 
-def verified(request: Request) -> str:
+def verified(request: VerifyRequest) -> str:
     """One line for a run that goes on. Raises UserError where the runs differ, or nothing was proven."""
     _, verdict, _ = _compared(request)
     if verdict.exit_code:
@@ -60,12 +60,12 @@ def verified(request: Request) -> str:
     return f"verified: {verdict.text}"
 
 
-def _title(request: Request) -> str:
+def _title(request: VerifyRequest) -> str:
     workers = f"{request.workers} worker{'s' if request.workers != 1 else ''}"
     return f"{request.engine} verify {request.script}: alone, and on {workers}"
 
 
-def _compared(request: Request) -> "tuple[Comparison, Verdict, Sequence[str]]":
+def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[str]]":
     """The comparison, the verdict, and notes on what was made alike. Raises UserError where the script fails alone."""
     from client_shim.verify.compare import compare
     from client_shim.verify.records import read_run
@@ -86,7 +86,7 @@ def _compared(request: Request) -> "tuple[Comparison, Verdict, Sequence[str]]":
 class _Runs:
     """The processes of one comparison, below `root`."""
 
-    def __init__(self, root: Path, request: Request) -> None:
+    def __init__(self, root: Path, request: VerifyRequest) -> None:
         self._root, self._request = root, request
         self._seed = secrets.randbits(31) if request.seed is None else request.seed
         for name in (ALONE, SHAKEN, DIVIDED):
@@ -127,7 +127,7 @@ class _Runs:
         """In a session of its own, as Ctrl-C is for this command, which then ends it."""
         directory, request = self._root / name, self._request
         words = tuple(request.words)
-        plan = Plan(
+        plan = RecordingPlan(
             str(self._root), name, request.steps, self._seed, os.getpid(), name == SHAKEN, request.script, words
         )
         env = {

@@ -14,7 +14,7 @@ from client_shim.replica.steps import by_script, where
 from fdt.errors import UserError
 
 if TYPE_CHECKING:
-    from client_shim.call import Call
+    from client_shim.call import FitCall
 
 TICK_NS = 1_000_000  # a clock that the script reads goes on by this much at each reading
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
@@ -61,7 +61,7 @@ def _no_input(prompt: object = "") -> str:
     )
 
 
-def make_comparable(call: "Call", note: Callable[[str], None]) -> None:
+def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
     """Turn off what a `fit` draws differently when it is divided: permutations and dropout. `note` is given what."""
     if call.arguments["shuffle"] and not _is_dataset(call.arguments["x"]):
         call.arguments["shuffle"] = False

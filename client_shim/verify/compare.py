@@ -17,8 +17,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from client_shim.verify.printed import Line, lines_of
-from client_shim.verify.records import Run, Step, Values
+from client_shim.verify.printed import PrintedLine, lines_of
+from client_shim.verify.records import RecordedRun, RecordedStep, VariableRecord
 
 FACTOR = 16.0
 STORED = 2.0  # units in the last place of a weight that an update may be off by its being stored
@@ -87,7 +87,7 @@ class Comparison:
     left_out: Sequence[str]
 
 
-def compare(alone: Run, shaken: Run, divided: Run) -> Comparison:
+def compare(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun) -> Comparison:
     """Compare the steps that all three runs have, and what they printed up to the end of the last of these."""
     count = min(len(run.steps) for run in (alone, shaken, divided))
     runs = [run.steps[:count] for run in (alone, shaken, divided)]
@@ -96,7 +96,9 @@ def compare(alone: Run, shaken: Run, divided: Run) -> Comparison:
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------
-def _steps(alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step]) -> list[StepResult]:
+def _steps(
+    alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
+) -> list[StepResult]:
     relative = _envelope(_ratio(_off(a, s, "update"), _size(a, "update")) for a, s in zip(alone, shaken, strict=True))
     logs = {name: _logs(name, alone, shaken, divided) for name in dict.fromkeys(n for a in alone for n in a.logs)}
     updates = {name: _updates(name, alone, shaken, divided, relative) for name in _shared(alone, divided)}
@@ -110,7 +112,7 @@ def _steps(alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step
 
 
 def _logs(
-    name: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step]
+    name: str, alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
 ) -> Mapping[int, Difference]:
     have = [k for k, a in enumerate(alone) if name in a.logs and name in divided[k].logs]
     noise = [_gap(alone[k].logs[name], shaken[k].logs.get(name, math.nan)) for k in have]
@@ -123,7 +125,11 @@ def _logs(
 
 
 def _updates(
-    name: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step], relative: Sequence[float]
+    name: str,
+    alone: Sequence[RecordedStep],
+    shaken: Sequence[RecordedStep],
+    divided: Sequence[RecordedStep],
+    relative: Sequence[float],
 ) -> Mapping[int, Difference]:
     """Of one variable, where its update is known."""
     found, noise = {}, 0.0
@@ -139,7 +145,9 @@ def _updates(
     return found
 
 
-def _whole(what: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Sequence[Step]) -> Sequence[Difference]:
+def _whole(
+    what: str, alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
+) -> Sequence[Difference]:
     """Of all trainable variables as one vector: their update, or they themselves."""
     noise = _envelope(_off(a, s, what) for a, s in zip(alone, shaken, strict=True))
     found = []
@@ -149,7 +157,7 @@ def _whole(what: str, alone: Sequence[Step], shaken: Sequence[Step], divided: Se
     return found
 
 
-def _rounding(variables: Iterable[Values]) -> float:
+def _rounding(variables: Iterable[VariableRecord]) -> float:
     """What storing weights, and adding up, leaves at most; of a variable made in the step, by its size."""
     bounds = []
     for each in variables:
@@ -159,7 +167,7 @@ def _rounding(variables: Iterable[Values]) -> float:
     return float(np.nansum(bounds))
 
 
-def _off(a: Step, b: Step, what: str) -> float:
+def _off(a: RecordedStep, b: RecordedStep, what: str) -> float:
     """The distance of `what` ("update" or "weights") of all trainable variables; infinite where they are others."""
     mine, theirs = _trainable(a), _trainable(b)
     if list(mine) != list(theirs):
@@ -179,21 +187,21 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
     return _norm(gap)
 
 
-def _size(step: Step, what: str) -> float:
+def _size(step: RecordedStep, what: str) -> float:
     variables = _trainable(step).values()
     vectors = [v.now for v in variables] if what == "weights" else [v.update for v in variables if v.known]
     return math.hypot(*(_norm(np.nan_to_num(vector)) for vector in vectors))
 
 
-def _trainable(step: Step) -> Mapping[str, Values]:
+def _trainable(step: RecordedStep) -> Mapping[str, VariableRecord]:
     return {name: values for name, values in step.variables.items() if values.trainable}
 
 
-def _shared(alone: Sequence[Step], divided: Sequence[Step]) -> Sequence[str]:
+def _shared(alone: Sequence[RecordedStep], divided: Sequence[RecordedStep]) -> Sequence[str]:
     return list(dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.variables if n in d.variables))
 
 
-def _unit(step: Step) -> float:
+def _unit(step: RecordedStep) -> float:
     return max((values.unit for values in step.variables.values()), default=0.0)
 
 
@@ -213,14 +221,16 @@ def _norm(vector: np.ndarray) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _only_alone(alone: Sequence[Step], divided: Sequence[Step]) -> list[str]:
+def _only_alone(alone: Sequence[RecordedStep], divided: Sequence[RecordedStep]) -> list[str]:
     names = dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.logs if n not in d.logs)
     return [f"{name}: seen alone only" for name in names]
 
 
 # -- prints ----------------------------------------------------------------------------------------------------------
-def _lines(alone: Run, shaken: Run, divided: Run, count: int) -> tuple[list[LineResult], list[str]]:
-    """Line by line, in order. What two runs alone print differently is left out."""
+def _lines(
+    alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, count: int
+) -> tuple[list[LineResult], list[str]]:
+    """PrintedLine by line, in order. What two runs alone print differently is left out."""
     mine, moved, theirs = (_up_to(run, count) for run in (alone, shaken, divided))
     if [line.skeleton for line in mine] != [line.skeleton for line in moved]:
         return [], ["what is printed: two runs alone do not print the same lines"] if mine else []
@@ -238,20 +248,23 @@ def _lines(alone: Run, shaken: Run, divided: Run, count: int) -> tuple[list[Line
     return results, []
 
 
-def _up_to(run: Run, count: int) -> Sequence[Line]:
-    """Lines printed before step `count + 1` ended; all, where the run had no more."""
+def _up_to(run: RecordedRun, count: int) -> Sequence[PrintedLine]:
+    """PrintedLines printed before step `count + 1` ended; all, where the run had no more."""
     lines = lines_of(run.output)
     return lines if len(run.steps) <= count else [each for each in lines if each.start < run.steps[count].printed]
 
 
-def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: Line, s: Line) -> None:
-    """Lines of one skeleton are one number over and over: the largest noise of all, and the finest last digit."""
+def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: PrintedLine, s: PrintedLine) -> None:
+    """PrintedLines of one skeleton are one number over and over: the largest noise of all, and the finest last
+    digit."""
     for i, (x, y) in enumerate(zip(a.numbers, s.numbers, strict=True)):
         noise, last = expected.get((a.skeleton, i), (0.0, x.last))
         expected[a.skeleton, i] = max(noise, _gap(x.value, y.value)), min(last, x.last)
 
 
-def _worst(a: Line, d: Line, expected: Mapping[tuple[str, int], tuple[float, float]], unit: float) -> Difference:
+def _worst(
+    a: PrintedLine, d: PrintedLine, expected: Mapping[tuple[str, int], tuple[float, float]], unit: float
+) -> Difference:
     """Of the line's numbers the one that is nearest to its noise, or furthest beyond."""
     found = []
     for i, (x, y) in enumerate(zip(a.numbers, d.numbers, strict=True)):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from client_shim.call import Call
+from client_shim.call import FitCall
 from client_shim.replica.classes import optimizers
 from client_shim.verify.comparable import make_comparable
 from client_shim.verify.recorder import Recorder
@@ -147,7 +147,7 @@ def _fit(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: An
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     arguments = dict(list(bound.arguments.items())[1:])
-    call = Call(original, model, arguments, flavor_of(model))
+    call = FitCall(original, model, arguments, flavor_of(model))
     make_comparable(call, recorder.note)
     arguments.update(verbose=0, callbacks=[_watcher(recorder, call.flavor.keras), *call.callbacks])
     with recorder.within():

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import click
 
-from client_shim.verify.command import Request
+from client_shim.verify.command import VerifyRequest
 from client_shim.verify.command import verified as verified_first
-from fdt.cli.options import FAULTS, TRAINING, Count
+from fdt.cli.options import FAULTS, TRAINING, CountType
 from fdt.cli.program import TYPED, option, tell
 from fdt.errors import UsageError
 
@@ -25,7 +25,9 @@ _OF_THE_RUN = (
 def steps_option(function: Decorated) -> Decorated:
     """`--steps K`."""
     text = f"Number of steps to compare.  [default: {STEPS}]"
-    return option(TRAINING, "--steps", type=Count("a number of steps"), default=STEPS, metavar="K", help=text)(function)
+    return option(TRAINING, "--steps", type=CountType("a number of steps"), default=STEPS, metavar="K", help=text)(
+        function
+    )
 
 
 def verify_option(function: Decorated) -> Decorated:
@@ -34,13 +36,15 @@ def verify_option(function: Decorated) -> Decorated:
         "First compare K steps of the script, divided, with the script alone, in processes of their own; a difference "
         "beyond rounding ends the run before it begins."
     )
-    return option(FAULTS, "--verify", type=Count("a number of steps"), metavar="K", help=text)(function)
+    return option(FAULTS, "--verify", type=CountType("a number of steps"), metavar="K", help=text)(function)
 
 
-def request_of(engine: str, script: str, words: Sequence[str], steps: int, seed: int | None, workers: int) -> Request:
+def request_of(
+    engine: str, script: str, words: Sequence[str], steps: int, seed: int | None, workers: int
+) -> VerifyRequest:
     """What the current command asks to compare."""
     typed = click.get_current_context().meta[TYPED]
-    return Request(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed)
+    return VerifyRequest(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed)
 
 
 def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str, Any], workers: int) -> None:

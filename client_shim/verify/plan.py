@@ -16,7 +16,7 @@ def values_file(step: int) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordingPlan:
     """One recorded run.
 
     Args:
@@ -54,7 +54,7 @@ class Plan:
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def take(cls) -> "Plan | None":
+    def take(cls) -> "RecordingPlan | None":
         """The plan of this process, removed from its environment; None where nothing is to be recorded."""
         text = os.environ.pop(VARIABLE, None)
         if text is None:

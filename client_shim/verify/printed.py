@@ -23,7 +23,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Line:
+class PrintedLine:
     """A printed line. `start`: its first byte in the output; `skeleton`: the line with its numbers left out."""
 
     text: str
@@ -32,7 +32,7 @@ class Line:
     numbers: tuple[Number, ...]
 
 
-def lines_of(output: bytes) -> Sequence[Line]:
+def lines_of(output: bytes) -> Sequence[PrintedLine]:
     """The lines of `output` that have numbers."""
     found, start = [], 0
     for raw in output.split(b"\n"):
@@ -48,10 +48,10 @@ def _shown(text: str) -> str:
     return _ESCAPES.sub("", text.rstrip("\r").rpartition("\r")[2].replace("\x08", "")).rstrip()
 
 
-def _line(text: str, start: int) -> Line:
+def _line(text: str, start: int) -> PrintedLine:
     timeless = _TIMES.sub("", text)
     numbers = tuple(_number(match) for match in _NUMBER.findall(timeless))
-    return Line(text, start, _NUMBER.sub(_MARK, timeless), numbers)
+    return PrintedLine(text, start, _NUMBER.sub(_MARK, timeless), numbers)
 
 
 def _number(text: str) -> Number:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from client_shim.replica.steps import where
-from client_shim.verify.plan import RECORDS, Plan, values_file
-from client_shim.verify.variables import Tracked, Variables, read, shake, unit_of
+from client_shim.verify.plan import RECORDS, RecordingPlan, values_file
+from client_shim.verify.variables import TrackedVariable, TrackedVariables, read, shake, unit_of
 
 
-class Enough(SystemExit):
+class RecordingDone(SystemExit):
     """All steps are recorded: the script ends here, with exit code 0."""
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class Recorder:
     stands between two events belongs to the first.
     """
 
-    def __init__(self, plan: Plan, *, writes: bool) -> None:
+    def __init__(self, plan: RecordingPlan, *, writes: bool) -> None:
         self._plan, self._writes = plan, writes
-        self.variables = Variables()
+        self.variables = TrackedVariables()
         self._steps = 0
         self._depth = 0  # of events within events
         self._trained = False  # an event that may train began since the last step
@@ -54,10 +54,10 @@ class Recorder:
             self._depth -= 1
 
     def begin(self) -> None:
-        """An event begins: what changed before it was a step. Raises Enough behind the last one."""
+        """An event begins: what changed before it was a step. Raises RecordingDone behind the last one."""
         self.close()
         if self._steps >= self._plan.steps:
-            raise Enough
+            raise RecordingDone
         if self._plan.shaken:
             self._shake()
         self._trained, self._taped = True, False
@@ -68,7 +68,8 @@ class Recorder:
         self._taped = True
 
     def changed(self, logs: Mapping[str, float] | None = None) -> None:
-        """Variables may have changed just now. `logs`: numbers of the step, "loss" among them, if they are known."""
+        """TrackedVariables may have changed just now. `logs`: numbers of the step, "loss" among them, if they are
+        known."""
         if self._open is None:
             self._open = {"printed": _printed(), "where": where(), "logs": {}}
         for name, value in (logs or {}).items():
@@ -90,7 +91,7 @@ class Recorder:
         """Something to be said beside the verdict."""
         self._write({"note": text})
 
-    def _moved(self, each: Tracked, now: np.ndarray) -> bool:
+    def _moved(self, each: TrackedVariable, now: np.ndarray) -> bool:
         return self._taped if each.last is None else not _same(each.last, now)
 
     # -- what is kept ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from client_shim.verify.plan import Plan
+from client_shim.verify.plan import RecordingPlan
 
 if TYPE_CHECKING:
     from client_shim.verify.recorder import Recorder
@@ -29,7 +29,7 @@ def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
         rank: Of this process. Those other than 0 do the same, and keep nothing: theirs are scratch folders already.
         agrees: The ranks read alike already (client_shim/replica/agreement.py).
     """
-    plan = Plan.take()
+    plan = RecordingPlan.take()
     if plan is None:
         yield
         return
@@ -43,7 +43,7 @@ def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(plan: Plan, *, writes: bool) -> Iterator[None]:
+def _watched(plan: RecordingPlan, *, writes: bool) -> Iterator[None]:
     """A recorder is given the script's events from TensorFlow's import on; the last step is closed at the end."""
     from client_shim.verify.comparable import same_world
 
@@ -89,7 +89,7 @@ def _seeded(seed: int) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _in_scratch(plan: Plan) -> Iterator[None]:
+def _in_scratch(plan: RecordingPlan) -> Iterator[None]:
     from client_shim.replica.scratch import diverted
 
     threading.Thread(target=_end_with, args=(plan,), daemon=True).start()
@@ -97,7 +97,7 @@ def _in_scratch(plan: Plan) -> Iterator[None]:
         yield
 
 
-def _end_with(plan: Plan) -> None:
+def _end_with(plan: RecordingPlan) -> None:
     """End this process, and remove the comparison's files, when the comparison has been killed."""
     from client_shim.replica.scratch import real_paths
 

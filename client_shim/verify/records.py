@@ -13,7 +13,7 @@ from client_shim.verify.plan import PRINTED, RECORDS, values_file
 
 
 @dataclass(frozen=True)
-class Values:
+class VariableRecord:
     """A variable behind a step.
 
     Args:
@@ -34,7 +34,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Step:
+class RecordedStep:
     """`where`: file:line of the script; `printed`: bytes printed before the step ended; `logs`: its numbers.
 
     `variables`: by shape, and number among those of that shape: names depend on when a model is built.
@@ -43,27 +43,27 @@ class Step:
     where: str
     printed: int
     logs: Mapping[str, float]
-    variables: Mapping[str, Values]
+    variables: Mapping[str, VariableRecord]
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """All that was recorded of a run."""
 
-    steps: Sequence[Step]
+    steps: Sequence[RecordedStep]
     output: bytes = b""
     notes: Sequence[str] = field(default_factory=list)
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> RecordedRun:
     """The run whose records are in `directory`; without steps where it kept none."""
     file = directory / RECORDS
     records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     steps = [_step(record, np.load(directory / values_file(record["step"]))) for record in records if "step" in record]
-    return Run(steps, (directory / PRINTED).read_bytes(), [r["note"] for r in records if "note" in r])
+    return RecordedRun(steps, (directory / PRINTED).read_bytes(), [r["note"] for r in records if "note" in r])
 
 
-def _step(record: Mapping[str, Any], values: np.ndarray) -> Step:
+def _step(record: Mapping[str, Any], values: np.ndarray) -> RecordedStep:
     listed = record["variables"]
     cuts = np.cumsum([count for *_, count, _ in listed])[:-1]
     parts = zip(np.split(values[0], cuts), np.split(values[1], cuts), strict=True)
@@ -71,5 +71,5 @@ def _step(record: Mapping[str, Any], values: np.ndarray) -> Step:
     for (name, unit, trainable, _, shape), (now, update) in zip(listed, parts, strict=True):
         kind = f"{shape}{'' if trainable else ' state'}"
         numbers[kind] += 1
-        variables[f"{kind} {numbers[kind]}"] = Values(name, now, update, unit, trainable)
-    return Step(record["where"], record["printed"], record["logs"], variables)
+        variables[f"{kind} {numbers[kind]}"] = VariableRecord(name, now, update, unit, trainable)
+    return RecordedStep(record["where"], record["printed"], record["logs"], variables)

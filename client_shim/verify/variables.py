@@ -22,7 +22,7 @@ _DEPTH = 30
 
 
 @dataclass
-class Tracked:
+class TrackedVariable:
     """A variable. `last`: its sketch when it was last read; None before. `shaken`: as `shake` left it."""
 
     name: str
@@ -32,13 +32,13 @@ class Tracked:
 
 
 @dataclass
-class Variables:
+class TrackedVariables:
     """All float variables that layers and the script make, in order."""
 
-    tracked: list[Tracked] = field(default_factory=list)
+    tracked: list[TrackedVariable] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)
 
-    def made(self, variable: Any) -> Tracked | None:
+    def made(self, variable: Any) -> TrackedVariable | None:
         """Track `variable`, just made; None where it is no model's."""
         frames = _frames()
         if not variable.dtype.is_floating or not _is_models(frames) or (_is_late(frames) and not variable.trainable):
@@ -46,12 +46,12 @@ class Variables:
         name = variable.name.partition(":")[0]
         self._names[name] += 1
         number = self._names[name]
-        each = Tracked(name if number == 1 else f"{name}#{number}", weakref.ref(variable))
+        each = TrackedVariable(name if number == 1 else f"{name}#{number}", weakref.ref(variable))
         each.last = _read(variable)
         self.tracked.append(each)
         return each
 
-    def living(self) -> Sequence[tuple[Tracked, Any]]:
+    def living(self) -> Sequence[tuple[TrackedVariable, Any]]:
         """Those that are still there, with their variables."""
         pairs = [(each, each.of()) for each in self.tracked]
         return [(each, variable) for each, variable in pairs if variable is not None]
@@ -67,13 +67,13 @@ def _read(variable: Any) -> np.ndarray | None:
         return None
 
 
-def read(pairs: Sequence[tuple[Tracked, Any]]) -> dict[str, np.ndarray]:
+def read(pairs: Sequence[tuple[TrackedVariable, Any]]) -> dict[str, np.ndarray]:
     """The sketches of those that can be read, by name."""
     found = {each.name: _read(variable) for each, variable in pairs}
     return {name: values for name, values in found.items() if values is not None}
 
 
-def shake(each: Tracked, variable: Any) -> None:
+def shake(each: TrackedVariable, variable: Any) -> None:
     """Move each value by one unit in the last place, up or down.
 
     Zeros stay: a product with one has no rounding either, and a ReLU has another gradient beside zero than at it.

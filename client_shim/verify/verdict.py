@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from client_shim.verify.comparable import RANDOM
 from client_shim.verify.compare import BLUNT, Comparison, Difference, StepResult
-from client_shim.verify.records import Run
+from client_shim.verify.records import RecordedRun
 
 EQUAL, DIFFERS, UNPROVEN = "equal", "different", "not proven"
 NO_STEP = (
@@ -33,7 +33,7 @@ class Verdict:
         return 0 if self.outcome == EQUAL else 1
 
 
-def judge(alone: Run, shaken: Run, divided: Run, compared: Comparison, wanted: int) -> Verdict:
+def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compared: Comparison, wanted: int) -> Verdict:
     """The verdict on up to `wanted` steps. Unproven is what would look the same if it were wrong."""
     if not alone.steps:
         return Verdict(UNPROVEN, NO_STEP)

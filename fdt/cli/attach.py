@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import click
 
-from fdt.cli.detach import Teller
-from fdt.cli.options import Count
+from fdt.cli.detach import DetachedReporters
+from fdt.cli.options import CountType
 from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
 from fdt.launch.local import describe
 from fdt.runs.follow import Follower
-from fdt.runs.registry import Run, find, home, runs
+from fdt.runs.registry import DetachedRun, find, home, runs
 from fdt.runs.stop import stop
 
 EXIT_PIPE = 128 + signal.SIGPIPE
@@ -35,7 +35,9 @@ Exit codes: the run's own (128 + its number for a signal) once it is over; 130 w
 
 @click.command("attach", cls=Command, epilog=EXAMPLES)
 @click.argument("name", metavar="[RUN]", default="", required=False)
-@click.option("-n", "--lines", type=Count("a number of lines", 0), help="Begin with the last N lines.  [default: all]")
+@click.option(
+    "-n", "--lines", type=CountType("a number of lines", 0), help="Begin with the last N lines.  [default: all]"
+)
 @click.option("--stop", "stops", is_flag=True, help="End the run: the script gets KeyboardInterrupt.")
 @click.option("--remove", "removes", is_flag=True, help="Forget a run that is over.")
 def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> int:
@@ -48,7 +50,7 @@ def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> 
             )
         _list(runs())
         return 0
-    run, tell = find(name), Teller(command)
+    run, tell = find(name), DetachedReporters(command)
     if stops:
         return _stopped(run, tell)
     if removes:
@@ -57,7 +59,7 @@ def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> 
     return _watch(run, lines, tell)
 
 
-def _stopped(run: Run, tell: Teller) -> int:
+def _stopped(run: DetachedRun, tell: DetachedReporters) -> int:
     if run.over():
         tell(f"{run.name} was over already: {run.state()}")
         return 0
@@ -68,7 +70,7 @@ def _stopped(run: Run, tell: Teller) -> int:
     return 0 if run.over() else 1
 
 
-def _watch(run: Run, lines: int | None, tell: Teller) -> int:
+def _watch(run: DetachedRun, lines: int | None, tell: DetachedReporters) -> int:
     """Show its output until it is over; its exit code."""
     try:
         follower = Follower(run, sys.stdout, lines)
@@ -90,7 +92,7 @@ def _watch(run: Run, lines: int | None, tell: Teller) -> int:
     return run.exit_code()
 
 
-def _how_it_ended(run: Run) -> str:
+def _how_it_ended(run: DetachedRun) -> str:
     """And what can be done about it."""
     noted, end = run.read("run"), run.read("end")
     how = (
@@ -105,7 +107,7 @@ def _how_it_ended(run: Run) -> str:
     return f"{run.name} {how}; {then}; its logs: {run.logs}"
 
 
-def _list(found: Sequence[Run]) -> None:
+def _list(found: Sequence[DetachedRun]) -> None:
     if not found:
         click.echo(f"no detached runs in {home()}; `run --detach` starts one")
         return
@@ -115,7 +117,7 @@ def _list(found: Sequence[Run]) -> None:
         click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last]))
 
 
-def _row(run: Run) -> tuple[str, str, str, str, str]:
+def _row(run: DetachedRun) -> tuple[str, str, str, str, str]:
     noted = run.read("run")
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(noted["created"]))
     return run.name, run.state(), run.at(), since, shlex.join(_words(noted))

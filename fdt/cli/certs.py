@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fdt.cli.options import Count
+from fdt.cli.options import CountType
 from fdt.cli.program import Command
 from fdt.errors import UsageError
 
@@ -20,7 +20,9 @@ HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
 @click.command("certs", cls=Command)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("hosts", nargs=-1, metavar="HOST...")
-@click.option("--days", type=Count("a number of days"), default=365, help="How long they are good for.  [default: 365]")
+@click.option(
+    "--days", type=CountType("a number of days"), default=365, help="How long they are good for.  [default: 365]"
+)
 def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
     """Make DIRECTORY with a private authority (ca.pem, ca.key), a certificate for each HOST, and client.pem.
 
@@ -42,7 +44,7 @@ def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> None:
     """Raises UsageError where there is something already: nobody's authority is written over."""
-    from fdt.service.authority import Authority
+    from fdt.security.authority import Authority
 
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fdt.cli.signals import held_back, undisturbed
 from fdt.errors import UsageError
-from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
+from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
+from fdt.security.tls import TlsIdentity
 from fdt.service.client import TrainingClient
 from fdt.service.engine import Engine
 from fdt.service.server import serve
-from fdt.service.tls import Identity
 from fdt.service.transport import check_safe
 
 
@@ -35,7 +35,7 @@ def embedded(engine: Engine) -> Iterator[TrainingClient]:
 
 @contextlib.contextmanager
 def remote(
-    address: str, token: str, engine: str, workers: int | None, identity: Identity | None = None
+    address: str, token: str, engine: str, workers: int | None, identity: TlsIdentity | None = None
 ) -> Iterator[TrainingClient]:
     """A client of the server at `address`. Raises UserError when it is not `engine`'s, or has not `workers` workers."""
     with contextlib.closing(TrainingClient(address, token, identity)) as client:
@@ -50,9 +50,9 @@ def remote(
         yield client
 
 
-def identity(address: str, certificate: Path | None, key: Path | None, authority: Path | None) -> Identity | None:
+def identity(address: str, certificate: Path | None, key: Path | None, authority: Path | None) -> TlsIdentity | None:
     """Who we are to the other side of `address`. Raises UsageError for files that cannot be, or that are missing."""
-    found = Identity.read(certificate, key, authority)
+    found = TlsIdentity.read(certificate, key, authority)
     check_safe(address, found)
     return found
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from fdt.errors import EXIT_INTERRUPTED
-from fdt.runs.registry import VARIABLE, Run, create
+from fdt.runs.registry import VARIABLE, DetachedRun, create
 
 if TYPE_CHECKING:
-    from fdt.cli.request import Request
+    from fdt.cli.request import RunRequest
 
 try:
     _STARTED_IN = Path.cwd()  # before --resume goes where its run was started
@@ -21,12 +21,12 @@ except FileNotFoundError:  # removed meanwhile
     _STARTED_IN = Path(os.sep)
 
 
-def due(request: "Request") -> bool:
+def due(request: "RunRequest") -> bool:
     """Is this the command that the user typed, which only starts the detached one?"""
     return request.detach and VARIABLE not in os.environ
 
 
-def taken(request: "Request") -> "tuple[Request, Run | None]":
+def taken(request: "RunRequest") -> "tuple[RunRequest, DetachedRun | None]":
     """In the detached process: the run it is, and `request` with its logs there. Else None.
 
     The variable leaves the environment: what the script starts is another run.
@@ -34,11 +34,11 @@ def taken(request: "Request") -> "tuple[Request, Run | None]":
     directory = os.environ.pop(VARIABLE, "") if request.detach else ""
     if not directory:
         return request, None
-    run = Run(Path(directory))
+    run = DetachedRun(Path(directory))
     return replace(request, log_dir=request.log_dir or run.logs), run
 
 
-def start(request: "Request") -> int:
+def start(request: "RunRequest") -> int:
     """Start this very command once more, kept; return 0 when it trains, or its exit code when it ends before that.
 
     What it prints until then is shown on stderr; stdout gets the run's name. Ctrl-C meanwhile ends the run.
@@ -49,9 +49,9 @@ def start(request: "Request") -> int:
     command = [sys.executable, "-u", *sys.orig_argv[1:]]
     kept = None if request.run_dir is None else request.run_dir.absolute()
     run = create(request.engine, request.script, command, cwd=_STARTED_IN, run_dir=kept)
-    tell = Teller(request.engine, request.quiet)
+    tell = DetachedReporters(request.engine, request.quiet)
     tell(f"{run.name} starts; its output is in {run.output}")
-    keeper = _keep(run)
+    supervisor = _keep(run)
     try:
         follower = Follower(run, sys.stderr)
         while not follower.follow():
@@ -64,12 +64,12 @@ def start(request: "Request") -> int:
     except KeyboardInterrupt:
         stop(run)
         return EXIT_INTERRUPTED
-    keeper.wait()
+    supervisor.wait()
     return run.exit_code()
 
 
 @dataclass(frozen=True)
-class Teller:
+class DetachedReporters:
     """One line for the user, on stderr."""
 
     name: str
@@ -80,11 +80,11 @@ class Teller:
             click.echo(f"{self.name}: {text}", err=True)
 
 
-def _keep(run: Run) -> "subprocess.Popen[bytes]":
+def _keep(run: DetachedRun) -> "subprocess.Popen[bytes]":
     descriptor = os.open(run.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "fdt.runs.keeper", str(run.directory)],
+            [sys.executable, "-m", "fdt.runs.supervisor", str(run.directory)],
             cwd=_STARTED_IN,
             stdin=subprocess.DEVNULL,
             stdout=descriptor,

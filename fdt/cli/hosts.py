@@ -62,6 +62,6 @@ def placement_on(hosts: "list[Host]", workers: int, servers: int = 0, *, horovod
 def report_hosts(command: str, hosts: "list[Host]") -> bool:
     """Print what `doctor` sees of the hosts; True when all are ready."""
     from fdt.doctor import report
-    from fdt.launch.preflight import look, table
+    from fdt.launch.preflight import probe_hosts, table
 
-    return report(f"{command} doctor: hosts", table(look(hosts)))
+    return report(f"{command} doctor: hosts", table(probe_hosts(hosts)))

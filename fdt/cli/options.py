@@ -17,7 +17,7 @@ TLS_OPTIONS = ("tls_cert", "tls_key", "tls_ca")
 TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "What is shown and kept", "A running server"
 
 
-class Count(click.ParamType[int]):
+class CountType(click.ParamType[int]):
     """A whole number, `least` or more."""
 
     name = "N"
@@ -69,13 +69,13 @@ class Address(click.ParamType[str]):
 def workers_option(function: Decorated) -> Decorated:
     """`-np N`."""
     text = f"Number of workers. Also taken after the script.  [default: {DEFAULT_WORKERS}]"
-    return option(TRAINING, "-np", "--num-proc", "workers", type=Count("a number of workers"), help=text)(function)
+    return option(TRAINING, "-np", "--num-proc", "workers", type=CountType("a number of workers"), help=text)(function)
 
 
 def seed_option(function: Decorated) -> Decorated:
     """`--seed N`."""
     text = "Seed of permutations and of unseeded shuffles.  [default: the script's own, else a fresh one]"
-    return option(TRAINING, "--seed", type=Count("a seed", 0), help=text)(function)
+    return option(TRAINING, "--seed", type=CountType("a seed", 0), help=text)(function)
 
 
 def capture_options(function: Decorated) -> Decorated:
@@ -104,13 +104,13 @@ def fault_options(function: Decorated) -> Decorated:
         option(
             FAULTS,
             "--restarts",
-            type=Count("a number of replacements", 0),
+            type=CountType("a number of replacements", 0),
             help="How many lost processes are replaced in one `fit` before a loss ends it.  [default: 0]",
         ),
         option(
             FAULTS,
             "--min-np",
-            type=Count("a number of workers"),
+            type=CountType("a number of workers"),
             metavar="M",
             help="Once no replacement is left, go on as long as M workers live.  [default: all of -np]",
         ),
@@ -197,7 +197,9 @@ def listen_options(function: Decorated) -> Decorated:
             default="127.0.0.1",
             help="Address to listen on; beyond loopback with TLS only.  [default: 127.0.0.1]",
         ),
-        option(SERVER, "--port", type=Count("a port", 0), default=0, help="Port to listen on.  [default: a free one]"),
+        option(
+            SERVER, "--port", type=CountType("a port", 0), default=0, help="Port to listen on.  [default: a free one]"
+        ),
         option(SERVER, "--socket", type=click.Path(), metavar="PATH", help="Listen on a Unix socket instead."),
     ]
     return apply(options, tls_options(function))

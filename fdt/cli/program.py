@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import fdt
-from fdt.cli import words
+from fdt.cli import arguments
 from fdt.cli.resume import resumed
 from fdt.cli.signals import Ended, not_ignored
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
@@ -59,7 +59,7 @@ class TakesScript(Command):
         if not ctx.resilient_parsing:
             return self.parse_whole(ctx, args)
         ctx.meta[OURS_ENDED] = "--" in args
-        return super().parse_args(ctx, words.split(args, *self.names(ctx)).ours)
+        return super().parse_args(ctx, arguments.split(args, *self.names(ctx)).ours)
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse a command line that is not being completed."""
@@ -81,13 +81,14 @@ class TakesScript(Command):
 
 
 class ScriptCommand(TakesScript):
-    """A command that takes a script and the script's own words; calls back with `script`, `words`, and our options."""
+    """A command that takes a script and the script's own words; calls back with `script`, `arguments`, and our
+    options."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
-        parts = words.split(args, *self.names(ctx))
+        parts = arguments.split(args, *self.names(ctx))
         ctx.meta[TYPED] = list(parts.ours)
         if any(param.name == "resume" for param in self.get_params(ctx)):
             parts = resumed(parts, str(ctx.find_root().info_name))
@@ -121,7 +122,7 @@ class OptionsAnywhere(TakesScript):
         return []
 
 
-class Program(click.Group):
+class CommandGroup(click.Group):
     """`hfdt` or `nfdt`. Whatever goes wrong for the user is one line on stderr and an exit code.
 
     `later`: commands as "module:name", imported when they are asked for: `run` need not wait for them.
@@ -186,10 +187,10 @@ class Program(click.Group):
         return code
 
 
-def program(name: str, text: str, later: Mapping[str, str]) -> Program:
+def program(name: str, text: str, later: Mapping[str, str]) -> CommandGroup:
     """The command `name`, with --help and --version, and the commands `later`."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    group = Program(name, later=later, help=text, context_settings=settings, no_args_is_help=True)
+    group = CommandGroup(name, later=later, help=text, context_settings=settings, no_args_is_help=True)
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """Who is to train, and what is shown and kept. `workers` is None where the user named no number."""
 
     engine: str

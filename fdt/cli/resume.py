@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdt.cli.words import Split
+from fdt.cli.arguments import Split
 from fdt.errors import UsageError, UserError
 
 if TYPE_CHECKING:
-    from fdt.cli.request import Request
+    from fdt.cli.request import RunRequest
     from fdt.rundir import RunDir
 
 RESUME, RUN_DIR = "--resume", "--run-dir"
@@ -43,7 +43,7 @@ def resumed(parts: Split, engine: str) -> Split:
     return Split(ours, before.script, list(before.words))
 
 
-def kept(request: "Request", words: Sequence[str], body: Callable[["RunDir | None"], int]) -> int:
+def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | None"], int]) -> int:
     """`body`, given the directory that --run-dir or --resume names, None without; its exit code.
 
     Says how to go on where the run has not ended well and there is something to go on from.

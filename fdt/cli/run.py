@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdt.cli.late import Late, late
+from fdt.cli.lazy_client import LazyClient, lazy_client
 from fdt.cli.logs import Logs, log_directory
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
-from fdt.cli.request import Request
+from fdt.cli.request import RunRequest
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
     from fdt.report import Reporter, Reporters
-    from fdt.runs.registry import Run
+    from fdt.runs.registry import DetachedRun
     from fdt.service.client import TrainingClient
     from fdt.service.engine import Engine
 
-    Client = TrainingClient | Late
+    Client = TrainingClient | LazyClient
 
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
@@ -34,15 +34,15 @@ RunReplicas = Callable[[Path, "Reporters"], int]  # given the directory of the r
 REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
 
 
-def requested(engine: str, script: str, given: Mapping[str, Any]) -> Request:
+def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
     """What the options `given` to the current command ask for; a run that is kept has its logs there, too."""
     kept = given["run_dir"] or given["resume"]
     chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
     typed = click.get_current_context().meta[TYPED]
-    return Request(engine, **chosen, script=script, run_dir=kept, resumed=given["resume"] is not None, typed=typed)
+    return RunRequest(engine, **chosen, script=script, run_dir=kept, resumed=given["resume"] is not None, typed=typed)
 
 
-def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int:
+def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> int:
     """Run the script; return its exit code.
 
     `make_engine` is called with the directory of the members' logs, unless a server is to be used.
@@ -57,7 +57,7 @@ def run(request: Request, make_engine: MakeEngine, run_script: RunScript) -> int
             return _run_script(request, client, run_script, logs, noted)
 
 
-def run_replicas(request: Request, workers: int, run_script: RunReplicas) -> int:
+def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> int:
     """As `run`, of a script that every rank runs: there is no engine."""
     from fdt.cli import detach
     from fdt.quiet import quiet_import
@@ -68,10 +68,10 @@ def run_replicas(request: Request, workers: int, run_script: RunReplicas) -> int
         return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters), noted)
 
 
-def _connected(request: Request, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["Client"]:
+def _connected(request: RunRequest, make_engine: MakeEngine, logs: Path) -> AbstractContextManager["Client"]:
     if request.server is None:
         start = partial(_embedded, make_engine, logs)
-        return start() if request.early else late(start)
+        return start() if request.early else lazy_client(start)
     from fdt.cli import connect
 
     identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
@@ -85,19 +85,21 @@ def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["Tr
     return connect.embedded(make_engine(logs))
 
 
-def _run_script(request: Request, client: "Client", run_script: RunScript, logs: Logs, noted: "Run | None") -> int:
+def _run_script(
+    request: RunRequest, client: "Client", run_script: RunScript, logs: Logs, noted: "DetachedRun | None"
+) -> int:
     where = _where_logs_are(request, client, logs)
-    workers = 0 if isinstance(client, Late) else client.hello.workers  # asked, the late one would be started
+    workers = 0 if isinstance(client, LazyClient) else client.hello.workers  # asked, the late one would be started
     return _reported(request, workers, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
 def _reported(
-    request: Request,
+    request: RunRequest,
     workers: int,
     where: str,
     logs: Logs,
     body: Callable[["Reporters"], int],
-    noted: "Run | None",
+    noted: "DetachedRun | None",
 ) -> int:
     """`workers`: how many there are, 0 where none is started yet."""
     from fdt.report import Reporters
@@ -122,7 +124,7 @@ def _reported(
         reporters.close()
 
 
-def _reporters(request: Request, workers: int, logs: Logs, noted: "Run | None") -> list["Reporter"]:
+def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRun | None") -> list["Reporter"]:
     from fdt.report.screen import Screen
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
@@ -135,13 +137,13 @@ def _reporters(request: Request, workers: int, logs: Logs, noted: "Run | None") 
 
         chosen.append(TensorBoard(request.tensorboard))
     if noted is not None:
-        from fdt.report.away import Away
+        from fdt.report.detached import DetachedReporter
 
-        chosen.append(Away(request.engine == "nfdt", partial(noted.write, "progress")))
+        chosen.append(DetachedReporter(request.engine == "nfdt", partial(noted.write, "progress")))
     return chosen
 
 
-def _where_logs_are(request: Request, client: "Client", logs: Logs) -> str:
+def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:
     if request.server is not None:
         return f"{client.hello.run_dir} (the server's)"
     kept = request.log_dir is not None or request.verbose

@@ -13,8 +13,8 @@ import click
 from fdt.cli.signals import ended_by_signals, undisturbed
 
 if TYPE_CHECKING:
+    from fdt.security.tls import TlsIdentity
     from fdt.service.engine import Engine
-    from fdt.service.tls import Identity
 
 Tls = tuple[Path | None, Path | None, Path | None]
 
@@ -68,10 +68,10 @@ def _serve(
     logs: Path,
     token_file: Path,
     make_engine: Callable[[Path], "Engine"],
-    identity: "Identity | None",
+    identity: "TlsIdentity | None",
 ) -> None:
+    from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
     from fdt.service import server
-    from fdt.service.auth import TOKEN_VARIABLE, checked, new_token
 
     given = checked(os.environ.pop(TOKEN_VARIABLE, "").strip())
     engine = make_engine(logs)
@@ -94,7 +94,7 @@ def _serve(
 
 def _announce(name: str, workers: int, address: str, token_file: Path | None, logs: Path) -> None:
     """`token_file`: None where the caller chose the token."""
-    from fdt.service.auth import TOKEN_VARIABLE
+    from fdt.security.auth import TOKEN_VARIABLE
 
     option = f"--token-file {token_file} " if token_file else ""
     click.echo(f"{name}: {workers} workers at {address}")

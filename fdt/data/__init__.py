@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.data.arrays import ArraySource
-from fdt.data.epochs import Epochs, Seam
+from fdt.data.epochs import EpochBoundary, Epochs
 from fdt.data.feed import Feed, FeedSource
 from fdt.data.graph import GraphSource
 from fdt.data.source import Batch, Reader, Source
@@ -71,7 +71,7 @@ def _arrays(
     batch = fit.batch_size if training else fit.validation_batch_size
     batch = batch or (-(-data.rows // steps) if steps else DEFAULT_BATCH)
     passes = max(fit.epochs - fit.initial_epoch, 1)
-    plan = Epochs(-(-data.rows // batch), steps, fit.initial_epoch, passes, _seam(training, flavor))
+    plan = Epochs(-(-data.rows // batch), steps, fit.initial_epoch, passes, _epoch_boundary(training, flavor))
     return ArraySource(data, blobs, batch, plan, shuffle=training and fit.shuffle, seed=seed, fresh=fresh)
 
 
@@ -80,10 +80,10 @@ def _graph(data: GraphData, fit: FitArguments, blobs: Blobs, seed: int, training
     if flavor == "tf_keras" and steps == data.cardinality:
         steps = 0  # then tf_keras begins anew with every epoch
     data = replace(data, seed=data.seed or seed)
-    return GraphSource(data, blobs, steps=steps, first=fit.initial_epoch, seam=_seam(training, flavor))
+    return GraphSource(data, blobs, steps=steps, first=fit.initial_epoch, boundary=_epoch_boundary(training, flavor))
 
 
-def _seam(training: bool, flavor: str) -> Seam:
+def _epoch_boundary(training: bool, flavor: str) -> EpochBoundary:
     if not training:
-        return Seam.ANEW
-    return Seam.JOINED if flavor == "tf_keras" else Seam.SHORT
+        return EpochBoundary.ANEW
+    return EpochBoundary.JOINED if flavor == "tf_keras" else EpochBoundary.SHORT

@@ -18,12 +18,12 @@ Rows = npt.NDArray[np.int64]
 class Span(NamedTuple):
     """`batches` batches of one pass, from batch `first` on."""
 
-    walk: int  # number of the pass; seeds its order
+    data_pass: int  # number of the pass; seeds its order
     first: int
     batches: int
 
 
-class Seam(Enum):
+class EpochBoundary(Enum):
     """What happens at a pass's end when `steps_per_epoch` is given."""
 
     SHORT = "short"  # Keras 3: the epoch ends early, the next begins a new pass
@@ -43,13 +43,13 @@ class Epochs:
     steps: int = 0
     first: int = 0
     passes: int = 1
-    seam: Seam = Seam.SHORT
+    boundary: EpochBoundary = EpochBoundary.SHORT
 
     def spans(self, epoch: int) -> list[Span]:
         """The batches of `epoch`, in order. Empty when the data ran out (tf_keras only)."""
-        if not self.steps or self.seam is Seam.ANEW:
+        if not self.steps or self.boundary is EpochBoundary.ANEW:
             return [Span(epoch, 0, min(self.steps or self.batches, self.batches))]
-        if self.seam is Seam.JOINED:
+        if self.boundary is EpochBoundary.JOINED:
             return self._joined(epoch)
         epochs_per_pass = -(-self.batches // self.steps)
         done, part = divmod(max(epoch - self.first, 0), epochs_per_pass)
@@ -76,14 +76,15 @@ def locate(spans: list[Span], index: int) -> tuple[int, int]:
     """(pass, batch within the pass) of an epoch's batch `index`. Raises IndexError behind the end."""
     for span in spans:
         if index < span.batches:
-            return span.walk, span.first + index
+            return span.data_pass, span.first + index
         index -= span.batches
     raise IndexError("no such batch in this epoch")
 
 
-def permutation(rows: int, seed: int, walk: int) -> npt.NDArray[np.signedinteger]:
-    """The order of pass `walk`: a function of its arguments alone. 32-bit numbers where they do (half the memory)."""
-    order = np.random.Generator(np.random.PCG64([seed, walk])).permutation(rows)
+def permutation(rows: int, seed: int, data_pass: int) -> npt.NDArray[np.signedinteger]:
+    """The order of pass `data_pass`: a function of its arguments alone. 32-bit numbers where they do (half the
+    memory)."""
+    order = np.random.Generator(np.random.PCG64([seed, data_pass])).permutation(rows)
     return order.astype(np.int32) if rows <= np.iinfo(np.int32).max else order
 
 

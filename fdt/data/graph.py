@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.data import pipeline, slicing
-from fdt.data.epochs import Epochs, Seam
+from fdt.data.epochs import EpochBoundary, Epochs
 from fdt.data.pipeline import Parts
 from fdt.data.source import Batch, Dataset, Reader, as_is
 from fdt.job import GraphData
@@ -26,18 +26,18 @@ from fdt.job import GraphData
 class GraphSource:
     """Elements of the dataset are the batches, as Keras has it.
 
-    `steps`: steps_per_epoch, 0 for none. `seam` says what becomes of a pass that `steps` leaves unfinished.
+    `steps`: steps_per_epoch, 0 for none. `boundary` says what becomes of a pass that `steps` leaves unfinished.
     """
 
-    def __init__(self, data: GraphData, blobs: Blobs, *, steps: int, first: int, seam: Seam) -> None:
+    def __init__(self, data: GraphData, blobs: Blobs, *, steps: int, first: int, boundary: EpochBoundary) -> None:
         self.element_spec = cloudpickle.loads(blobs.get(data.spec))
         constants = blobs.get_arrays(data.constants) if data.constants.id else []
         self._parts, self._seed = Parts(bytes(blobs.get(data.graph)), constants), data.seed
         self._first, self._take = first, steps
-        self._goes_on = bool(steps) and seam is not Seam.ANEW
-        self._again = seam is Seam.SHORT
-        self._plan = Epochs(data.cardinality, steps, first, seam=seam) if data.cardinality >= 0 else None
-        self._walkers: dict[tuple[int, int] | None, _Walker] = {}  # by (rank, size); None walks for readers
+        self._goes_on = bool(steps) and boundary is not EpochBoundary.ANEW
+        self._again = boundary is EpochBoundary.SHORT
+        self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
+        self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None walks for readers
 
     @property
     def batch_size(self) -> int | None:
@@ -66,49 +66,51 @@ class GraphSource:
         return next(iter(self._build()))
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
-        walker = self._walker((rank, size), lambda whole: slicing.part(whole, rank, size).prefetch(tf.data.AUTOTUNE))
-        return walker.epoch(epoch)
+        pass_reader = self._pass_reader(
+            (rank, size), lambda whole: slicing.part(whole, rank, size).prefetch(tf.data.AUTOTUNE)
+        )
+        return pass_reader.epoch(epoch)
 
     def reader(self, epoch: int) -> Reader:
-        return _GraphReader(self._walker(None, lambda whole: whole.prefetch(tf.data.AUTOTUNE)), epoch)
+        return _GraphReader(self._pass_reader(None, lambda whole: whole.prefetch(tf.data.AUTOTUNE)), epoch)
 
-    def _walker(self, key: tuple[int, int] | None, decorate: Callable[[Dataset], Dataset]) -> "_Walker":
+    def _pass_reader(self, key: tuple[int, int] | None, decorate: Callable[[Dataset], Dataset]) -> "_PassReader":
         if key not in self._walkers:
-            walks = _Walks(self._build, self._first)
+            passes = _Passes(self._build, self._first)
             if self._goes_on:
-                self._walkers[key] = _LongWalker(walks, decorate, self._take, self._first, again=self._again)
+                self._walkers[key] = _LongPassReader(passes, decorate, self._take, self._first, again=self._again)
             else:
-                self._walkers[key] = _Walker(walks, decorate, self._take)
+                self._walkers[key] = _PassReader(passes, decorate, self._take)
         return self._walkers[key]
 
     def _build(self) -> Dataset:
         return pipeline.put_together(self._parts, self.element_spec, self._seed)
 
 
-class _Walks:
+class _Passes:
     """Hands out the pipeline so that the next iterator made of it walks the pass that was asked for."""
 
     def __init__(self, build: Callable[[], Dataset], first: int) -> None:
         self._build, self._first = build, first
         self._dataset, self._next = build(), first
 
-    def dataset(self, walk: int) -> Dataset:
-        if walk < self._next:
+    def dataset(self, data_pass: int) -> Dataset:
+        if data_pass < self._next:
             self._dataset, self._next = self._build(), self._first
-        for _ in range(self._next, walk):
+        for _ in range(self._next, data_pass):
             iter(self._dataset)
-        self._next = walk + 1
+        self._next = data_pass + 1
         return self._dataset
 
 
-class _Walker:
+class _PassReader:
     """Begins a pass with every epoch, and takes `take` of its batches, 0 for all."""
 
-    def __init__(self, walks: _Walks, decorate: Callable[[Dataset], Dataset], take: int) -> None:
-        self._walks, self._decorate, self._count = walks, decorate, take
+    def __init__(self, passes: _Passes, decorate: Callable[[Dataset], Dataset], take: int) -> None:
+        self._passes, self._decorate, self._count = passes, decorate, take
 
     def epoch(self, epoch: int) -> Dataset:
-        whole = self._walks.dataset(epoch)
+        whole = self._passes.dataset(epoch)
         return self._decorate(whole.take(self._count) if self._count else whole)
 
     def read(self, epoch: int) -> Any:
@@ -116,21 +118,21 @@ class _Walker:
         return iter(self.epoch(epoch))
 
 
-class _LongWalker(_Walker):
+class _LongPassReader(_PassReader):
     """Goes on in a pass it has begun for `take` more batches, as Keras does with `steps_per_epoch`."""
 
     def __init__(
-        self, walks: _Walks, decorate: Callable[[Dataset], Dataset], take: int, first: int, *, again: bool
+        self, passes: _Passes, decorate: Callable[[Dataset], Dataset], take: int, first: int, *, again: bool
     ) -> None:
-        super().__init__(walks, decorate, take)
+        super().__init__(passes, decorate, take)
         self._first, self._again = first, again
-        self._next, self._walk = first, first
+        self._next, self._data_pass = first, first
         self._iterator: Any = None
         self._reading: Any = ()
 
     def epoch(self, epoch: int) -> Dataset:
         if epoch < self._next:
-            self._next, self._walk, self._iterator = self._first, self._first, None
+            self._next, self._data_pass, self._iterator = self._first, self._first, None
         for _ in range(self._next, epoch):
             _drain(self._go_on())  # there is no way to a later epoch but through those before
         self._next = epoch + 1
@@ -144,8 +146,8 @@ class _LongWalker(_Walker):
     def _go_on(self) -> Dataset:
         head = None if self._iterator is None else self._iterator.get_next_as_optional()
         if head is None or (self._again and not bool(head.has_value())):
-            self._iterator = iter(self._decorate(self._walks.dataset(self._walk)))
-            self._walk += 1
+            self._iterator = iter(self._decorate(self._passes.dataset(self._data_pass)))
+            self._data_pass += 1
             head = self._iterator.get_next_as_optional()
         return _rest(head, self._iterator, self._count - 1)
 
@@ -170,8 +172,8 @@ def _rest(head: Any, iterator: Any, count: int) -> Dataset:
 
 
 class _GraphReader:
-    def __init__(self, walker: _Walker, epoch: int) -> None:
-        self._iterator, self._position = walker.read(epoch), 0
+    def __init__(self, pass_reader: _PassReader, epoch: int) -> None:
+        self._iterator, self._position = pass_reader.read(epoch), 0
 
     def read(self, index: int) -> Batch:
         """Walks past the batches between: a pipeline has no other way to a later one."""

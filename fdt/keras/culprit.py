@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 Part = tuple[str, Any]  # how the path goes on, and what is there
 
 
-class Record(NamedTuple):
+class PickleRecord(NamedTuple):
     """An object's attributes, as fdt/keras/pickling.py writes them."""
 
     obj: Any
     state: dict[str, Any]
     finish: Callable[[Any, dict[str, Any]], None]
-    parent: "Record | None"  # the record in which `obj` was met first; None: it is the model
+    parent: "PickleRecord | None"  # the record in which `obj` was met first; None: it is the model
 
     @property
     def label(self) -> str:
@@ -25,7 +25,7 @@ class Record(NamedTuple):
 
 def find(
     model: Any,
-    record: Record | None,
+    record: PickleRecord | None,
     fails: Callable[[Any, set[int]], bool],
     is_later: Callable[[Any], bool],
     *,
@@ -85,4 +85,4 @@ def _cells(function: Any) -> list[Any]:
     return [cell.cell_contents for cell in function.__closure__ or ()]
 
 
-__all__ = ["Record", "find"]
+__all__ = ["PickleRecord", "find"]

@@ -92,10 +92,15 @@ class Keras3:
         self._traced.add(model)
 
     def dumps(self, model: Model) -> bytes:
-        carried = [*self.trainable(model), *self.non_trainable(model), *self.optimizer(model), *self.metrics(model)]
+        pickled_variables = [
+            *self.trainable(model),
+            *self.non_trainable(model),
+            *self.optimizer(model),
+            *self.metrics(model),
+        ]
         for part in (model._compile_metrics, model._compile_loss, model._loss_tracker):
-            carried += getattr(part, "variables", [])  # also those that an overridden `metrics` leaves out
-        return pickling.dumps(model, (_reduce_variable, _reduce_object), frozenset(map(id, carried)))
+            pickled_variables += getattr(part, "variables", [])  # also those that an overridden `metrics` leaves out
+        return pickling.dumps(model, (_reduce_variable, _reduce_object), frozenset(map(id, pickled_variables)))
 
     def loads(self, data: bytes | memoryview) -> Model:
         return pickling.loads(data)

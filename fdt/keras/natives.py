@@ -21,7 +21,7 @@ CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
 )
 
 
-class Values(Protocol):
+class ValueLookup(Protocol):
     """A pickler, as far as variables need it."""
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
@@ -44,7 +44,7 @@ def _zeros(shape: tuple[int, ...], dtype: str) -> Any:
         return tf.zeros(shape, dtype)
 
 
-def reduce_native(obj: Any, pickler: Values) -> Any:
+def reduce_native(obj: Any, pickler: ValueLookup) -> Any:
     """How one of TensorFlow's objects is pickled; NotImplemented when it needs no help."""
     if isinstance(obj, tf.Variable):
         return reduce_variable(obj, pickler)
@@ -65,7 +65,7 @@ def reduce_native(obj: Any, pickler: Values) -> Any:
     return table if table is not NotImplemented else _reduce_symbol(obj)
 
 
-def reduce_variable(variable: Any, pickler: Values) -> Any:
+def reduce_variable(variable: Any, pickler: ValueLookup) -> Any:
     """A placeholder of the same shape; optimizers find their slots by `_unique_id`, so it is kept."""
     shape = [None if d is None else int(d) for d in variable.shape]
     fixed = tuple(int(d) for d in (tf.shape(variable) if None in shape else variable.shape))

@@ -45,17 +45,17 @@ class Later(NamedTuple):
 
 
 class ModelPickler(cloudpickle.Pickler):
-    """Pickles a model. `carried`: ids of the variables whose values travel apart, as the job's state."""
+    """Pickles a model. `pickled_variables`: ids of the variables whose values travel apart, as the job's state."""
 
-    def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], carried: frozenset[int]) -> None:
+    def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], pickled_variables: frozenset[int]) -> None:
         super().__init__(file, protocol=5)
         self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
-        self._carried = carried
-        self._records: deque[culprit.Record] = deque()
+        self._pickled_variables = pickled_variables
+        self._records: deque[culprit.PickleRecord] = deque()
         self._functions: dict[int, Any] = {}  # by the id of their code
         self._strings: dict[str, str] = {}
         self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
-        self.record: culprit.Record | None = None  # the one being written
+        self.record: culprit.PickleRecord | None = None  # the one being written
 
     def dump_records(self, obj: Any) -> None:
         """Pickle `obj`, then the attributes of each object that was met, one pickle each, then None."""
@@ -67,7 +67,7 @@ class ModelPickler(cloudpickle.Pickler):
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """The value a placeholder of `variable` starts from: zeros when the state carries it."""
-        if id(variable) not in self._carried:
+        if id(variable) not in self._pickled_variables:
             return np.asarray(variable)
         return self._zeros.setdefault((shape, dtype), natives.Zeros(shape, dtype))
 
@@ -97,7 +97,7 @@ class ModelPickler(cloudpickle.Pickler):
             return super().reducer_override(obj)
         if not isinstance(reduced, Later):
             return reduced
-        self._records.append(culprit.Record(obj, reduced.state, reduced.finish, self.record))
+        self._records.append(culprit.PickleRecord(obj, reduced.state, reduced.finish, self.record))
         return reduced.make, reduced.arguments
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
@@ -106,16 +106,18 @@ class ModelPickler(cloudpickle.Pickler):
         return make, arguments, (state, slots), *rest
 
 
-def dumps(obj: Any, reduces: Sequence[Reduce], carried: frozenset[int] = frozenset()) -> bytes:
+def dumps(obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int] = frozenset()) -> bytes:
     """Pickle `obj`. Raises CaptureError naming the attribute that can't be."""
     out = io.BytesIO()
-    pickler = ModelPickler(out, reduces, carried)
+    pickler = ModelPickler(out, reduces, pickled_variables)
     try:
         pickler.dump_records(obj)
     except CaptureError:
         raise
     except Exception as error:
-        raise CaptureError(_refusal(obj, pickler, error, lambda: _Probe(io.BytesIO(), reduces, carried))) from error
+        raise CaptureError(
+            _refusal(obj, pickler, error, lambda: _Probe(io.BytesIO(), reduces, pickled_variables))
+        ) from error
     return out.getvalue()
 
 

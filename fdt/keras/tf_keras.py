@@ -93,11 +93,16 @@ class TfKeras:
         self._traced.add(model)
 
     def dumps(self, model: Model) -> bytes:
-        carried = [*self.trainable(model), *self.non_trainable(model), *self.optimizer(model), *self.metrics(model)]
+        pickled_variables = [
+            *self.trainable(model),
+            *self.non_trainable(model),
+            *self.optimizer(model),
+            *self.metrics(model),
+        ]
         for part in (model.compiled_loss, model.compiled_metrics):
-            carried += [v for metric in (part.metrics if part is not None else ()) for v in metric.variables]
-        inner = [v._variable for v in carried if isinstance(v, autocast_variable.AutoCastVariable)]
-        return pickling.dumps(model, (_reduce_object,), frozenset(map(id, [*carried, *inner])))
+            pickled_variables += [v for metric in (part.metrics if part is not None else ()) for v in metric.variables]
+        inner = [v._variable for v in pickled_variables if isinstance(v, autocast_variable.AutoCastVariable)]
+        return pickling.dumps(model, (_reduce_object,), frozenset(map(id, [*pickled_variables, *inner])))
 
     def loads(self, data: bytes | memoryview) -> Model:
         return pickling.loads(data)

@@ -24,7 +24,7 @@ from fdt.environment import thread_variables
 from fdt.errors import UsageError, UserError
 from fdt.launch import Exit, Task
 from fdt.launch.local import describe, stop_all
-from fdt.network.cluster import Link
+from fdt.network.cluster import NetworkLink
 from fdt.network.topology import Topology
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.transport import EMULATED_SUBNET
@@ -43,7 +43,7 @@ shift 3; read _; exec "$@"
 
 
 @dataclass(frozen=True)
-class Host:
+class EmulatedHost:
     """`place`: its node in the topology. `address`: its IPv4 address."""
 
     place: int
@@ -97,7 +97,7 @@ class EmulatedNetwork:
             self.close()
             raise
 
-    def attach(self, pid: int, host: Host) -> None:
+    def attach(self, pid: int, host: EmulatedHost) -> None:
         """Give the namespace of process `pid` its interface, eth0."""
         port, self._ports = f"h{self._ports}", self._ports + 1
         _ip(
@@ -128,7 +128,7 @@ class EmulatedNetwork:
                 self._shape(f"l{number}{end}", link)
         return bridges
 
-    def _shape(self, interface: str, link: Link) -> None:
+    def _shape(self, interface: str, link: NetworkLink) -> None:
         if math.isinf(link.bandwidth):
             return
         burst = max(LEAST_BURST, int(link.bandwidth * BURST_S))
@@ -143,7 +143,7 @@ class EmulatedLauncher:
         self,
         run_dir: Path,
         network: EmulatedNetwork,
-        host_of: Callable[[str, int], Host],
+        host_of: Callable[[str, int], EmulatedHost],
         rank_env: Callable[[int], Mapping[str, str]] = lambda rank: {},
     ) -> None:
         self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
@@ -181,10 +181,10 @@ class EmulatedProcesses:
 
     def __init__(self, role: str, run_dir: Path, sockets: Path) -> None:
         self._role, self._run_dir, self._sockets = role, run_dir, sockets
-        self._running: list[tuple[subprocess.Popen[bytes], Host]] = []
+        self._running: list[tuple[subprocess.Popen[bytes], EmulatedHost]] = []
         self._networks: list[int] = []  # descriptors of their namespaces: what crossed is known when a rank has ended
 
-    def add(self, popen: "subprocess.Popen[bytes]", host: Host, network: EmulatedNetwork) -> None:
+    def add(self, popen: "subprocess.Popen[bytes]", host: EmulatedHost, network: EmulatedNetwork) -> None:
         """Join a rank that has just been started to the network, and let it go on."""
         self._running.append((popen, host))
         _await_namespace(popen)

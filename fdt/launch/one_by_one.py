@@ -13,7 +13,7 @@ from fdt.launch import Exit, Task, remote
 from fdt.launch.hosts import Host, ranks
 from fdt.launch.local import LocalProcesses, spawn
 from fdt.launch.mpirun import EXPORTED
-from fdt.launch.over_hosts import Brought, HostsLauncher
+from fdt.launch.over_hosts import HostFiles, HostsLauncher
 
 
 class OneByOneLauncher:
@@ -38,7 +38,7 @@ class OneByOneProcesses:
         self._where = ranks(hosts)
         self._names = list(dict.fromkeys(self._where))
         self._at: dict[str, str] = {}  # by host, the name of what was brought there last
-        self._brought: list[Brought] = []
+        self._brought: list[HostFiles] = []
         try:
             self._bring(self._names)
             self._processes = LocalProcesses(task.role, task.count, self._spawn)
@@ -90,6 +90,6 @@ class OneByOneProcesses:
             "FDT_LOCAL_SIZE": str(len(there)),
         }
         words = [f"{name}={value}" for name, value in variables.items()]
-        argv = ["env", *words, python, dash_m, "fdt.launch.hosted", self._at[host], self._task.role, module]
+        argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role, module]
         log = self._run_dir / f"{self._task.role}-{rank}.log"
         return spawn(remote.argv_on(host, argv), os.environ, log)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fdt.errors import TooFew, UserError
 from fdt.launch import Exit, Task, remote
-from fdt.launch.hosted import ROOTS
 from fdt.launch.hosts import Host, allot, ranks
 from fdt.launch.mpirun import MpirunLauncher, MpirunProcesses
+from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
@@ -39,7 +39,7 @@ class HostsLauncher:
         brought = self.bring(task, [host.name for host in hosts])
         try:
             python, dash_m, module = task.argv
-            argv = (python, dash_m, "fdt.launch.hosted", brought.name, task.role, module)
+            argv = (python, dash_m, "fdt.service.host_bootstrap", brought.name, task.role, module)
             running = MpirunLauncher(self._run_dir, hosts).start(Task(task.role, argv, task.count))
             self._started = True
         except BaseException:
@@ -47,12 +47,12 @@ class HostsLauncher:
             raise
         return HostsProcesses(running, brought)
 
-    def bring(self, task: Task, hosts: Sequence[str]) -> "Brought":
+    def bring(self, task: Task, hosts: Sequence[str]) -> "HostFiles":
         """Put what members of `task` have to know on these hosts. Raises UserError."""
         name = f"fdt-{secrets.token_hex(16)}"
         texts = {host.name: self._bootstrap(task, host) for host in self._hosts if host.name in hosts}
-        failed = remote.everywhere(texts, ["sh", "-c", _bring(name, task.role)], BRING_S)
-        brought = Brought(name, list(texts))
+        failed = remote.everywhere(texts, ["sh", "-c", _copy_files(name, task.role)], BRING_S)
+        brought = HostFiles(name, list(texts))
         if failed:
             brought.remove()
             host, said = next(iter(failed.items()))
@@ -81,7 +81,7 @@ class HostsLauncher:
         return json.dumps({"task": task_env, "user": user, "cwd": os.getcwd(), "first": first})
 
 
-class Brought:
+class HostFiles:
     """The directories that were made on hosts."""
 
     def __init__(self, name: str, hosts: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ class Brought:
 class HostsProcesses:
     """One mpirun, and what lies on its hosts as long as it runs."""
 
-    def __init__(self, ranks: MpirunProcesses, brought: Brought) -> None:
+    def __init__(self, ranks: MpirunProcesses, brought: HostFiles) -> None:
         self._ranks, self._brought = ranks, brought
 
     def exits(self) -> list[Exit]:
@@ -108,7 +108,7 @@ class HostsProcesses:
         self._brought.remove()
 
 
-def _bring(name: str, task: str) -> str:
+def _copy_files(name: str, task: str) -> str:
     """A shell's words that keep their stdin in a file of the user's own. A directory that is there is an error.
 
     Whether there is room is tried with zeros: stdin can be read once, and is secret, so it stays out of all words.

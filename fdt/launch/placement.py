@@ -11,7 +11,7 @@ from fdt.launch.hosts import Host, allot, behind, ranks
 from fdt.launch.one_by_one import OneByOneLauncher
 from fdt.launch.over_hosts import HostsLauncher
 from fdt.launch.preflight import Probed, demand
-from fdt.service.tls import Identity
+from fdt.security.tls import TlsIdentity
 
 HOROVOD = "Horovod"  # as the pre-flight calls it: only ranks of HFDT add up by it
 MEMBER = "member.fdt"  # what every certificate of a run is for: who has one of its authority is a member
@@ -23,7 +23,7 @@ class Placement:
     """`found`: the hosts, ready. `identity`: what members of this run show one another."""
 
     found: Sequence[Probed]
-    identity: Identity
+    identity: TlsIdentity
 
     @property
     def hosts(self) -> list[Host]:
@@ -59,10 +59,10 @@ def place(hosts: Sequence[Host], workers: int, servers: int = 0, unneeded: Colle
     return Placement(demand([host for host in hosts if host.name in taken], unneeded), run_identity())
 
 
-def run_identity() -> Identity:
+def run_identity() -> TlsIdentity:
     """A certificate of an authority whose key nobody has kept."""
-    from fdt.service.authority import Authority
+    from fdt.security.authority import Authority
 
     authority = Authority("run", VALID)
     certificate, key = authority.sign([MEMBER])
-    return Identity(certificate, key, authority.certificate, MEMBER)
+    return TlsIdentity(certificate, key, authority.certificate, MEMBER)

@@ -41,7 +41,7 @@ class Probed:
 
 
 @dataclass
-class _Talk:
+class _HostProbe:
     """With one host's probe."""
 
     process: "subprocess.Popen[str]"
@@ -78,12 +78,12 @@ class _Talk:
         self.process.communicate()
 
 
-def look(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
+def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
     """Ask all hosts at once. `unneeded`: what need not be the same there, nor be there at all."""
     with socket.create_server(("", 0)) as listening:
         threading.Thread(target=_answer, args=(listening,), daemon=True).start()
         argv = [sys.executable, "-c", inspect.getsource(probe), str(PORTS)]
-        talks = [_Talk(remote.start(host.name, argv)) for host in hosts]
+        talks = [_HostProbe(remote.start(host.name, argv)) for host in hosts]
         try:
             _facts(talks)
             heard = _calls(hosts, talks, listening.getsockname()[1])
@@ -100,10 +100,10 @@ def look(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
 
 
 def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
-    """As `look`. Raises UserError, the table shown, when a host is not ready."""
+    """As `probe_hosts`. Raises UserError, the table shown, when a host is not ready."""
     from fdt.doctor import report
 
-    found = look(hosts, unneeded)
+    found = probe_hosts(hosts, unneeded)
     bad = [one for one in found if not one.ok]
     if bad:
         report("hosts", [check for check in table(found) if check.ok is False], _console())
@@ -120,8 +120,8 @@ def table(found: Sequence[Probed]) -> list[Check]:
     return [Check(f"{one.host.name}: {c.component}", c.found, c.ok, c.advice) for one in found for c in one.checks]
 
 
-def _facts(talks: Sequence[_Talk]) -> None:
-    def ask(talk: _Talk) -> None:
+def _facts(talks: Sequence[_HostProbe]) -> None:
+    def ask(talk: _HostProbe) -> None:
         talk.said = talk.hear()
         talk.offset_s = talk.said.get("clock", 0.0) - time.time()
 
@@ -129,11 +129,11 @@ def _facts(talks: Sequence[_Talk]) -> None:
         list(pool.map(ask, talks))
 
 
-def _calls(hosts: Sequence[Host], talks: Sequence[_Talk], port: int) -> list[dict[str, str]]:
+def _calls(hosts: Sequence[Host], talks: Sequence[_HostProbe], port: int) -> list[dict[str, str]]:
     """What each host found when it called the others and us."""
     others = {host.name: [host.name, talk.said["port"]] for host, talk in zip(hosts, talks, strict=True) if talk.said}
 
-    def ask(both: tuple[Host, _Talk]) -> dict[str, str]:
+    def ask(both: tuple[Host, _HostProbe]) -> dict[str, str]:
         host, talk = both
         if not talk.said:
             return {}
@@ -144,14 +144,14 @@ def _calls(hosts: Sequence[Host], talks: Sequence[_Talk], port: int) -> list[dic
         return list(pool.map(ask, zip(hosts, talks, strict=True)))
 
 
-def _route(host: Host, talk: _Talk) -> str:
+def _route(host: Host, talk: _HostProbe) -> str:
     """Our address as the host sees it: where its ssh came from; without ssh, our name."""
     if is_here(host.name):
         return host.name
     return str(talk.said.get("caller") or socket.gethostname()).removeprefix("::ffff:")
 
 
-def _checks(talk: _Talk, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
+def _checks(talk: _HostProbe, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
     if not talk.said:
         yield Check("reachable", talk.failed, False, "ssh HOST must work without a password, with this Python there")
         return

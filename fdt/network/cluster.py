@@ -29,7 +29,7 @@ class Slowdowns:
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkLink:
     """Full duplex: each direction has `bandwidth` bytes a second."""
 
     bandwidth: float = math.inf
@@ -37,7 +37,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """`count` equal nodes; None: as many as are left of the number asked for.
 
     link: to the node's neighbour in the topology; None: the cluster's.  uplink (star): a second one that all nodes of
@@ -48,20 +48,20 @@ class Group:
     count: int | None = 1
     speed: Speed = Speed()
     slowdowns: Slowdowns | None = None
-    link: Link | None = None
-    uplink: Link | None = None
+    link: NetworkLink | None = None
+    uplink: NetworkLink | None = None
     layer: str = "terminal"
     joins_s: float = 0.0
     leaves_s: float = math.inf
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """One node: number `index` of the cluster."""
 
     index: int
     name: str
-    group: Group
+    group: NodeGroup
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ class Cluster:
     besides, both ways (a hub, the air); its bandwidth is that of all directions together.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[NodeGroup, ...]
     topology: str = STAR
     arity: int = 2
     step_s: float = 0.1
-    link: Link = Link()
-    server: Link | None = None
+    link: NetworkLink = NetworkLink()
+    server: NetworkLink | None = None
     multicast: bool = False
-    medium: Link | None = None
-    nodes: tuple[Node, ...] = field(init=False)
+    medium: NetworkLink | None = None
+    nodes: tuple[ClusterNode, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(_numbered(self.groups)))
 
     @property
-    def workers(self) -> tuple[Node, ...]:
+    def workers(self) -> tuple[ClusterNode, ...]:
         """The nodes that train under a parameter server: terminals, where there are layers."""
         return tuple(n for n in self.nodes if self.topology != LAYERED or n.group.layer == LAYERS[0])
 
@@ -115,12 +115,12 @@ class Cluster:
 
 def equal_nodes() -> Cluster:
     """What is simulated when nothing is described: equal nodes, Gamma(100) step times, links that cost nothing."""
-    return Cluster((Group("worker", None, Speed(1.0, 100.0)),))
+    return Cluster((NodeGroup("worker", None, Speed(1.0, 100.0)),))
 
 
-def _numbered(groups: tuple[Group, ...]) -> Iterator[Node]:
+def _numbered(groups: tuple[NodeGroup, ...]) -> Iterator[ClusterNode]:
     index = 0
     for group in groups:
         for number in range(group.count or 0):
-            yield Node(index, f"{group.name}-{number}" if group.count != 1 else group.name, group)
+            yield ClusterNode(index, f"{group.name}-{number}" if group.count != 1 else group.name, group)
             index += 1

@@ -1,4 +1,5 @@
-"""Flows that narrow channels hold back: the rates of all are reckoned anew whenever one begins or ends (sharing.py)."""
+"""Flows that narrow channels hold back: the rates of all are reckoned anew whenever one begins or ends
+(fair_sharing.py)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from fdt.network.sharing import fair_rates
+from fdt.network.fair_sharing import fair_rates
 from fdt.network.topology import Route
 
 _DONE_BYTES = 1e-3  # what may be left of a flow that has ended, for rounding

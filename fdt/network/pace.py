@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fdt.network.cluster import Node
+from fdt.network.cluster import ClusterNode
 
 
 class Pace:
     """One node's. `seed` decides all that is random: the times of its steps, and when it is slow."""
 
-    def __init__(self, node: Node, step_s: float, seed: Sequence[int]) -> None:
+    def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int]) -> None:
         self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
         self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0]))
         self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))

@@ -9,7 +9,18 @@ from typing import Any
 import yaml
 
 from fdt.errors import UsageError
-from fdt.network.cluster import LAYERED, LAYERS, STAR, TOPOLOGIES, TREE, Cluster, Group, Link, Slowdowns, Speed
+from fdt.network.cluster import (
+    LAYERED,
+    LAYERS,
+    STAR,
+    TOPOLOGIES,
+    TREE,
+    Cluster,
+    NetworkLink,
+    NodeGroup,
+    Slowdowns,
+    Speed,
+)
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
@@ -18,7 +29,7 @@ _RATES = {**{unit: factor / 8 for unit, factor in _BITS.items()}, **_BYTES}  # b
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigEntry:
     """A value in the file, and where it stands. `key`: as in `nodes[1].speed`, "" for the whole file."""
 
     file: str
@@ -31,7 +42,7 @@ class Entry:
         return UsageError(f"{where}: must be {valid}. Received: {self._shown() if received is None else received}")
 
     def mapping(
-        self, readers: Mapping[str, Callable[["Entry"], Any]], required: tuple[str, ...] = ()
+        self, readers: Mapping[str, Callable[["ConfigEntry"], Any]], required: tuple[str, ...] = ()
     ) -> dict[str, Any]:
         """The values by key, each read by its reader."""
         if not isinstance(self.node, yaml.MappingNode):
@@ -45,7 +56,7 @@ class Entry:
             raise self.wrong(f"a mapping with {missing}, one of its keys", f"no {missing}")
         return {name: readers[name](value) for name, _, value in pairs}
 
-    def child(self, name: str) -> "Entry | None":
+    def child(self, name: str) -> "ConfigEntry | None":
         """The value of one key of a mapping."""
         return next((value for key, _, value in self._pairs() if key == name), None)
 
@@ -54,21 +65,24 @@ class Entry:
         if (found := self.child(name)) is not None:
             raise found.wrong(valid)
 
-    def items(self) -> list["Entry"]:
+    def items(self) -> list["ConfigEntry"]:
         if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
             raise self.wrong("a list of one entry or more, each begun with a dash")
-        return [Entry(self.file, f"{self.key}[{i}]", node) for i, node in enumerate(self.node.value)]
+        return [ConfigEntry(self.file, f"{self.key}[{i}]", node) for i, node in enumerate(self.node.value)]
 
     def text(self, valid: str) -> str:
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
             raise self.wrong(valid)
         return str(self.node.value)
 
-    def _pairs(self) -> list[tuple[str, "Entry", "Entry"]]:
+    def _pairs(self) -> list[tuple[str, "ConfigEntry", "ConfigEntry"]]:
         """Key, where it stands, and its value."""
         below = f"{self.key}." if self.key else ""
         named = [(str(name.value), name, value) for name, value in self.node.value]
-        return [(n, Entry(self.file, below + n, key), Entry(self.file, below + n, value)) for n, key, value in named]
+        return [
+            (n, ConfigEntry(self.file, below + n, key), ConfigEntry(self.file, below + n, value))
+            for n, key, value in named
+        ]
 
     def _shown(self) -> str:
         if isinstance(self.node, yaml.ScalarNode):
@@ -96,7 +110,7 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
         raise UsageError(f"{file}, line 1: must be YAML. Received: {error}") from None
     if node is None:
         raise UsageError(f"{file}, line 1: must be a mapping with nodes, one of its keys. Received: an empty file")
-    return _cluster(Entry(file, "", node))
+    return _cluster(ConfigEntry(file, "", node))
 
 
 def check_always_there(cluster: Cluster) -> None:
@@ -108,12 +122,12 @@ def check_always_there(cluster: Cluster) -> None:
             )
 
 
-def _cluster(entry: Entry) -> Cluster:
+def _cluster(entry: ConfigEntry) -> Cluster:
     given = entry.mapping(_CLUSTER, required=("nodes",))
     topology = given.get("topology", STAR)
     if topology != TREE:
         entry.refuse("arity", f"left out but for topology {TREE}")
-    nodes: list[Entry] = given.pop("nodes")
+    nodes: list[ConfigEntry] = given.pop("nodes")
     groups = [_group(node, i, topology) for i, node in enumerate(nodes)]
     _check_names(nodes, groups)
     if sum(g.count is None for g in groups) > 1:
@@ -125,7 +139,7 @@ def _cluster(entry: Entry) -> Cluster:
     return Cluster(tuple(groups), **{_FIELDS.get(name, name): value for name, value in given.items()})
 
 
-def _group(entry: Entry, index: int, topology: str) -> Group:
+def _group(entry: ConfigEntry, index: int, topology: str) -> NodeGroup:
     given = {_FIELDS.get(name, name): value for name, value in entry.mapping(_GROUP).items()}
     if topology != LAYERED:
         entry.refuse("layer", f"left out but for topology {LAYERED}")
@@ -134,16 +148,16 @@ def _group(entry: Entry, index: int, topology: str) -> Group:
     joins_s, leaves_s = given.get("joins_s", 0.0), given.get("leaves_s", math.inf)
     if joins_s >= leaves_s:
         raise entry.wrong("a group that leaves after it joins", f"joins at {joins_s:g} s, leaves at {leaves_s:g} s")
-    return Group(**{"name": f"node{index}" if index else "node", "count": None, **given})
+    return NodeGroup(**{"name": f"node{index}" if index else "node", "count": None, **given})
 
 
-def _check_names(nodes: list[Entry], groups: list[Group]) -> None:
+def _check_names(nodes: list[ConfigEntry], groups: list[NodeGroup]) -> None:
     for i, group in enumerate(groups):
         if group.name in [g.name for g in groups[:i]]:
             raise nodes[i].wrong("a group of a name of its own", group.name)
 
 
-def _check_layers(entry: Entry, groups: list[Group]) -> None:
+def _check_layers(entry: ConfigEntry, groups: list[NodeGroup]) -> None:
     found = {g.layer for g in groups}
     for missing in (layer for layer in LAYERS if layer not in found):
         raise entry.wrong(f"a file with nodes of every layer ({', '.join(LAYERS)})", f"no {missing}")
@@ -152,7 +166,7 @@ def _check_layers(entry: Entry, groups: list[Group]) -> None:
 # -- single values ----------------------------------------------------------------------------------------------------
 
 
-def _number(entry: Entry, valid: str, least: float, *, open_end: bool = False) -> float:
+def _number(entry: ConfigEntry, valid: str, least: float, *, open_end: bool = False) -> float:
     try:
         value = float(entry.text(valid))
     except ValueError:
@@ -162,15 +176,15 @@ def _number(entry: Entry, valid: str, least: float, *, open_end: bool = False) -
     return value
 
 
-def _positive(entry: Entry) -> float:
+def _positive(entry: ConfigEntry) -> float:
     return _number(entry, "a number more than 0", 0.0, open_end=True)
 
 
-def _slower(entry: Entry) -> float:
+def _slower(entry: ConfigEntry) -> float:
     return _number(entry, "a number more than 1, how many times slower", 1.0, open_end=True)
 
 
-def _whole(entry: Entry) -> int:
+def _whole(entry: ConfigEntry) -> int:
     valid = "a whole number, 1 or more"
     value = _number(entry, valid, 1)
     if value != int(value):
@@ -178,12 +192,12 @@ def _whole(entry: Entry) -> int:
     return int(value)
 
 
-def _flag(entry: Entry) -> bool:
+def _flag(entry: ConfigEntry) -> bool:
     return _choice("true", "false")(entry) == "true"
 
 
-def _choice(*valid: str) -> Callable[[Entry], str]:
-    def read(entry: Entry) -> str:
+def _choice(*valid: str) -> Callable[[ConfigEntry], str]:
+    def read(entry: ConfigEntry) -> str:
         said = f"one of {', '.join(valid)}"
         if (value := entry.text(said)) not in valid:
             raise entry.wrong(said)
@@ -192,11 +206,11 @@ def _choice(*valid: str) -> Callable[[Entry], str]:
     return read
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: ConfigEntry) -> str:
     return entry.text("a name")
 
 
-def _quantity(entry: Entry, units: Mapping[str, float], what: str, *, zero: bool) -> float:
+def _quantity(entry: ConfigEntry, units: Mapping[str, float], what: str, *, zero: bool) -> float:
     """A number and a unit, `100 ms` or `100ms`."""
     valid = f"{what}, in {', '.join(units)}"
     text = entry.text(valid).strip()
@@ -212,15 +226,15 @@ def _quantity(entry: Entry, units: Mapping[str, float], what: str, *, zero: bool
     return value
 
 
-def _time(entry: Entry) -> float:
+def _time(entry: ConfigEntry) -> float:
     return _quantity(entry, _SECONDS, "a time such as 100 ms", zero=False)
 
 
-def _moment(entry: Entry) -> float:
+def _moment(entry: ConfigEntry) -> float:
     return _quantity(entry, _SECONDS, "a time such as 100 ms, or 0", zero=True)
 
 
-def _bandwidth(entry: Entry) -> float:
+def _bandwidth(entry: ConfigEntry) -> float:
     if isinstance(entry.node, yaml.ScalarNode) and entry.node.value == "unlimited":
         return math.inf
     return _quantity(entry, _RATES, "unlimited, or a bandwidth such as 1 Gbit/s", zero=False)
@@ -229,12 +243,12 @@ def _bandwidth(entry: Entry) -> float:
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def _link(entry: Entry) -> Link:
+def _link(entry: ConfigEntry) -> NetworkLink:
     given = entry.mapping({"bandwidth": _bandwidth, "latency": _moment})
-    return Link(given.get("bandwidth", math.inf), given.get("latency", 0.0))
+    return NetworkLink(given.get("bandwidth", math.inf), given.get("latency", 0.0))
 
 
-def _speed(entry: Entry) -> Speed:
+def _speed(entry: ConfigEntry) -> Speed:
     if isinstance(entry.node, yaml.ScalarNode):
         return Speed(_number(entry, "a number more than 0, or a mapping with distribution", 0.0, open_end=True))
     readers = {"distribution": _choice("constant", "gamma"), "mean": _positive, "shape": _positive}
@@ -247,14 +261,14 @@ def _speed(entry: Entry) -> Speed:
     return Speed(given.get("mean", 1.0), given.get("shape"))
 
 
-def _slowdowns(entry: Entry) -> Slowdowns:
+def _slowdowns(entry: ConfigEntry) -> Slowdowns:
     given = entry.mapping({"every": _time, "last": _time, "factor": _slower}, required=("every", "last", "factor"))
     return Slowdowns(given["every"], given["last"], given["factor"])
 
 
 _FIELDS = {"joins": "joins_s", "leaves": "leaves_s", "step": "step_s"}
 
-_GROUP: dict[str, Callable[[Entry], Any]] = {
+_GROUP: dict[str, Callable[[ConfigEntry], Any]] = {
     "name": _name,
     "count": _whole,
     "layer": _choice(*LAYERS),
@@ -265,7 +279,7 @@ _GROUP: dict[str, Callable[[Entry], Any]] = {
     "joins": _moment,
     "leaves": _time,
 }
-_CLUSTER: dict[str, Callable[[Entry], Any]] = {
+_CLUSTER: dict[str, Callable[[ConfigEntry], Any]] = {
     "topology": _choice(*TOPOLOGIES),
     "arity": _whole,
     "step": _time,
@@ -273,5 +287,5 @@ _CLUSTER: dict[str, Callable[[Entry], Any]] = {
     "server": _link,
     "multicast": _flag,
     "medium": _link,
-    "nodes": Entry.items,
+    "nodes": ConfigEntry.items,
 }

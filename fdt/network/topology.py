@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fdt.network.cluster import LAYERED, LAYERS, RING, STAR, Cluster, Link, Node
+from fdt.network.cluster import LAYERED, LAYERS, RING, STAR, Cluster, ClusterNode, NetworkLink
 
 SERVER = -1  # the parameter server's place; nodes have their index
 _HUB = -2
@@ -35,7 +35,7 @@ class Route:
 class Topology:
     """`channels`: each one's link; `names`: what it joins, for people; `above`: a node's parent, or upper layer's."""
 
-    channels: list[Link] = field(default_factory=list)
+    channels: list[NetworkLink] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     ends: list[tuple[int, int]] = field(
         default_factory=list
@@ -45,7 +45,7 @@ class Topology:
     _out: dict[int, dict[int, int]] = field(default_factory=dict)  # by place: the channel to each neighbour
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
-    def join(self, a: int, b: int, link: Link, name: str) -> None:
+    def join(self, a: int, b: int, link: NetworkLink, name: str) -> None:
         """A link between `a`, which it is named after, and `b`."""
         self.ends.append((a, b))
         for here, there, way in ((a, b, "up"), (b, a, "down")):
@@ -132,5 +132,5 @@ def _layers(cluster: Cluster, made: Topology) -> None:
         _join(cluster, made, node, _HUB)
 
 
-def _join(cluster: Cluster, made: Topology, node: Node, at: int) -> None:
+def _join(cluster: Cluster, made: Topology, node: ClusterNode, at: int) -> None:
     made.join(node.index, at, node.group.link or cluster.link, node.name)

@@ -1,6 +1,7 @@
 """Tensors that travel on a simulated clock.
 
-A transfer is a flow over the channels of its route. Flows under way share each channel max-min fairly (sharing.py), so
+A transfer is a flow over the channels of its route. Flows under way share each channel max-min fairly
+(fair_sharing.py), so
 rates change whenever one begins or ends. The last byte arrives the route's latency after it was sent. Nothing is lost
 and nothing is retried; what a protocol adds to the bytes is left out.
 
@@ -19,12 +20,12 @@ from fdt.network.topology import Route, Topology
 
 
 class Transfers:
-    """The flows of one simulation. `carried`: bytes by channel of `topology`, so far begun."""
+    """The flows of one simulation. `sent_bytes`: bytes by channel of `topology`, so far begun."""
 
     def __init__(self, env: simpy.Environment, topology: Topology) -> None:
         self._env = env
         self._limits = [link.bandwidth for link in topology.channels]
-        self.carried = [0] * len(self._limits)
+        self.sent_bytes = [0] * len(self._limits)
         self._wanted = [0.0] * len(self._limits)  # of each channel: what its flows could take at most
         self._flows = [0] * len(self._limits)
         self._free: list[dict[Flow, None]] = [{} for _ in self._limits]  # of each channel; in order
@@ -34,7 +35,7 @@ class Transfers:
         """An event that happens when the last byte has arrived."""
         most = min((self._limits[channel] for channel in route.channels), default=inf)
         for channel in route.channels:
-            self.carried[channel] += int(nbytes)
+            self.sent_bytes[channel] += int(nbytes)
         if nbytes <= 0 or most == inf:
             return self._env.timeout(route.latency_s)
         flow = Flow(route, float(nbytes), most, self._env.now, self._env.event())

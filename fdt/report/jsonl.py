@@ -27,7 +27,8 @@ class Jsonl(Reporter):
     """Writes `directory`/records.jsonl anew, or goes on with it, line by line, so that it can be followed."""
 
     def __init__(self, directory: Path, workers: int, *, append: bool = False) -> None:
-        self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `close`
+        # noqa: SIM115  closed by `close`
+        self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8")
         self._sum = Summary("", workers, "", quiet=True)
         self._job = ""
 

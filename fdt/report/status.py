@@ -1,8 +1,8 @@
 """The line that says how an epoch stands: `Epoch 3/10  ━━━━────  51/128  11,764 samples/s  ETA 3.1s  loss: 0.3211`."""
 
 from fdt.report import JobSummary, text
+from fdt.report.epoch_progress import EpochProgress
 from fdt.report.plain import Clock
-from fdt.report.tally import Tally
 from fdt.rpc.session_pb2 import Event
 
 WIDTH = 20  # of the bar, in characters
@@ -12,7 +12,7 @@ class Status:
     """What the events of one epoch add up to, in words."""
 
     def __init__(self, adds_steps: bool, clock: Clock) -> None:
-        self._tally = Tally(adds_steps)
+        self._tally = EpochProgress(adds_steps)
         self._clock = clock
         self._job = JobSummary("")
         self._started = self._first = 0.0  # clock: the epoch began, its first steps came

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Worker:
+class WorkerTotals:
     """What one worker did over all epochs."""
 
     steps: int = 0
@@ -24,7 +24,7 @@ class Worker:
 
 
 @dataclass
-class Totals:
+class RunTotals:
     """What all of them did. `seconds`: wall time from the start of an epoch to its last step, over all epochs."""
 
     fits: int = 0
@@ -35,7 +35,7 @@ class Totals:
     bytes_sent: int = 0
     bytes_received: int = 0
     staleness: list[tuple[float, float, float, int]] = field(default_factory=list)  # mean, median, largest, steps
-    workers: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, WorkerTotals] = field(default_factory=dict)
     skipped: int = 0  # steps whose gradients were not finite
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
     memberships: list[str] = field(default_factory=list)  # "worker 2 joined", "worker 2 left"
@@ -53,7 +53,7 @@ class Totals:
             mean, median, largest = (end.extra[f"staleness_{which}"] for which in ("mean", "median", "max"))
             self.staleness.append((mean, median, largest, end.steps))
         for share in end.workers:
-            worker = self.workers.setdefault(share.rank, Worker())
+            worker = self.workers.setdefault(share.rank, WorkerTotals())
             worker.steps += share.steps
             worker.samples += share.samples
             worker.seconds += share.seconds
@@ -66,7 +66,7 @@ class Summary(Reporter):
     def __init__(self, name: str, workers: int, logs: str, *, quiet: bool = False, clock: "Clock" = time.perf_counter):
         self._name, self.workers, self._logs, self._quiet, self._clock = name, workers, logs, quiet, clock
         self._started = clock()
-        self.totals = Totals()
+        self.totals = RunTotals()
         self.failed = False
 
     def job(self, job: JobSummary) -> None:
@@ -100,7 +100,7 @@ class Summary(Reporter):
         sys.stderr.flush()
 
 
-def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
+def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
     """The lines of the block by name."""
     found = {
         "workers": str(workers),
@@ -118,7 +118,7 @@ def facts(totals: Totals, workers: int, logs: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def speed_up(totals: Totals) -> float:
+def speed_up(totals: RunTotals) -> float:
     """The workers' computing time added, over wall time: one worker, at its pace here, would have needed the sum.
 
     An estimate: too high where workers share cores, and so slow one another down; benchmarks/ measure the real one.
@@ -128,14 +128,14 @@ def speed_up(totals: Totals) -> float:
     return sum(worker.busy_seconds for worker in totals.workers.values()) / totals.seconds
 
 
-def _trained(totals: Totals) -> str:
+def _trained(totals: RunTotals) -> str:
     fits = f" in {totals.fits} fits" if totals.fits > 1 else ""
     epochs = f"{totals.epochs:,} epoch{'s' if totals.epochs != 1 else ''}"
     amount = f"{epochs}, {totals.steps:,} steps, {totals.samples:,} samples"
     return f"{amount}{fits}, {text.duration(totals.seconds)}"
 
 
-def _speed_up(totals: Totals) -> str:
+def _speed_up(totals: RunTotals) -> str:
     estimate = speed_up(totals)
     return f"about {estimate:.2f} (the workers' computing time added, over wall time)" if estimate else ""
 
@@ -149,12 +149,12 @@ def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
     return f"mean {mean:.2f}, median {median:g}, largest {max(largest for _, _, largest, _ in epochs):g}"
 
 
-def _share(worker: Worker) -> str:
+def _share(worker: WorkerTotals) -> str:
     busy = f", computing {worker.busy_seconds / worker.seconds:.0%} of it" if worker.seconds else ""
     return f"{worker.samples:,} samples, {worker.steps:,} steps, {text.duration(worker.seconds)}{busy}"
 
 
-def as_record(totals: Totals, workers: int) -> Mapping[str, object]:
+def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:
     """The totals for a machine."""
     return {
         "workers": workers,

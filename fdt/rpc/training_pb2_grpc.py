@@ -8,7 +8,7 @@ from fdt.rpc import training_pb2 as fdt_dot_rpc_dot_training__pb2
 
 
 class TrainingServiceStub(object):
-    """Client <-> either engine. Every call carries the run's token in its metadata (fdt/service/auth.py).
+    """Client <-> either engine. Every call carries the run's token in its metadata (fdt/security/auth.py).
     """
 
     def __init__(self, channel):
@@ -30,7 +30,7 @@ class TrainingServiceStub(object):
 
 
 class TrainingServiceServicer(object):
-    """Client <-> either engine. Every call carries the run's token in its metadata (fdt/service/auth.py).
+    """Client <-> either engine. Every call carries the run's token in its metadata (fdt/security/auth.py).
     """
 
     def Hello(self, request, context):
@@ -66,7 +66,7 @@ def add_TrainingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrainingService(object):
-    """Client <-> either engine. Every call carries the run's token in its metadata (fdt/service/auth.py).
+    """Client <-> either engine. Every call carries the run's token in its metadata (fdt/security/auth.py).
     """
 
     @staticmethod

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from fdt.runs.registry import Run
+from fdt.runs.registry import DetachedRun
 
 POLL_S = 0.1
 BLOCK_BYTES = 1 << 16
@@ -14,7 +14,7 @@ BLOCK_BYTES = 1 << 16
 class Follower:
     """Copies `run`'s output to `out`, the last `lines` of what is there and all that comes (None: all there is)."""
 
-    def __init__(self, run: Run, out: TextIO, lines: int | None = None) -> None:
+    def __init__(self, run: DetachedRun, out: TextIO, lines: int | None = None) -> None:
         self._run, self._out = run, out
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._file = open(run.output, "rb")  # noqa: SIM115  closed by `close`

@@ -20,14 +20,14 @@ def space() -> str:
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProcessIdentity:
     """`started`: the machine's boot, and the clock ticks from there to the process's start."""
 
     pid: int
     started: str
 
     @classmethod
-    def of(cls, pid: int) -> "Identity | None":
+    def of(cls, pid: int) -> "ProcessIdentity | None":
         """That of a process that lives now; None where there is none. One that only waits to be reaped does not."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -37,7 +37,7 @@ class Identity:
         return None if fields[_STATE] in "ZX" else cls(pid, f"{boot} {fields[_STARTED]}")
 
     def alive(self) -> bool:
-        return Identity.of(self.pid) == self
+        return ProcessIdentity.of(self.pid) == self
 
     def _signal_by_number(self, number: signal.Signals) -> None:
         if self.alive():

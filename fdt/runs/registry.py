@@ -2,9 +2,9 @@
 
 ~/.local/state/hfdt/runs/train-1/       ($XDG_STATE_HOME instead of ~/.local/state where it is set)
     run.json          what was started, where and when           written by the command
-    processes.json    keeper and client                          by the keeper (keeper.py)
+    processes.json    keeper and client                          by the keeper (supervisor.py)
     end.json          the client's exit code                     by the keeper
-    progress.json     how training stands                        by the client (fdt/report/away.py)
+    progress.json     how training stands                        by the client (fdt/report/detached.py)
     output            what the script and the run print
     logs/             records.jsonl, a log per worker            unless --log-dir says elsewhere
 """
@@ -22,13 +22,13 @@ from typing import Any
 from fdt.errors import UsageError, UserError
 from fdt.launch.local import describe
 from fdt.private import is_private
-from fdt.runs.identity import Identity, space
+from fdt.runs.identity import ProcessIdentity, space
 
 VARIABLE = "FDT_DETACHED"  # the client's own directory
 STARTING_S = 60.0  # a keeper that has not noted itself by then will not
 
 
-class Run:
+class DetachedRun:
     """One run, by its directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -61,7 +61,7 @@ class Run:
         os.replace(new, self.directory / f"{what}.json")
 
     # -- how it stands ------------------------------------------------------------------------------------------------
-    def client(self) -> Identity | None:
+    def client(self) -> ProcessIdentity | None:
         return self._process("client")
 
     def begun(self) -> bool:
@@ -116,9 +116,9 @@ class Run:
             raise UserError(f"a run must be over to be removed; --stop ends it. Received: {self.name}, {self.state()}")
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _process(self, name: str) -> Identity | None:
+    def _process(self, name: str) -> ProcessIdentity | None:
         noted = self.read("processes").get(name)
-        return None if noted is None else Identity(noted["pid"], noted["started"])
+        return None if noted is None else ProcessIdentity(noted["pid"], noted["started"])
 
 
 def home() -> Path:
@@ -129,7 +129,7 @@ def home() -> Path:
 
 def create(
     engine: str, script: str, command: Sequence[str], *, cwd: Path | None = None, run_dir: Path | None = None
-) -> Run:
+) -> DetachedRun:
     """A new run's directory, named after the script. Raises UserError where it cannot be made.
 
     `cwd`: where `command` was typed. `run_dir`: that of its --run-dir or --resume.
@@ -158,15 +158,15 @@ def create(
     return run
 
 
-def runs() -> list[Run]:
+def runs() -> list[DetachedRun]:
     """All of this user's, the oldest first. What somebody else has put there is none."""
     directories = list(home().iterdir()) if is_private(home()) else []
-    found = [Run(directory) for directory in directories if is_private(directory)]
+    found = [DetachedRun(directory) for directory in directories if is_private(directory)]
     noted = [(run.read("run").get("created"), run) for run in found]  # none: it is just being made
     return [run for created, run in sorted(((c, r) for c, r in noted if c is not None), key=lambda pair: pair[0])]
 
 
-def find(name: str) -> Run:
+def find(name: str) -> DetachedRun:
     """Raises UsageError where there is no run of that name."""
     for run in runs():
         if run.name == name:
@@ -174,13 +174,13 @@ def find(name: str) -> Run:
     raise UsageError(f"there must be a run of that name; `attach` without one lists them. Received: {name}")
 
 
-def _numbered(stem: str) -> Run:
+def _numbered(stem: str) -> DetachedRun:
     pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
     taken = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(home())) if match]
     number = max(taken, default=0) + 1
     while True:
         try:
             (home() / f"{stem}-{number}").mkdir(mode=0o700)
-            return Run(home() / f"{stem}-{number}")
+            return DetachedRun(home() / f"{stem}-{number}")
         except FileExistsError:  # another command's, just now
             number += 1

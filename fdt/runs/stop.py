@@ -4,13 +4,13 @@ import signal
 import time
 
 from fdt.runs.follow import POLL_S
-from fdt.runs.identity import Identity
-from fdt.runs.registry import Run
+from fdt.runs.identity import ProcessIdentity
+from fdt.runs.registry import DetachedRun
 
 ASK_S, INSIST_S, END_S = 20.0, 5.0, 5.0  # after SIGINT, after SIGTERM, after SIGKILL
 
 
-def stop(run: Run) -> None:
+def stop(run: DetachedRun) -> None:
     """End the run's client, which ends all else; at last by SIGKILL. It has noted its end when this returns."""
     client = _client(run)
     for number, within_s in ((signal.SIGINT, ASK_S), (signal.SIGTERM, INSIST_S), (signal.SIGKILL, END_S)):
@@ -21,7 +21,7 @@ def stop(run: Run) -> None:
             time.sleep(POLL_S)
 
 
-def _client(run: Run) -> Identity | None:
+def _client(run: DetachedRun) -> ProcessIdentity | None:
     """Its client, which a run that has just been started gets in a moment."""
     deadline = time.monotonic() + INSIST_S
     while run.client() is None and not run.over() and time.monotonic() < deadline:

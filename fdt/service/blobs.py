@@ -11,7 +11,7 @@ from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import HelloReply
-from fdt.service.auth import Metadata
+from fdt.security.auth import Metadata
 from fdt.service.quota import Quota, host_of
 from fdt.tensors import Array, Buffer
 

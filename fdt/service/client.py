@@ -12,9 +12,9 @@ from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
-from fdt.service.auth import credentials
+from fdt.security.auth import credentials
+from fdt.security.tls import TlsIdentity
 from fdt.service.blobs import reachable_blobs
-from fdt.service.tls import Identity
 from fdt.service.transport import open_channel
 
 CONNECT_TIMEOUT_S = 10
@@ -27,7 +27,7 @@ class TrainingClient:
     not to be who it should.
     """
 
-    def __init__(self, address: str, token: str, identity: Identity | None = None) -> None:
+    def __init__(self, address: str, token: str, identity: TlsIdentity | None = None) -> None:
         self._channel = open_channel(address, identity)
         self._metadata = credentials(token)
         self._stub = training_pb2_grpc.TrainingServiceStub(self._channel)

@@ -15,13 +15,14 @@ import grpc
 from fdt import __version__
 from fdt.blobs import Blobs
 from fdt.environment import log_to
-from fdt.launch.hosted import forget
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output, Standing, Where
 from fdt.rpc.training_pb2 import HelloRequest
-from fdt.service import standing, tls
-from fdt.service.auth import TOKEN_VARIABLE, credentials
+from fdt.security import tls
+from fdt.security.auth import TOKEN_VARIABLE, credentials
+from fdt.service import stack_dump
 from fdt.service.blobs import reachable_blobs
+from fdt.service.host_bootstrap import forget
 from fdt.service.transport import open_channel
 
 ENGINE_VARIABLE = "FDT_ENGINE"
@@ -39,7 +40,7 @@ class Member:
     """
 
     def __init__(
-        self, role: str, rank: int, size: int, channel: grpc.Channel, token: str, *, far: bool = False
+        self, role: str, rank: int, size: int, channel: grpc.Channel, token: str, *, remote: bool = False
     ) -> None:
         self.role, self.rank, self.size, self.token = role, rank, size, token
         metadata = credentials(token)
@@ -54,7 +55,7 @@ class Member:
         self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
         # On another host there is no such directory: what is said there reaches it through the launcher.
-        log = None if far else self.run_dir / f"{role}-{rank}.log"
+        log = None if remote else self.run_dir / f"{role}-{rank}.log"
         attached = Attached(role=role, rank=rank, pid=os.getpid(), host=socket.gethostname(), log=str(log or ""))
         self._outgoing.put(Event(attached=attached))
         self._stream = stub.Attach(iter(self._outgoing.get, None), metadata=metadata)
@@ -68,16 +69,16 @@ class Member:
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
         token = os.environ.pop(TOKEN_VARIABLE)  # children of this process need it no more
         if tls.VARIABLE in os.environ:
-            tls.adopt(tls.Identity.loads(os.environ.pop(tls.VARIABLE)))
-        address = at_hand(os.environ[ENGINE_VARIABLE])
-        size, far = int(os.environ[SIZE_VARIABLE]), not address.startswith("unix:")
+            tls.adopt(tls.TlsIdentity.loads(os.environ.pop(tls.VARIABLE)))
+        address = reachable_address(os.environ[ENGINE_VARIABLE])
+        size, remote = int(os.environ[SIZE_VARIABLE]), not address.startswith("unix:")
         channel = open_channel(address)
         try:
             grpc.channel_ready_future(channel).result(timeout=REACH_S)
         except grpc.FutureTimeoutError:
             print(f"{role} {rank}: no engine answers at {address} within {REACH_S:g} s", file=sys.stderr)
             _end()
-        member = cls(role, rank, size, channel, token, far=far)
+        member = cls(role, rank, size, channel, token, remote=remote)
         if rank == 0 and role == "worker":
             sys.stdout = _Forwarded(member)
         return member
@@ -97,9 +98,9 @@ class Member:
         said = Standing(log=str(self.run_dir / f"{self.role}-{self.rank}.log"))
         try:
             if asked.dump:
-                standing.dump()
+                stack_dump.dump()
             said.entered, said.left = self.counts()
-            said.place = standing.place()
+            said.place = stack_dump.place()
         except Exception:  # this thread must not end for it
             traceback.print_exc()
         return said
@@ -132,13 +133,13 @@ def reach(addresses: str) -> str:
 
     Its socket need not be there yet. Where it listens on all interfaces, it is on the engine's host.
     """
-    engine, known = at_hand(os.environ[ENGINE_VARIABLE]), addresses.split(",")
+    engine, known = reachable_address(os.environ[ENGINE_VARIABLE]), addresses.split(",")
     if engine.startswith("unix:"):
         return known[0]
     return known[-1].replace(f"{ANYWHERE}:", f"{engine.rpartition(':')[0]}:")
 
 
-def at_hand(addresses: str) -> str:
+def reachable_address(addresses: str) -> str:
     """Of an engine's addresses, the one for this process: its Unix socket on its own host, the last elsewhere.
 
     The token goes there without TLS, so neither the socket nor its directory may be another user's.

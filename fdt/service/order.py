@@ -7,7 +7,7 @@ from fdt.rpc.session_pb2 import Command
 ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "finish")  # Exit is the engine's own word
 
 
-class Orderly:
+class CommandOrder:
     """The commands of one job, up to the first that is out of order: `fault` then says why, else it is ""."""
 
     def __init__(self, commands: Iterator[Command]) -> None:

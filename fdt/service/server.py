@@ -11,17 +11,17 @@ from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, Failed, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
+from fdt.security.tls import TlsIdentity
 from fdt.service.blobs import BlobServicer
 from fdt.service.engine import Engine
-from fdt.service.order import Orderly
-from fdt.service.tls import Identity
+from fdt.service.fair_queue import FairQueue
+from fdt.service.order import CommandOrder
 from fdt.service.transport import bind, new_server
-from fdt.service.turns import Turns
 
 MAX_WAITING = 16  # jobs
 
 
-class Running:
+class RunningServer:
     """A server that listens. `address` is what clients call."""
 
     def __init__(self, server: grpc.Server, address: str) -> None:
@@ -33,7 +33,7 @@ class Running:
         self._server.stop(grace=0.2).wait()
 
 
-def serve(engine: Engine, address: str, token: str, identity: Identity | None = None) -> Running:
+def serve(engine: Engine, address: str, token: str, identity: TlsIdentity | None = None) -> RunningServer:
     """Serve `engine` at `address` ("HOST:PORT", port 0 for any, or "unix:PATH"), with TLS by `identity`.
 
     Raises UsageError for an address that is not local without it, UserError for one in use.
@@ -43,7 +43,7 @@ def serve(engine: Engine, address: str, token: str, identity: Identity | None = 
     training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(engine.blobs), server)
     bound = bind(server, address, identity)
     server.start()
-    return Running(server, bound)
+    return RunningServer(server, bound)
 
 
 class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
@@ -51,7 +51,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
         self._engine = engine
         self._nonce = engine.blobs.put(b"training").id
         self._admitted = threading.BoundedSemaphore(1 + MAX_WAITING)
-        self._turns = Turns()
+        self._turns = FairQueue()
 
     def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
         return HelloReply(
@@ -75,7 +75,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
     def _train(self, commands: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
         if self._turns.taken:
             yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
-        ordered = Orderly(commands)
+        ordered = CommandOrder(commands)
         rest = iter(ordered)
         first = list(itertools.islice(rest, 1))  # who says nothing must not keep the others waiting
         with self._turns.turn(context.is_active) as ours:  # not ours: the caller has given up meanwhile

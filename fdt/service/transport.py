@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from fdt.errors import UsageError, UserError
-from fdt.service import tls
-from fdt.service.auth import RequireToken
+from fdt.security import tls
+from fdt.security.auth import RequireToken
+from fdt.security.tls import TlsIdentity
 from fdt.service.malformed import RefuseMalformed
-from fdt.service.tls import Identity
 
 # A stream holds a thread as long as it lives: two per member, two per client.
 MAX_STREAMS = 1024
@@ -44,7 +44,7 @@ PINGS = (
 )
 
 
-def new_server(token: str, identity: Identity | None = None) -> grpc.Server:
+def new_server(token: str, identity: TlsIdentity | None = None) -> grpc.Server:
     """A server that refuses calls without `token`. `identity`: it is for other hosts too."""
     pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
     options = OPTIONS if identity is None else OPTIONS + PINGS
@@ -56,7 +56,7 @@ def new_server(token: str, identity: Identity | None = None) -> grpc.Server:
     )
 
 
-def bind(server: grpc.Server, address: str, identity: Identity | None = None) -> str:
+def bind(server: grpc.Server, address: str, identity: TlsIdentity | None = None) -> str:
     """Bind `HOST:PORT` (port 0: any) or `unix:PATH`; return the address to call. TCP takes TLS with an `identity`.
 
     Raises UsageError for an address beyond loopback without one, UserError for a port that is taken or a path that
@@ -89,7 +89,7 @@ def check_address(address: str) -> None:
         raise UsageError(f"an address must be HOST:PORT or unix:PATH. Received: {address!r}")
 
 
-def check_safe(address: str, identity: Identity | None) -> None:
+def check_safe(address: str, identity: TlsIdentity | None) -> None:
     """Raise UsageError for an address beyond this machine without TLS."""
     check_address(address)
     host = address.rpartition(":")[0]
@@ -114,7 +114,7 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def open_channel(address: str, identity: Identity | None = None) -> grpc.Channel:
+def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Channel:
     """A channel to `address`: with TLS by `identity`, without it on this machine only."""
     identity = _for(address, identity)
     if identity is None:
@@ -122,7 +122,7 @@ def open_channel(address: str, identity: Identity | None = None) -> grpc.Channel
     return grpc.secure_channel(address, identity.caller(), options=[*OPTIONS, *PINGS, *identity.options()])
 
 
-def _for(address: str, identity: Identity | None) -> Identity | None:
+def _for(address: str, identity: TlsIdentity | None) -> TlsIdentity | None:
     """What a connection at `address` takes: `identity`, or this member's own. Raises UsageError."""
     identity = None if address.startswith("unix:") else identity or tls.own()
     check_safe(address, identity)

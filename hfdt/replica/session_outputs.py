@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework.summary_pb2 import Summary
 
-from hfdt.step import Reading
-from replica.exchange import Exchange
+from hfdt.worker.step_context import Reading
+from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL, Shard, divided
 
 Cell = Any  # an array
@@ -20,7 +20,7 @@ Vector = Any
 INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 
-class How(Enum):
+class OutputKind(Enum):
     """What the ranks' numbers make. FIRST: rank 0's."""
 
     MEAN = "mean"
@@ -59,27 +59,27 @@ def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
     return array if array.shape else array.dtype.type(array)
 
 
-def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> How | None:
+def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> OutputKind | None:
     """`even`: of as many rows as the halves have together, `rows` of the whole batch. None: 0, which says nothing."""
     if np.ndim(whole) and len(whole) == rows and len(first) == len(second) == rows // 2:
-        return How.ROWS
+        return OutputKind.ROWS
     if not np.shape(even) == np.shape(first) == np.shape(second):
-        return How.FIRST
+        return OutputKind.FIRST
     equal = np.array_equal(even, first) and np.array_equal(even, second)
     if even.dtype.kind == "b":
-        return How.FIRST
+        return OutputKind.FIRST
     if not np.any(even) and equal:
         return None
     if even.dtype.kind in "iu":
-        return How.SUM if np.array_equal(even, first + second) else How.FIRST
+        return OutputKind.SUM if np.array_equal(even, first + second) else OutputKind.FIRST
     flat = [np.ravel(np.asarray(cell, np.float64)) for cell in (even, first, second)]
     if not all(np.all(np.isfinite(each)) for each in flat):
         return None
-    return How.SUM if read(*flat) is Reading.STEP_SUM else How.MEAN
+    return OutputKind.SUM if read(*flat) is Reading.STEP_SUM else OutputKind.MEAN
 
 
 def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | None, float]:
-    """How a gradient is read, and how far the halves are from it, relative. None: it was 0."""
+    """OutputKind a gradient is read, and how far the halves are from it, relative. None: it was 0."""
     size = float(np.linalg.norm(whole))
     if not size or not np.isfinite(size):
         return None, 0.0
@@ -90,22 +90,22 @@ def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | Non
 class Combining:
     """`share`: (rows of mine, rows of the batch)."""
 
-    def __init__(self, exchange: Exchange, share: tuple[int, int]) -> None:
+    def __init__(self, exchange: GroupedExchange, share: tuple[int, int]) -> None:
         self._exchange, (self._mine, self._total) = exchange, share
 
-    def whole(self, made: Sequence[Cell], hows: Sequence[How]) -> list[Cell]:
+    def whole(self, made: Sequence[Cell], hows: Sequence[OutputKind]) -> list[Cell]:
         """The cells as the whole batch gives them."""
         arrays = [self._part(np.asarray(cell), kind) for cell, kind in zip(made, hows, strict=True)]
         rows = Shard(0, divided(self._total, self._exchange.size))
-        placements = [rows if kind is How.ROWS else PARTIAL for kind in hows]
+        placements = [rows if kind is OutputKind.ROWS else PARTIAL for kind in hows]
         whole = self._exchange.replicated("fetched", arrays, placements)
         return [_typed(array, np.asarray(cell).dtype) for array, cell in zip(whole, made, strict=True)]
 
-    def _part(self, cell: Cell, kind: How) -> Cell:
-        if kind is How.ROWS:
+    def _part(self, cell: Cell, kind: OutputKind) -> Cell:
+        if kind is OutputKind.ROWS:
             return cell[: self._mine]
         cell, first = cell.astype(np.float64), float(self._exchange.rank == 0)
-        weight = {How.MEAN: self._mine / self._total, How.SUM: float(self._mine > 0)}.get(kind, first)
+        weight = {OutputKind.MEAN: self._mine / self._total, OutputKind.SUM: float(self._mine > 0)}.get(kind, first)
         return cell * weight if weight else np.zeros_like(cell)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions.plans import Plan
-from hfdt.replica.session_outputs import Cell, How, cells, how, reading
-from hfdt.step import Reading
+from client_shim.replica.sessions.plans import FetchPlan
+from hfdt.replica.session_outputs import Cell, OutputKind, cells, how, reading
+from hfdt.worker.step_context import Reading
 
 TRIES = 20  # until all that a run gives is known to be a mean or a sum
 Name = tuple[str, int]  # of a cell: its tensor's, and which of it
@@ -26,25 +26,25 @@ Try = Callable[[dict[Any, Any], Recorded | None], tuple[list[Any], Recorded]]
 
 
 @dataclass
-class Known:
+class TrialHistory:
     """Of one graph. `readings`: by a gradient's number. `outputs`: how cells are made the whole batch's. `refused`: why
     runs that were tried cannot be divided."""
 
     readings: dict[int, Reading] = field(default_factory=dict)
-    outputs: dict[Name, How] = field(default_factory=dict)
-    refused: "weakref.WeakKeyDictionary[Plan, str]" = field(default_factory=weakref.WeakKeyDictionary)
-    tries: "weakref.WeakKeyDictionary[Plan, int]" = field(default_factory=weakref.WeakKeyDictionary)
+    outputs: dict[Name, OutputKind] = field(default_factory=dict)
+    refused: "weakref.WeakKeyDictionary[FetchPlan, str]" = field(default_factory=weakref.WeakKeyDictionary)
+    tries: "weakref.WeakKeyDictionary[FetchPlan, int]" = field(default_factory=weakref.WeakKeyDictionary)
 
-    def settled(self, plan: Plan) -> bool:
+    def settled(self, plan: FetchPlan) -> bool:
         """Has nothing of this run to be found out any more?"""
         return self.tries.get(plan, 0) >= TRIES
 
-    def how(self, name: Name, cell: Cell) -> How:
-        return self.outputs.get(name, How.MEAN if np.asarray(cell).dtype.kind == "f" else How.FIRST)
+    def how(self, name: Name, cell: Cell) -> OutputKind:
+        return self.outputs.get(name, OutputKind.MEAN if np.asarray(cell).dtype.kind == "f" else OutputKind.FIRST)
 
 
 @dataclass(frozen=True)
-class Trial:
+class SessionTrial:
     """`fails`: on halves of the batch. `off`: how far a gradient is from being a mean or a sum, at most. `whole`: the
     whole batch's cells. `unknown`: those of which it is not yet known what they are."""
 
@@ -55,14 +55,14 @@ class Trial:
 
 
 def tried(
-    plan: Plan,
+    plan: FetchPlan,
     feeds: Mapping[Any, Any],
     rows: int,
-    known: Known,
+    known: TrialHistory,
     run: Try,
     read: Callable[[], list[Any]],
     write: Callable[[list[Any]], None],
-) -> Trial:
+) -> SessionTrial:
     """Tries the run; `read` and `write` are of its variables. Adds what it finds to `known`."""
     before, half = read(), rows // 2
 
@@ -77,16 +77,16 @@ def tried(
         first, second = on(0, half, whole[1]), on(half, 2 * half, whole[1])
         even = whole if rows == 2 * half else on(0, 2 * half, whole[1])
     except (tf.errors.OpError, ValueError) as error:
-        return Trial(fails=str(error).splitlines()[0])
+        return SessionTrial(fails=str(error).splitlines()[0])
     off = _read_gradients(plan, known, (even[1], first[1], second[1]))
     given, unknown = _read_outputs(plan, known, [each[0] for each in (whole, first, second, even)], rows)
     missing = any(taken.number not in known.readings for taken in plan.taken)
     known.tries[plan] = known.tries.get(plan, 0) + 1 if unknown or missing else TRIES
-    return Trial("", off, given, unknown)
+    return SessionTrial("", off, given, unknown)
 
 
-def _read_gradients(plan: Plan, known: Known, runs: Sequence[Recorded]) -> float:
-    """How far the worst is from what it is read as."""
+def _read_gradients(plan: FetchPlan, known: TrialHistory, runs: Sequence[Recorded]) -> float:
+    """OutputKind far the worst is from what it is read as."""
     worst = 0.0
     for taken in plan.taken:
         found, off = reading(*_flat(taken.sparse, [run[taken.number] for run in runs]))
@@ -113,7 +113,7 @@ def _flat(sparse: Sequence[str], runs: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _read_outputs(
-    plan: Plan, known: Known, runs: Sequence[list[Any]], rows: int
+    plan: FetchPlan, known: TrialHistory, runs: Sequence[list[Any]], rows: int
 ) -> tuple[dict[Name, Cell], list[Name]]:
     """The first run's cells, and the names of those that are not yet known."""
     whole, unknown = {}, []

@@ -17,21 +17,21 @@ import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches, values
-from client_shim.replica.sessions.call import Call
-from client_shim.replica.sessions.gradients import Taken
+from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.patches import THREADS
-from client_shim.replica.sessions.plans import Plan
+from client_shim.replica.sessions.plans import FetchPlan
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
 from fdt.errors import CaptureError
-from fdt.service.group import ReplicaGroup
+from fdt.process_group.group import ReplicaGroup
 from hfdt.replica import session_trials as trials
-from hfdt.replica.session_adding import added
-from hfdt.replica.session_now import Now, Share
-from hfdt.replica.session_outputs import INEXACT, Combining, How, cells, rebuilt
-from hfdt.step import Reading
-from replica.exchange import Exchange
+from hfdt.replica.session_gradients import added
+from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, cells, rebuilt
+from hfdt.replica.session_run import SessionRun, Share
+from hfdt.worker.step_context import Reading
+from replica.exchange import GroupedExchange
 from replica.session_runs import THREAD, SessionRuns
 
 OTHERWISE = "; --allow-replicated has every rank do all of that work"
@@ -47,7 +47,7 @@ MANY = "a run must compute gradients at most {} times. Received: {}, at {}"
 TURN_S = 600.0
 
 
-class Sessions(SessionRuns):
+class HfdtSessions(SessionRuns):
     """`count(share)`: called for each divided training run. `replicated()`: for one that every rank does whole; None
     where that is not allowed."""
 
@@ -60,10 +60,10 @@ class Sessions(SessionRuns):
         fp16: bool = False,
     ) -> None:
         super().__init__(group, self._passed, replicated)
-        self._count, self._exchange = count, Exchange(group, fp16=fp16)
-        self._known: weakref.WeakKeyDictionary[Any, trials.Known] = weakref.WeakKeyDictionary()  # by graph
+        self._count, self._exchange = count, GroupedExchange(group, fp16=fp16)
+        self._known: weakref.WeakKeyDictionary[Any, trials.TrialHistory] = weakref.WeakKeyDictionary()  # by graph
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables are rank 0's
-        self._now: Now | None = None
+        self._now: SessionRun | None = None
 
     def installed(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which sessions train so."""
@@ -72,17 +72,17 @@ class Sessions(SessionRuns):
     def rank_0s(self, what: str, value: Any) -> Any:
         return self._rank_0s(what, value)
 
-    def _is_training(self, session: Any, plan: Plan) -> bool:
+    def _is_training(self, session: Any, plan: FetchPlan) -> bool:
         return bool(plan.taken)
 
-    def _untrained(self, session: Any, plan: Plan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
+    def _untrained(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
         if plan.moves:
             self._synced.discard(session)
         result = run()
         return agreed_numbers(result, self._rank_0s) if read_by_script() else result
 
     # -- a training run --------------------------------------------------------------------------------------------
-    def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
+    def _trained(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any]) -> list[Any]:
         if len(plan.taken) >= THREADS:
             raise CaptureError(MANY.format(THREADS - 1, len(plan.taken), where()))
         if plan.elements:
@@ -91,8 +91,8 @@ class Sessions(SessionRuns):
             self._sync(call, plan)
             self._synced.add(call.session)
         rows = feeding.rows_of(feeds)
-        known = self._known.setdefault(call.session.graph, trials.Known())
-        trial, reason = trials.Trial(), known.refused.get(plan, "")
+        known = self._known.setdefault(call.session.graph, trials.TrialHistory())
+        trial, reason = trials.SessionTrial(), known.refused.get(plan, "")
         if not reason and not (plan in known.tries and rows):
             reason = self._undivided(plan, feeds, rows)
         if not reason and not known.settled(plan):
@@ -103,7 +103,7 @@ class Sessions(SessionRuns):
             return self._whole(call, plan, feeds, reason)
         return self._in_part(call, plan, feeds, rows or 0, known, trial)
 
-    def _undivided(self, plan: Plan, feeds: Mapping[Any, Any], rows: int | None) -> str:
+    def _undivided(self, plan: FetchPlan, feeds: Mapping[Any, Any], rows: int | None) -> str:
         """Why the run cannot be divided; "" where it can."""
         fixed = feeding.fixed(feeds, rows)
         if fixed:
@@ -114,13 +114,13 @@ class Sessions(SessionRuns):
         return MOVED.format(f"{moved}, which gets of the batch itself", where()) if moved else ""
 
     def _tried(
-        self, call: Call, plan: Plan, feeds: dict[Any, Any], rows: int, known: trials.Known
-    ) -> tuple[trials.Trial, str]:
+        self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], rows: int, known: trials.TrialHistory
+    ) -> tuple[trials.SessionTrial, str]:
         """What a trial found, and why the run cannot be divided. Rank 0 decides for all."""
         variables = plan.variables(call.session.graph)
 
         def run(part: dict[Any, Any], instead: trials.Recorded | None) -> tuple[list[Any], trials.Recorded]:
-            now = Now((rows, rows), [], {}, instead)
+            now = SessionRun((rows, rows), [], {}, instead)
             with self._running(now):
                 return call.plainly(list(plan.fetches), part), now.recorded or {}
 
@@ -143,33 +143,33 @@ class Sessions(SessionRuns):
         said = self._rank_0s("how a run is read", said)
         # What this rank has found beside it goes: a step that is read in no order is 0 on one rank and 1 on another.
         known.readings = {int(number): Reading[name] for number, name in said["readings"].items()}
-        known.outputs = {(name[0], name[1]): How[h] for name, h in said["outputs"]}
+        known.outputs = {(name[0], name[1]): OutputKind[h] for name, h in said["outputs"]}
         trial = replace(trial, unknown=[(name, i) for name, i in said["unknown"]])
         if said["fails"]:
             return trial, FIXED.format(f"one that fails on half a batch: {said['fails']}", where())
         known.tries[plan] = said["tries"]
         return trial, NEITHER.format(where()) if said["off"] > INEXACT else ""
 
-    def _whole(self, call: Call, plan: Plan, feeds: dict[Any, Any], reason: str) -> list[Any]:
+    def _whole(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], reason: str) -> list[Any]:
         """Every rank does all of the work; rank 0's gradient is believed."""
         self._by_every_rank(reason)
         share = (int(self._group.rank == 0), 1)
-        with self._running(Now(share, [t.number for t in plan.taken])):
+        with self._running(SessionRun(share, [t.number for t in plan.taken])):
             result = call.run(list(plan.fetches), feeds)
         return list(agreed_numbers(result, self._rank_0s))
 
     def _in_part(
         self,
-        call: Call,
-        plan: Plan,
+        call: SessionCall,
+        plan: FetchPlan,
         feeds: dict[Any, Any],
         rows: int,
-        known: trials.Known,
-        trial: trials.Trial,
+        known: trials.TrialHistory,
+        trial: trials.SessionTrial,
     ) -> list[Any]:
         part = epochs.cut(np.array([0]), np.array([rows]), self._group.rank, self._group.size)
         share = int(part.share[0][0]), rows
-        now = Now(share, [t.number for t in plan.taken])
+        now = SessionRun(share, [t.number for t in plan.taken])
         with self._running(now):
             mine = feeding.between(feeds, rows, int(part.low[0]), int(part.high[0]))
             given = call.run(list(plan.fetches), mine)
@@ -178,7 +178,7 @@ class Sessions(SessionRuns):
         return _whole_batchs(plan, given, known, trial, combining)
 
     @contextlib.contextmanager
-    def _running(self, now: Now) -> Iterator[None]:
+    def _running(self, now: SessionRun) -> Iterator[None]:
         self._now = now
         try:
             yield
@@ -190,7 +190,7 @@ class Sessions(SessionRuns):
             self._now = None
 
     # -- between ranks ---------------------------------------------------------------------------------------------
-    def _passed(self, taken: Taken, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _passed(self, taken: GradientNode, arrays: Sequence[Any]) -> Sequence[Any]:
         """Gradients of a rank's rows, to be the whole batch's: in a thread of TensorFlow's."""
         now = self._now
         if now is None:
@@ -211,14 +211,14 @@ class Sessions(SessionRuns):
                 now.order.remove(taken.number)
                 now.turn.notify_all()
 
-    def _added(self, taken: Taken, arrays: Sequence[Any], now: Now) -> Sequence[Any]:
+    def _added(self, taken: GradientNode, arrays: Sequence[Any], now: SessionRun) -> Sequence[Any]:
         mine, total = now.share
-        known = self._known.get(taken.outputs[0].graph, trials.Known())
+        known = self._known.get(taken.outputs[0].graph, trials.TrialHistory())
         is_sum = known.readings.get(taken.number) is Reading.STEP_SUM
         weight = float(mine > 0) if is_sum else mine / total
         return added(f"gradients {taken.number}", arrays, taken.sparse, weight, self._exchange)
 
-    def _sync(self, call: Call, plan: Plan) -> None:
+    def _sync(self, call: SessionCall, plan: FetchPlan) -> None:
         """The variables of a run, as rank 0 has them: it has been initialized, or restored, since they last were."""
         variables = plan.variables(call.session.graph)
         mine = [np.asarray(value) for value in values.read(call.plainly, variables)]
@@ -226,13 +226,13 @@ class Sessions(SessionRuns):
 
 
 def _whole_batchs(
-    plan: Plan, given: Sequence[Any], known: trials.Known, trial: trials.Trial, combining: Combining
+    plan: FetchPlan, given: Sequence[Any], known: trials.TrialHistory, trial: trials.SessionTrial, combining: Combining
 ) -> list[Any]:
     """What was fetched, as the whole batch gives it."""
     made = [cells(tensor, value) for tensor, value in zip(plan.fetches, given, strict=True)]
     names = [(tensor.name, i) for tensor, group in zip(plan.fetches, made, strict=True) for i in range(len(group))]
     flat = [cell for group in made for cell in group]
-    hows = [How.FIRST if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
+    hows = [OutputKind.FIRST if n in trial.unknown else known.how(n, cell) for n, cell in zip(names, flat, strict=True)]
     flat = [trial.whole.get(n, c) if n in trial.unknown else c for n, c in zip(names, flat, strict=True)]
     whole = iter(combining.whole(flat, hows))
     return [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fdt.cli.options import TRAINING, Count
+from fdt.cli.options import TRAINING, CountType
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
@@ -42,7 +42,7 @@ Examples:
     help="The peers and their links (docs/cluster.md).",
 )
 @option("The cluster", "--emulate", is_flag=True, help="On emulated hosts and shaped links, in real time; needs root.")
-@option(TRAINING, "--seed", type=Count("a seed", 0), default=0, help="Of the peers' random times.  [default: 0]")
+@option(TRAINING, "--seed", type=CountType("a seed", 0), default=0, help="Of the peers' random times.  [default: 0]")
 def control_command(script: str, words: list[str], cluster: Path, emulate: bool, seed: int) -> int:
     """Run a control program: script.py commands peers, which compute, send and wait, simulated or emulated."""
     from client_shim.script import run_script

@@ -17,14 +17,14 @@ import cloudpickle
 
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import EmulatedLauncher, EmulatedNetwork, Host, address_of, counters
-from fdt.network.cluster import Cluster, Node
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, counters
+from fdt.network.cluster import Cluster, ClusterNode
 from fdt.network.topology import topology_of
-from fdt.service.auth import TOKEN_VARIABLE
-from fdt.service.losses import explain_loss
+from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
+from fdt.supervise.lost_processes import explain_loss
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
-from nfdt.pacing import CLUSTER_VARIABLE
+from nfdt.worker.pacing import CLUSTER_VARIABLE
 
 POLL_S = 0.25
 START_S = 60.0
@@ -48,7 +48,7 @@ class EmulatedAck:
 class EmulatedPeer:
     """One node. See Peer (simulated.py)."""
 
-    def __init__(self, peers: "EmulatedPeers", node: Node) -> None:
+    def __init__(self, peers: "EmulatedPeers", node: ClusterNode) -> None:
         self.index, self.name, self.layer = node.index, node.name, node.group.layer
         self.address = address_of(node.index + 1)
         self._peers = peers
@@ -178,8 +178,8 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                 greeting.join(POLL_S)
                 self._check(time.monotonic() < deadline)
 
-    def _host(self, role: str, rank: int) -> Host:
-        return Host(self._peers[rank].index, self._peers[rank].name, self._peers[rank].address)
+    def _host(self, role: str, rank: int) -> EmulatedHost:
+        return EmulatedHost(self._peers[rank].index, self._peers[rank].name, self._peers[rank].address)
 
     def _environment(self, rank: int) -> dict[str, str]:
         return {ADDRESS_VARIABLE: self._peers[rank].address}

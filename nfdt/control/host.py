@@ -17,10 +17,10 @@ from typing import Any
 import cloudpickle
 
 from fdt import structure, tensors
-from fdt.service.auth import TOKEN_VARIABLE
+from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
 from nfdt.control.store import Store
-from nfdt.pacing import Pacer, pacer_of
+from nfdt.worker.pacing import Pacer, pacer_of
 
 ADDRESS_VARIABLE = "NFDT_PEER_ADDRESS"
 SEED_VARIABLE = "NFDT_PEER_SEED"

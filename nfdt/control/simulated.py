@@ -12,12 +12,12 @@ import numpy as np
 import simpy
 
 from fdt.errors import UserError
-from fdt.network.cluster import Cluster, Node
+from fdt.network.cluster import Cluster, ClusterNode
 from fdt.network.pace import Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
-from nfdt.clock import run_until
 from nfdt.control.store import Store, Tensor
+from nfdt.simulator.clock import run_until
 from nfdt.tree import leaves
 
 Events = Generator[Any, Any, None]
@@ -42,7 +42,7 @@ class Ack:
 class Peer:
     """One node. `index`, `name` and `layer` are the description's; everything else it is told."""
 
-    def __init__(self, peers: "Peers", node: Node, pace: Pace) -> None:
+    def __init__(self, peers: "Peers", node: ClusterNode, pace: Pace) -> None:
         self.index, self.name, self.layer = node.index, node.name, node.group.layer
         self._peers, self._pace = peers, pace
         self._store = Store(self.name)
@@ -169,7 +169,7 @@ class Peers(Sequence[Peer]):
     @property
     def links(self) -> dict[str, int]:
         """Bytes that have set out over each direction of each link."""
-        return dict(zip(self.topology.names, self._transfers.carried, strict=True))
+        return dict(zip(self.topology.names, self._transfers.sent_bytes, strict=True))
 
     def wait(self, *acks: Ack) -> None:
         """Let time pass until all of `acks` are there; none given: until every command is carried out."""

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.beside import Beside
 from fdt.errors import CaptureError
+from fdt.identity_map import IdentityMap
 from fdt.keras.variables import tensor_variable
-from fdt.service.group import Push, ReplicaGroup
-from nfdt.momentum import clipped, is_sgd, momentum_of, off
-from nfdt.replica.rules import ServerRule
-from nfdt.rule import Rule
-from nfdt.variables import count_of, current_rate, scaled_rate
+from fdt.process_group.group import Push, ReplicaGroup
+from nfdt.algorithm import AsyncAlgorithm
+from nfdt.model.momentum import clipped, is_sgd, momentum_of, off
+from nfdt.model.variables import count_of, current_rate, scaled_rate
+from nfdt.replica.numpy_applier import ServerRule
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
@@ -31,14 +31,20 @@ GONE = (
 )
 
 
-class Exchange:
+class OptimizerExchange:
     """`number`: of the optimizer, in the order in which the script makes them."""
 
     apply: Apply  # the optimizer's own update, as it was last used
     made_for: Callable[[], Any]  # the optimizer, as long as it is there
 
     def __init__(
-        self, number: int, optimizer: Any, variables: Sequence[Any], rule: Rule, group: ReplicaGroup, poll: Poll
+        self,
+        number: int,
+        optimizer: Any,
+        variables: Sequence[Any],
+        rule: AsyncAlgorithm,
+        group: ReplicaGroup,
+        poll: Poll,
     ) -> None:
         _check(optimizer, rule)
         self.number, self._optimizer, self._group = number, optimizer, group
@@ -214,7 +220,7 @@ class Exchange:
         return [p.reshape(v.shape) for p, v in zip(parts, self.raw, strict=True)]
 
 
-def _check(optimizer: Any, rule: Rule) -> None:
+def _check(optimizer: Any, rule: AsyncAlgorithm) -> None:
     if rule.needs_sgd and not is_sgd(optimizer):
         raise CaptureError(f"this rule's arithmetic is SGD's. Received: {type(optimizer).__name__}; use another rule")
 
@@ -235,7 +241,7 @@ def update_of(optimizer: Any) -> Apply:
     return lambda gradients, variables: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
-_last: Beside[Any] = Beside()  # a graph's: what its next call follows
+_last: IdentityMap[Any] = IdentityMap()  # a graph's: what its next call follows
 
 
 def in_order(method: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:
@@ -251,7 +257,8 @@ def in_order(method: Callable[..., Any], inputs: list[Any], dtype: Any = tf.floa
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """TensorFlow keeps what a graph calls for ever. `Exchanges.of` has the method's owner kept while it is needed."""
+    """TensorFlow keeps what a graph calls for ever. `OptimizerExchanges.of` has the method's owner kept while it is
+    needed."""
     known = weakref.WeakMethod(method)
 
     def call(*arrays: Any) -> Any:

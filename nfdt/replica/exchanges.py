@@ -14,11 +14,11 @@ from tensorflow.python.eager import context
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
-from fdt.service.group import Push, ReplicaGroup
-from nfdt import rulebook
-from nfdt.replica.exchange import Apply, Exchange, build
-from nfdt.replica.old import looked_at
-from nfdt.replica.together import become_rank_0s
+from fdt.process_group.group import Push, ReplicaGroup
+from nfdt import algorithm_registry
+from nfdt.replica.compat_optimizer import looked_at
+from nfdt.replica.exchange import Apply, OptimizerExchange, build
+from nfdt.replica.sync import become_rank_0s
 
 OF_OPTIMIZER = "_fdt_exchange"  # an attribute, so an optimizer and its exchange go together
 OF_FUNCTION = "_fdt_exchanges"  # of a tf.function: those in its traces, whatever the script does with the optimizers
@@ -28,7 +28,7 @@ class _Calling(threading.local):
     function: Any = None  # the tf.function that this thread calls
 
 
-class Exchanges:
+class OptimizerExchanges:
     """`rule`: the command line's, if any. `of_sessions`: is given the pushes that are sessions'.
 
     Optimizers that the script has dropped go, with the weights that they trained. But rank 0 serves the others' pushes
@@ -40,8 +40,8 @@ class Exchanges:
         self.applying = False  # is an optimizer's own update under way?
         self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last = -1  # number of an optimizer
-        self._known: weakref.WeakValueDictionary[int, Exchange] = weakref.WeakValueDictionary()  # by number
-        self._used: dict[int, Exchange] = {}  # of these, since all met
+        self._known: weakref.WeakValueDictionary[int, OptimizerExchange] = weakref.WeakValueDictionary()  # by number
+        self._used: dict[int, OptimizerExchange] = {}  # of these, since all met
         self._calling = _Calling()
         self._taus: Counter[int] = Counter()
         self._arrived: list[Push] = []
@@ -60,7 +60,7 @@ class Exchanges:
             self._last = self._born[optimizer] = self._last + 1
         return self._born[optimizer]
 
-    def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> Exchange:
+    def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> OptimizerExchange:
         """The optimizer's. `apply(gradients, variables)`: its own update."""
         exchange = self._own(optimizer) or self._made(optimizer, variables)
         exchange.apply = apply
@@ -69,14 +69,14 @@ class Exchanges:
             vars(self._calling.function).setdefault(OF_FUNCTION, {})[exchange.number] = exchange
         return exchange
 
-    def _own(self, optimizer: Any) -> Exchange | None:
+    def _own(self, optimizer: Any) -> OptimizerExchange | None:
         """The exchange that was made for it: a shallow copy of an optimizer has the original's as an attribute."""
-        found: Exchange | None = vars(optimizer).get(OF_OPTIMIZER)
+        found: OptimizerExchange | None = vars(optimizer).get(OF_OPTIMIZER)
         return found if found is not None and found.made_for() is optimizer else None
 
-    def of_function(self, function: Any) -> Iterable[Exchange]:
+    def of_function(self, function: Any) -> Iterable[OptimizerExchange]:
         """Those in its traces."""
-        found: dict[int, Exchange] = vars(function).get(OF_FUNCTION, {})
+        found: dict[int, OptimizerExchange] = vars(function).get(OF_FUNCTION, {})
         return found.values()
 
     @contextlib.contextmanager
@@ -90,7 +90,7 @@ class Exchanges:
         finally:
             self._calling.function = before
 
-    def step(self, exchange: Exchange, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
+    def step(self, exchange: OptimizerExchange, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
         """In place of the optimizer's update."""
         self.applying = True
         try:
@@ -111,14 +111,14 @@ class Exchanges:
             exchange.taus.clear()
         return self._taus
 
-    def _exchanges(self) -> Iterator[Exchange]:
+    def _exchanges(self) -> Iterator[OptimizerExchange]:
         """In their order. Of optimizers that the script has not dropped."""
         return (exchange for _, exchange in sorted(self._known.items()))
 
-    def _made(self, optimizer: Any, variables: list[Any]) -> Exchange:
+    def _made(self, optimizer: Any, variables: list[Any]) -> OptimizerExchange:
         seen = looked_at(optimizer)
-        rule = rulebook.make(self._rule or rulebook.default_for(seen, variables))
-        made = Exchange(self._number(optimizer), seen, variables, rule, self._group, self.poll)
+        rule = algorithm_registry.make(self._rule or algorithm_registry.default_for(seen, variables))
+        made = OptimizerExchange(self._number(optimizer), seen, variables, rule, self._group, self.poll)
         made.made_for = weakref.ref(optimizer)
         made.samples = self._samples
         if self._group.rank and getattr(seen, "use_ema", False):

@@ -16,18 +16,18 @@ import tensorflow as tf
 from fdt.data.slicing import rows
 from fdt.keras import autograph, flavor_of, named
 from fdt.patches import Patch, patched
-from fdt.service.group import ReplicaGroup
+from fdt.process_group.group import ReplicaGroup
 from nfdt.replica.exchange import in_order
-from nfdt.replica.turns import Turns
+from nfdt.replica.round_robin import RoundRobin
 
 KIND = "fit"  # `train_on_batch` has turns of its own
 
 
-class Fits:
+class FitHooks:
     """`count` is told of the samples of this worker's batches; all workers come to `meet`."""
 
     def __init__(
-        self, turns: Turns, group: ReplicaGroup, count: Callable[[int], None], meet: Callable[[], None]
+        self, turns: RoundRobin, group: ReplicaGroup, count: Callable[[int], None], meet: Callable[[], None]
     ) -> None:
         self._turns, self._group, self._count, self._meet = turns, group, count, meet
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # train functions of Keras's that count
@@ -99,7 +99,7 @@ class Fits:
 class _Divided:
     """In place of the function that `fit` calls for a batch, or for `steps_per_execution` of them."""
 
-    def __init__(self, made: Any, turns: Turns, model: Any) -> None:
+    def __init__(self, made: Any, turns: RoundRobin, model: Any) -> None:
         self.made, self._turns, self._model = made, turns, model
 
     def __call__(self, iterator: Any) -> Any:

@@ -1,6 +1,7 @@
 """One worker of a replica script: what is replaced in TensorFlow and Keras while the script runs.
 
-Every worker runs each iteration of a training loop, and computes every n-th step of it (turns.py). Within such a loop
+Every worker runs each iteration of a training loop, and computes every n-th step of it (round_robin.py). Within such a
+loop
 no worker waits for the others; where it ends they meet and hold the same weights.
 """
 
@@ -26,16 +27,16 @@ from client_shim.replica.steps import Site, function_takes, function_trains, loo
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
-from fdt.service.group import ReplicaGroup
-from nfdt import staleness
-from nfdt.replica.by_hand import ByHand
+from fdt.process_group.group import ReplicaGroup
+from nfdt.model import staleness
 from nfdt.replica.exchange import build, update_of
-from nfdt.replica.exchanges import Exchanges, moving
-from nfdt.replica.fitting import Fits
-from nfdt.replica.passed import effects
-from nfdt.replica.sessions import Sessions
-from nfdt.replica.together import added
-from nfdt.replica.turns import Turns
+from nfdt.replica.exchanges import OptimizerExchanges, moving
+from nfdt.replica.fitting import FitHooks
+from nfdt.replica.round_robin import RoundRobin
+from nfdt.replica.sessions import NfdtSessions
+from nfdt.replica.side_effects import effects
+from nfdt.replica.skippable_regions import SkippableRegions
+from nfdt.replica.sync import added
 
 UNDIVIDED = (
     "a training step must be a tf.function's that gets its batch, train_on_batch, or an eager one in a loop, for "
@@ -45,21 +46,21 @@ UNDIVIDED = (
 FIT = "fit must stand outside of a step that workers take in turn. Received: fit at {where}; call it beside the step"
 
 
-class Rank:
+class RoundRobinRank:
     """`options`: the command line's (rule, allow_replicated)."""
 
     def __init__(self, group: ReplicaGroup, options: Mapping[str, str]) -> None:
         self._group, self._options = group, options
         self._rank, self._size = group.rank, group.size
         self._allow_replicated = options.get("allow_replicated") == "1"
-        self._exchanges = Exchanges(group, options.get("rule"), lambda push: self._sessions.serve(push))
-        self._turns = Turns(self._rank, self._size, self._begin, self._count)
-        self.by_hand = ByHand(self._turns, self._count, self._meet)
-        self._fits = Fits(self._turns, group, self._count, self._meet)
+        self._exchanges = OptimizerExchanges(group, options.get("rule"), lambda push: self._sessions.serve(push))
+        self._turns = RoundRobin(self._rank, self._size, self._begin, self._count)
+        self.by_hand = SkippableRegions(self._turns, self._count, self._meet)
+        self._fits = FitHooks(self._turns, group, self._count, self._meet)
         self._fitting = self._met = self._begun = False
         self._counts = {"steps": 0, "samples": 0, "replicated": 0}
         replicated = self._replicate if self._allow_replicated else None
-        self._sessions = Sessions(group, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
+        self._sessions = NfdtSessions(group, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
         self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure)
         group.serve = self._exchanges.serve
 

@@ -1,4 +1,5 @@
-"""A TensorFlow 1 optimizer's own momentum, off for one update: nfdt/momentum.py's for Keras's, in a session's slots.
+"""A TensorFlow 1 optimizer's own momentum, off for one update: nfdt/model/momentum.py's for Keras's, in a session's
+slots.
 
     Momentum    its accumulator is 0, and it is given u (with Nesterov's u / (1 + mu)): w <- w - eta u
     Adam        its first moment becomes (1 - beta1) / beta1 (u - g), and it is given g: (1 - beta1) u comes of that
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from tensorflow.python.training import adam, momentum
 
-from client_shim.replica.sessions.gradients import Taken
+from client_shim.replica.sessions.gradients import GradientNode
 from nfdt.replica.session_optimizers import Applied
 
 Array = Any
@@ -38,7 +39,7 @@ class Momentum:
         return [u / by for u in direction], [np.zeros_like(u) for u in direction]
 
 
-def momentum_of(taken: Taken, applied: Sequence[Applied], variables: Sequence[Any]) -> Momentum | None:
+def momentum_of(taken: GradientNode, applied: Sequence[Applied], variables: Sequence[Any]) -> Momentum | None:
     """None where it cannot be off. `applied`: the updates that `taken`'s variables get."""
     kind = _MOMENTS.get(type(applied[0].optimizer)) if len(applied) == 1 else None
     if kind is None:

@@ -14,10 +14,10 @@ import tensorflow as tf
 from tensorflow.python.training import adadelta, adagrad, gradient_descent, momentum, proximal_gradient_descent, rmsprop
 
 from client_shim.replica.sessions.gradients import of_sessions
-from client_shim.replica.sessions.plans import Plan
+from client_shim.replica.sessions.plans import FetchPlan
 from fdt.errors import CaptureError
-from nfdt import rulebook
-from nfdt.rule import Rule
+from nfdt import algorithm_registry
+from nfdt.algorithm import AsyncAlgorithm
 
 _WITHOUT_MOMENTUM = (
     gradient_descent.GradientDescentOptimizer,
@@ -82,7 +82,7 @@ class Optimizers:
             self._of.setdefault(graph, []).append(Applied(optimizer, str(made.name), variables, given, rate))
         return made
 
-    def within(self, plan: Plan, graph: Any) -> list[Applied]:
+    def within(self, plan: FetchPlan, graph: Any) -> list[Applied]:
         """Those whose updates a run makes."""
         names = {o.name for o in plan.operations}
         return [each for each in self._of.get(graph, ()) if each.operation in names]
@@ -93,16 +93,18 @@ class Optimizers:
         return {str(v.op.name) for optimizer in own for v in _variables(optimizer, graph)}
 
 
-def rule_for(text: str | None, applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool) -> Rule:
+def rule_for(
+    text: str | None, applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool
+) -> AsyncAlgorithm:
     """The rule of gradients that `applied` are given; the script's own update where there is none.
 
     `text`: the rule that was asked for. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?
     """
     free = can_be_off or not any(each.has_momentum for each in applied)
-    return rulebook.make(text or rulebook.default(variables, can_be_off=free))
+    return algorithm_registry.make(text or algorithm_registry.default(variables, can_be_off=free))
 
 
-def check(rule: Rule, applied: Sequence[Applied], *, momentum: bool, can_be_off: bool) -> None:
+def check(rule: AsyncAlgorithm, applied: Sequence[Applied], *, momentum: bool, can_be_off: bool) -> None:
     """`momentum`: are the rule's updates of a momentum of its own? Raises CaptureError where it has no meaning then."""
     held = [each.name for each in applied if each.has_momentum]
     if momentum and held and not can_be_off:

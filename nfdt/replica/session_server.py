@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 
 from client_shim.replica.sessions import values
-from client_shim.replica.sessions.call import Call
-from client_shim.replica.sessions.gradients import Taken
+from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.plans import collected
 from nfdt.replica import session_optimizers
-from nfdt.replica.rules import Arithmetic, ServerRule
+from nfdt.replica.numpy_applier import Arithmetic, ServerRule
 from nfdt.replica.session_dense import as_taken
 from nfdt.replica.session_momentum import momentum_of
 from nfdt.replica.session_optimizers import Applied
-from nfdt.replica.session_steps import Step
+from nfdt.replica.session_steps import SessionStep
 
 Array = Any
 Feeds = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a worker pushes. `gradients`: dense, of all variables in the order of `Step.taken`."""
+class SessionGradients:
+    """What a worker pushes. `gradients`: dense, of all variables in the order of `SessionStep.taken`."""
 
     worker: int
     gradients: Sequence[Array]
@@ -36,8 +36,9 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Fed:
-    """What an update is given: `Taken`'s arrays; by what its learning rate is scaled; variables of the optimizer's that
+class SessionUpdate:
+    """What an update is given: `GradientNode`'s arrays; by what its learning rate is scaled; variables of the
+    optimizer's that
     are to hold something else before it."""
 
     arrays: Sequence[Array]
@@ -46,10 +47,12 @@ class Fed:
     held: Sequence[Array]
 
 
-class Ruled:
+class SessionAlgorithm:
     """The rule of the gradients that one call took, in one session. `variables`: names of what they were taken of."""
 
-    def __init__(self, rule: str | None, taken: Taken, applied: Sequence[Applied], variables: Any, size: int) -> None:
+    def __init__(
+        self, rule: str | None, taken: GradientNode, applied: Sequence[Applied], variables: Any, size: int
+    ) -> None:
         momentum = momentum_of(taken, applied, variables)
         off = momentum is not None
         made = session_optimizers.rule_for(rule, applied, variables, can_be_off=off)
@@ -59,7 +62,7 @@ class Ruled:
         self.variables = frozenset(taken.variables)
         self._taken, self._applied = taken, applied
 
-    def update(self, arithmetic: Arithmetic) -> Fed:
+    def update(self, arithmetic: Arithmetic) -> SessionUpdate:
         """What the script's own update is given, the rule having had a push."""
         made = arithmetic.update
         gradients: list[Array] = list(made.gradient)
@@ -72,15 +75,15 @@ class Ruled:
         if scale != 1.0 and all(each.rate is None for each in self._applied):
             gradients, scale = [g * scale for g in gradients], 1.0
         dtypes = [tensor.dtype.as_numpy_dtype for tensor in self._taken.outputs]
-        return Fed(as_taken(gradients, self._taken.sparse, dtypes), scale, slots, held)
+        return SessionUpdate(as_taken(gradients, self._taken.sparse, dtypes), scale, slots, held)
 
 
-class Server:
+class SessionServer:
     """`rule`: as the command line has it; None: the default for the optimizer."""
 
     def __init__(self, size: int, rule: str | None) -> None:
         self._size, self._rule = size, rule
-        self._ruled: weakref.WeakKeyDictionary[Any, dict[int, Ruled]] = weakref.WeakKeyDictionary()
+        self._ruled: weakref.WeakKeyDictionary[Any, dict[int, SessionAlgorithm]] = weakref.WeakKeyDictionary()
         self._values: weakref.WeakKeyDictionary[Any, dict[str, Array]] = weakref.WeakKeyDictionary()
         self.taus: list[int] = []
 
@@ -98,13 +101,13 @@ class Server:
             for each in ruled.values():
                 each.rule.alike = True
 
-    def check(self, session: Any, step: Step) -> None:
+    def check(self, session: Any, step: SessionStep) -> None:
         """Raises CaptureError where the rule cannot have the run's gradients."""
         for taken in step.taken:
             self._of(session, step, taken)
 
     def apply(
-        self, call: Call, step: Step, push: Given, feeds: Feeds, late: Sequence[Any] = ()
+        self, call: SessionCall, step: SessionStep, push: SessionGradients, feeds: Feeds, late: Sequence[Any] = ()
     ) -> tuple[list[Array], list[Any]]:
         """Run the script's update on what a worker gives, fed with `feeds` besides.
 
@@ -128,19 +131,19 @@ class Server:
         return self._sent(call, step, push.worker), list(given[: len(late)])
 
     # -- weights ---------------------------------------------------------------------------------------------------
-    def _params(self, call: Call, step: Step) -> Mapping[str, Array]:
+    def _params(self, call: SessionCall, step: SessionStep) -> Mapping[str, Array]:
         known = self._values.setdefault(call.session, {})
         if any(v.op.name not in known for v in step.pulled):
             self._read(call, step)
         return dict(known)
 
-    def _read(self, call: Call, step: Step) -> None:
+    def _read(self, call: SessionCall, step: SessionStep) -> None:
         arrays = call.plainly(list(step.pulled))
         self._values.setdefault(call.session, {}).update(
             {str(v.op.name): np.asarray(a) for v, a in zip(step.pulled, arrays, strict=True)}
         )
 
-    def _sent(self, call: Call, step: Step, worker: int) -> list[Array]:
+    def _sent(self, call: SessionCall, step: SessionStep, worker: int) -> list[Array]:
         now = dict(self._values[call.session])
         for taken in step.taken:
             mine = [now[name] for name in taken.variables]
@@ -149,24 +152,26 @@ class Server:
         return [now[str(v.op.name)] for v in step.pulled]
 
     # -- rules -----------------------------------------------------------------------------------------------------
-    def _of(self, session: Any, step: Step, taken: Taken) -> Ruled:
+    def _of(self, session: Any, step: SessionStep, taken: GradientNode) -> SessionAlgorithm:
         ruled = self._ruled.setdefault(session, {})
         if taken.number not in ruled:
             ruled[taken.number] = self._made(step, taken)
         return ruled[taken.number]
 
-    def _made(self, step: Step, taken: Taken) -> Ruled:
+    def _made(self, step: SessionStep, taken: GradientNode) -> SessionAlgorithm:
         known = collected(step.graph)
-        return Ruled(self._rule, taken, step.applied_to(taken), [known[name] for name in taken.variables], self._size)
+        return SessionAlgorithm(
+            self._rule, taken, step.applied_to(taken), [known[name] for name in taken.variables], self._size
+        )
 
 
-def _rates(call: Call, step: Step, feeds: Feeds) -> dict[str, Array]:
+def _rates(call: SessionCall, step: SessionStep, feeds: Feeds) -> dict[str, Array]:
     """The learning rates now, by the names of updates."""
     applied = [each for each in step.applied if each.rate is not None]
     given = call.plainly([each.rate for each in applied], feeds) if applied else []
     return {each.operation: np.asarray(rate) for each, rate in zip(applied, given, strict=True)}
 
 
-def _rate(rates: Mapping[str, Array], step: Step, taken: Taken) -> Array:
+def _rate(rates: Mapping[str, Array], step: SessionStep, taken: GradientNode) -> Array:
     """That of the first update that `taken` gets; 1 for one by hand."""
     return next((rates[a.operation] for a in step.applied_to(taken) if a.operation in rates), np.float32(1))

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions.gradients import Gradients, Taken
-from client_shim.replica.sessions.plans import Plan, ancestors, collected, is_random
+from client_shim.replica.sessions.gradients import GradientNode, Gradients
+from client_shim.replica.sessions.plans import FetchPlan, ancestors, collected, is_random
 from client_shim.replica.steps import where
 from nfdt.replica.session_optimizers import Applied, Optimizers
 
@@ -38,11 +38,11 @@ _CALLS = ("If", "While", "StatefulPartitionedCall")
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class SessionStep:
     """`moves`: operations that change variables. `applied`: the optimizers' among them. `pulled`: the variables that a
     worker needs to have as the server has them: all that the run reaches, but for what optimizers remember."""
 
-    plan: Plan
+    plan: FetchPlan
     graph: Any
     moves: Sequence[Any]
     applied: Sequence[Applied]
@@ -50,7 +50,7 @@ class Step:
     _reasons: dict[Any, str] = field(default_factory=dict)
 
     @property
-    def taken(self) -> Sequence[Taken]:
+    def taken(self) -> Sequence[GradientNode]:
         return self.plan.taken
 
     @cached_property
@@ -127,7 +127,7 @@ class Step:
         shaped = [e for e in self.plan.elements if e.shape.rank]
         return sorted(shaped, key=lambda e: int(np.prod([n or 1 for n in e.shape.as_list()[1:]])))[:1]
 
-    def applied_to(self, taken: Taken) -> list[Applied]:
+    def applied_to(self, taken: GradientNode) -> list[Applied]:
         """The updates that one of `taken`'s variables gets."""
         return [each for each in self.applied if each.variables & set(taken.variables)]
 
@@ -175,16 +175,16 @@ class Step:
         return sorted((o for o in self._of_gradients if o.type in _CALLS), key=lambda o: str(o.name))
 
 
-class Steps:
+class SessionSteps:
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
-        self._known: weakref.WeakKeyDictionary[Plan, Step] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[FetchPlan, SessionStep] = weakref.WeakKeyDictionary()
 
-    def of(self, plan: Plan, graph: Any) -> Step:
+    def of(self, plan: FetchPlan, graph: Any) -> SessionStep:
         if plan not in self._known:
             slots = self._optimizers.slots(graph)
             pulled = [v for v in plan.variables(graph) if v.op.name not in slots]
-            self._known[plan] = Step(plan, graph, plan.moving(), self._optimizers.within(plan, graph), pulled)
+            self._known[plan] = SessionStep(plan, graph, plan.moving(), self._optimizers.within(plan, graph), pulled)
         return self._known[plan]
 
 

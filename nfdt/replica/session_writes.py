@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from client_shim.replica.sessions.plans import Plan, ancestors, collected
+from client_shim.replica.sessions.plans import FetchPlan, ancestors, collected
 
-_known: weakref.WeakKeyDictionary[Plan, set[str]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[FetchPlan, set[str]] = weakref.WeakKeyDictionary()
 
 
-def anew(plan: Plan, graph: Any) -> set[str]:
+def anew(plan: FetchPlan, graph: Any) -> set[str]:
     """Names of those that get a first value, or a checkpoint's: training begins anew with them."""
     if plan not in _known:
         initial = {variable.initializer for variable in collected(graph).values()}
@@ -19,7 +19,7 @@ def anew(plan: Plan, graph: Any) -> set[str]:
     return _known[plan]
 
 
-def by_feeds(plan: Plan, graph: Any, feeds: Iterable[Any]) -> set[str]:
+def by_feeds(plan: FetchPlan, graph: Any, feeds: Iterable[Any]) -> set[str]:
     """Names of those, not written anew, that change by what is fed."""
     fed = {key.op for key in feeds if isinstance(key, tf.Tensor)}
     changed = {_written(o) for o in plan.moving() if fed & ancestors([o])}

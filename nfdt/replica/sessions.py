@@ -15,18 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.sessions import values
-from client_shim.replica.sessions.call import Call
-from client_shim.replica.sessions.plans import Plan
+from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.plans import FetchPlan
 from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
-from fdt.service.group import Push, ReplicaGroup
+from fdt.process_group.group import Push, ReplicaGroup
 from nfdt.replica import session_writes as writes
 from nfdt.replica.session_dense import of_step, packed, unpacked
-from nfdt.replica.session_meeting import Kept
 from nfdt.replica.session_optimizers import Optimizers
-from nfdt.replica.session_server import Given, Server
-from nfdt.replica.session_steps import APART, Step, Steps, numbers_of, rows_of
+from nfdt.replica.session_server import SessionGradients, SessionServer
+from nfdt.replica.session_steps import APART, SessionStep, SessionSteps, numbers_of, rows_of
+from nfdt.replica.session_sync import SyncedSessions
 from replica.session_runs import SessionRuns, in_main
 
 CLOSED = "a session must stay open until all workers have pushed. Received: a push for one that rank 0 has closed"
@@ -34,7 +34,7 @@ CLOSED = "a session must stay open until all workers have pushed. Received: a pu
 Last = tuple[int, dict[str, Any]]  # rows of a worker's last run, and what it gave, by tensor
 
 
-class Sessions(SessionRuns):
+class NfdtSessions(SessionRuns):
     """`poll`: the pushes that have come for sessions. `replicated`: as SessionRuns has it."""
 
     def __init__(
@@ -45,14 +45,14 @@ class Sessions(SessionRuns):
         replicated: Callable[[], None] | None,
     ) -> None:
         super().__init__(group, lambda _, arrays: arrays, replicated)
-        self._poll, self._server = poll, Server(group.size, rule)
+        self._poll, self._server = poll, SessionServer(group.size, rule)
         self.optimizers = Optimizers()
-        self._steps = Steps(self.optimizers)
-        self._kept = Kept(group)
+        self._steps = SessionSteps(self.optimizers)
+        self._kept = SyncedSessions(group)
         self._last: weakref.WeakKeyDictionary[Any, dict[str, Last]] = weakref.WeakKeyDictionary()
         self._fetched: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # variables, by graph
         self._around: Site | None = None  # the loop that trains
-        self._turns: dict[str, int] = {}  # by `Step.key`
+        self._turns: dict[str, int] = {}  # by `SessionStep.key`
         self.steps = self.samples = 0
 
     @property
@@ -60,10 +60,10 @@ class Sessions(SessionRuns):
         return self._server.taus
 
     # -- any run ---------------------------------------------------------------------------------------------------
-    def _is_training(self, session: Any, plan: Plan) -> bool:
+    def _is_training(self, session: Any, plan: FetchPlan) -> bool:
         return bool(plan.taken and (plan.moves or self._steps.of(plan, session.graph).hidden))
 
-    def _untrained(self, session: Any, plan: Plan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
+    def _untrained(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
         if plan.moves:
             self._check_moving(session, plan, feeds)
         elif plan.taken:
@@ -86,7 +86,7 @@ class Sessions(SessionRuns):
     def _in_loop(self) -> bool:
         return self._around is not None and self._around.running()
 
-    def _check_moving(self, session: Any, plan: Plan, feeds: dict[Any, Any]) -> None:
+    def _check_moving(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any]) -> None:
         """A run that changes variables without gradients is every worker's; it must not be training."""
         names = [f"{each.name}'s update" for each in self.optimizers.within(plan, session.graph)]
         fetched = self._fetched.get(session.graph, set())
@@ -96,14 +96,14 @@ class Sessions(SessionRuns):
         if names:
             self._by_every_rank(APART.format(names[0], where()))
 
-    def _moved(self, session: Any, plan: Plan, *, outside: bool) -> None:
+    def _moved(self, session: Any, plan: FetchPlan, *, outside: bool) -> None:
         """Its variables have been written by each worker for itself."""
         self._server.forget(session, writes.anew(plan, session.graph))
         if outside:
             self._kept.differ(session)
 
     # -- a training run --------------------------------------------------------------------------------------------
-    def _trained(self, call: Call, plan: Plan, feeds: dict[Any, Any]) -> list[Any]:
+    def _trained(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any]) -> list[Any]:
         step = self._steps.of(plan, call.session.graph)
         reason = step.undivided(feeds, self.gradients)
         if reason:
@@ -118,7 +118,7 @@ class Sessions(SessionRuns):
         self._serve_arrived()
         return self._others(call, step, feeds)
 
-    def _begin(self, call: Call, step: Step) -> None:
+    def _begin(self, call: SessionCall, step: SessionStep) -> None:
         if not self._in_loop():
             self._around = loop_at_work()
         self._server.check(call.session, step)
@@ -126,7 +126,7 @@ class Sessions(SessionRuns):
             self._meet()
             self._kept.train(call, step.pulled)
 
-    def _own(self, call: Call, step: Step, feeds: dict[Any, Any]) -> list[Any]:
+    def _own(self, call: SessionCall, step: SessionStep, feeds: dict[Any, Any]) -> list[Any]:
         """This worker's run: its gradients to the server, the variables from there."""
         guest = self._group.rank > 0
         # What waits for the update: a guest updates its own variables, then has the server's in their place.
@@ -135,7 +135,7 @@ class Sessions(SessionRuns):
         known = dict(zip((f.name for f in wanted), run, strict=False))
         gradients = run[len(wanted) : len(wanted) + len(step.gradients)]
         rows = len(run[-1]) if step.counted else rows_of(feeds)
-        push = Given(self._group.rank, of_step(step.taken, step.shapes, gradients), rows)
+        push = SessionGradients(self._group.rank, of_step(step.taken, step.shapes, gradients), rows)
         if guest:
             self._push(call, step, push, feeds)
         else:
@@ -149,7 +149,7 @@ class Sessions(SessionRuns):
         self._last.setdefault(call.session, {})[step.key] = rows, fetched
         return [fetched.get(f.name) for f in step.plan.fetches]
 
-    def _push(self, call: Call, step: Step, push: Given, feeds: dict[Any, Any]) -> None:
+    def _push(self, call: SessionCall, step: SessionStep, push: SessionGradients, feeds: dict[Any, Any]) -> None:
         """Give rank 0 a gradient, and take the variables that it answers with."""
         header = {
             "session": self._kept.number(call.session),
@@ -164,7 +164,7 @@ class Sessions(SessionRuns):
         arrays = [_typed(v, a) for v, a in zip([*floats, *others], pulled, strict=True)]
         values.write(call.plainly, [*floats, *others], arrays)
 
-    def _others(self, call: Call, step: Step, feeds: dict[Any, Any]) -> list[Any]:
+    def _others(self, call: SessionCall, step: SessionStep, feeds: dict[Any, Any]) -> list[Any]:
         """A run that is another worker's: its batch is passed over."""
         before, known = self._last.get(call.session, {}).get(step.key, (0, {}))
         standing = {f.name for f in step.standing}
@@ -182,7 +182,7 @@ class Sessions(SessionRuns):
             known = {**known, **_named(step.standing, call.plainly(step.standing))}
         return [_as_of(rows, before, known.get(f.name)) for f in step.plan.fetches]
 
-    def _looked(self, call: Call, missing: Sequence[Any], feeds: dict[Any, Any]) -> dict[str, Any]:
+    def _looked(self, call: SessionCall, missing: Sequence[Any], feeds: dict[Any, Any]) -> dict[str, Any]:
         """What they are of this batch; variables stay as they are."""
         plan = self._plans.of(call.session.graph, missing, feeds)
         variables = plan.variables(call.session.graph) if plan.moves else []
@@ -207,8 +207,8 @@ class Sessions(SessionRuns):
         fed = [graph.as_graph_element(name) for name in header["fed"]]
         step = self._steps.of(self._plans.of(graph, fetches, fed), graph)
         numbers = {graph.as_graph_element(name): value for name, value in header["numbers"].items()}
-        given = Given(push.rank, unpacked(push.vector, step.shapes), header["samples"])
-        sent, _ = self._server.apply(Call(self._kept.original, session), step, given, numbers)
+        given = SessionGradients(push.rank, unpacked(push.vector, step.shapes), header["samples"])
+        sent, _ = self._server.apply(SessionCall(self._kept.original, session), step, given, numbers)
         pairs = list(zip(step.pulled, sent, strict=True))
         floats, others = _sorted(pairs, lambda pair: pair[0])
         numbers_now = [np.asarray(array).tolist() for _, array in others]

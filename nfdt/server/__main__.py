@@ -7,18 +7,18 @@ import threading
 import traceback
 from typing import Any
 
+from fdt.early_start import warm_up
 from fdt.errors import UserError
 from fdt.job import JobSpec, Program, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.member import Member, reach
-from fdt.warm import warm_up
 
 ADDRESS_VARIABLE = "NFDT_SERVERS"  # JSON: the addresses of all shards, this one's own at its rank
 WORKERS_VARIABLE = "NFDT_WORKERS"
 PLACES_VARIABLE = "NFDT_PLACES"  # how many workers there may be, those included that join
 
 
-class Server:
+class ServerProcess:
     """One shard, kept warm between jobs: the model of the last program is built already."""
 
     def __init__(self, member: Member) -> None:
@@ -28,7 +28,7 @@ class Server:
         self._peers: list[str] = json.loads(os.environ[ADDRESS_VARIABLE])
         self._workers, self._places = int(os.environ[WORKERS_VARIABLE]), int(os.environ[PLACES_VARIABLE])
         self._built: tuple[str, Any] = ("", None)
-        self._desk: Any = None
+        self._shard_service: Any = None
         self._job = ""
         self._service = Service(member.blobs, member.token, self._peers[member.rank], self._failed)
 
@@ -45,44 +45,46 @@ class Server:
         if kind == "setup":
             self._set_up(JobSpec.from_proto(command.setup.job), command.setup)
         elif kind == "epoch":
-            self._desk.start_epoch(command.epoch.epoch, _state(command.epoch.changed))
+            self._shard_service.start_epoch(command.epoch.epoch, _state(command.epoch.changed))
         elif kind == "step":
-            self._desk.step(_state(command.step.changed))
+            self._shard_service.step(_state(command.step.changed))
         elif kind == "end_epoch":
-            self._desk.stop_epoch()
+            self._shard_service.stop_epoch()
         elif kind == "leave" and command.job == self._job:
-            self._desk.lose(command.leave.rank, command.leave.incarnation)
+            self._shard_service.lose(command.leave.rank, command.leave.incarnation)
         elif kind == "finish":
-            self._desk.finish()
+            self._shard_service.finish()
             self._send(Event(finished=Finished()))
 
     def _set_up(self, spec: JobSpec, setup: Setup) -> None:
-        from nfdt.server.desk import Desk
-        from nfdt.server.follower import FollowingDesk
+        from nfdt.server.follower import FollowerShardService
         from nfdt.server.job import ServedJob
+        from nfdt.server.shard_service import ShardService
 
         self._job = spec.id
         shard, shards = self._member.rank, self._member.size
-        if self._desk is not None:
-            self._desk.close()
+        if self._shard_service is not None:
+            self._shard_service.close()
         program = self._build(spec.program)
         job = ServedJob(spec, program, self._member.blobs, shard, shards, self._workers, setup.generation)
         job.places = self._places
-        self._desk = desk = (FollowingDesk if shard else Desk)(job, self._workers, self._send)
+        self._shard_service = shard_service = (FollowerShardService if shard else ShardService)(
+            job, self._workers, self._send
+        )
         if setup.snapshot.id:
-            desk.restore(setup.snapshot)
-        self._service.show(desk)
+            shard_service.restore(setup.snapshot)
+        self._service.show(shard_service)
         if shard:
-            threading.Thread(target=self._follow, args=(desk,), daemon=True).start()
+            threading.Thread(target=self._follow, args=(shard_service,), daemon=True).start()
         elif job.options.checkpoint_s:
-            threading.Thread(target=self._keep, args=(desk, job.options.checkpoint_s), daemon=True).start()
+            threading.Thread(target=self._keep, args=(shard_service, job.options.checkpoint_s), daemon=True).start()
         self._send(Event(ready=Ready(address=self._service.address)))
-        desk.resume()
+        shard_service.resume()
 
-    def _keep(self, desk: Any, every_s: float) -> None:
-        while not desk.closed.wait(every_s):
+    def _keep(self, shard_service: Any, every_s: float) -> None:
+        while not shard_service.closed.wait(every_s):
             try:
-                desk.checkpoint()
+                shard_service.checkpoint()
             except Exception as error:
                 self._failed(error, traceback.format_exc())
 
@@ -93,11 +95,11 @@ class Server:
             self._built = (program.digest, build(program, self._member.blobs))
         return self._built[1]
 
-    def _follow(self, desk: Any) -> None:
+    def _follow(self, shard_service: Any) -> None:
         from nfdt.server.follower import follow
 
         try:
-            follow(desk, reach(self._peers[0]), self._member.token)
+            follow(shard_service, reach(self._peers[0]), self._member.token)
         except Exception as error:
             self._failed(error, traceback.format_exc())
 
@@ -121,7 +123,7 @@ def _state(message: Any) -> State:
 def main() -> None:
     member = Member.attach("server")
     warm_up(member.run_dir, computes=False)
-    Server(member).run()
+    ServerProcess(member).run()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The applier of a real server: the rule's arithmetic and the captured Keras optimizer in one compiled function.
 
-One function per distinct arithmetic (record.py), for all workers: a worker's slot is passed in and out as tensors.
+One function per distinct arithmetic (traced_program.py), for all workers: a worker's slot is passed in and out as
+tensors.
 What the variables hold after an update comes out of the same function as tensors. At the next update TensorFlow gives a
 variable that still shares its memory with such a tensor a buffer of its own, so those tensors are immutable snapshots
 (one copy of the weights per update, which delay compensation needs anyway).
@@ -16,11 +17,11 @@ import tensorflow as tf
 
 from fdt.compiled import call_flat
 from fdt.keras.variables import tensor_variable
-from nfdt.momentum import clipped, momentum_of
-from nfdt.rule import Hyper, Push, Rule, State, Update
-from nfdt.server.core import Gradient
-from nfdt.server.record import Tape, evaluate, lower
-from nfdt.variables import Part, current_rate
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.model.momentum import clipped, momentum_of
+from nfdt.model.variables import OwnedVariables, current_rate
+from nfdt.server.algorithm_state import Gradient
+from nfdt.server.traced_program import TracedProgram, evaluate, lower
 
 Tensor = Any
 
@@ -81,7 +82,7 @@ class Sent:
 class _Program:
     """What a recorded call does with its inputs, ready to be compiled."""
 
-    tape: Tape
+    tape: TracedProgram
     outputs: list[int]
     update: list[int] | None = None
     fresh: list[int] | None = None  # given: the rule's momentum
@@ -117,7 +118,7 @@ class _Program:
 class ModelApplier:
     """Holds one server's part of a captured model's variables."""
 
-    part: Part
+    part: OwnedVariables
     _compiled: dict[Any, Any] = field(default_factory=dict)
     _changed: tuple[int, ...] = ()
 
@@ -131,14 +132,14 @@ class ModelApplier:
         self._keep(*self._read())
         self._before = self.params
 
-    def init(self, rule: Rule, workers: int) -> tuple[State, State]:
-        tape = Tape()
+    def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
+        tape = TracedProgram()
         result = rule.init(tape.lift(list(self.params)), workers)
         state: tuple[State, State] = lower(result, self._run(_Program(tape, tape.outputs(result))))
         return state
 
-    def pull(self, rule: Rule, shared: State, mine: State, worker: int) -> tuple[Sent | None, State, State]:
-        tape = Tape()
+    def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Sent | None, State, State]:
+        tape = TracedProgram()
         eta, mu = tape.lift([self._blank, self._blank])
         shared, mine, params = tape.lift([shared, mine, list(self.params)])
         result = rule.pull(shared, mine, params, Hyper(worker, eta, mu))
@@ -146,10 +147,10 @@ class ModelApplier:
         return (None if sent is None else self._sent(sent)), shared, mine
 
     def push(
-        self, rule: Rule, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
     ) -> tuple[bool, State, State]:
         arrived: Arrived = gradient.values
-        tape = Tape()
+        tape = TracedProgram()
         counts = tf.constant([tau, gradient.samples], tf.float32)
         scalars = tape.lift([counts] * len(SCALARS))
         shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
@@ -162,8 +163,8 @@ class ModelApplier:
         shared, mine = lower(kept, self._run(program, arrived.changes))
         return update is not None, shared, mine
 
-    def flush(self, rule: Rule, shared: State) -> tuple[bool, State]:
-        tape = Tape()
+    def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
+        tape = TracedProgram()
         state, params = tape.lift([shared, list(self.params)])
         update, kept = rule.flush(state, params)
         shared = lower(kept, self._run(self._program(tape, update, kept, Arrived(()))))
@@ -171,7 +172,7 @@ class ModelApplier:
 
     # -- recorded to compiled --------------------------------------------------------------------------------
 
-    def _program(self, tape: Tape, update: Update | None, kept: State, arrived: Arrived) -> _Program:
+    def _program(self, tape: TracedProgram, update: Update | None, kept: State, arrived: Arrived) -> _Program:
         outputs = tape.outputs(kept)
         if update is None:
             return _Program(tape, outputs, absent=arrived.absent, changed=arrived.changed)

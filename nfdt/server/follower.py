@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterable
 from fdt.job import State
 from fdt.rpc.session_pb2 import EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.service.auth import credentials
+from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.core import Core, Gradient
-from nfdt.server.desk import Replies
+from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
-from nfdt.server.reports import epoch_end
+from nfdt.server.messages import epoch_end
+from nfdt.server.shard_service import Replies
 from nfdt.server.snapshot import restore, save
-from nfdt.transport.client import RETRY_S, Interrupted, interrupted
+from nfdt.transport.channel import RETRY_S, Interrupted, interrupted
 
 FOLLOW = "/nfdt.rpc.ParameterServer/Follow"
 
 
-class FollowingDesk:
+class FollowerShardService:
     """One job on a shard that follows. `replay` runs in a thread of its own."""
 
     def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
         self.job = job
-        self.core = Core(job.rule, job.applier, workers * job.lanes)
+        self.core = AlgorithmState(job.rule, job.applier, workers * job.lanes)
         self._send_event = send
         self._lock = threading.Lock()
-        self._replies: dict[int, Replies] = {worker: queue.SimpleQueue() for worker in self.core.slots}
+        self._replies: dict[int, Replies] = {worker: queue.SimpleQueue() for worker in self.core.worker_states}
         self._staged: dict[int, Gradient] = {}
         self._epochs: queue.SimpleQueue[State] = queue.SimpleQueue()
         self._resumed: EpochEnd | None = None
@@ -93,7 +93,7 @@ class FollowingDesk:
         """Go on from what was saved; before the first session."""
         _, self._resumed = restore(self.job, self.core, ref)
         with self._lock:
-            self._replies = {worker: queue.SimpleQueue() for worker in self.core.slots}
+            self._replies = {worker: queue.SimpleQueue() for worker in self.core.worker_states}
 
     def resume(self) -> None:
         """As Desk.resume."""
@@ -154,17 +154,19 @@ class FollowingDesk:
         self.core.flush()
 
 
-def follow(desk: FollowingDesk, address: str, token: str) -> None:
+def follow(shard_service: FollowerShardService, address: str, token: str) -> None:
     """Replay the log of shard 0, at `address`, to its end; where the stream breaks, go on from there by another."""
-    job, generation = desk.job.spec.id, desk.job.generation
+    job, generation = shard_service.job.spec.id, shard_service.job.generation
     with open_channel(address) as channel:
         call = channel.unary_stream(FOLLOW, response_deserializer=pb.Logged.FromString)
-        while not desk.closed.is_set():
-            request = pb.FollowRequest(job=job, generation=generation, position=desk.position).SerializeToString()
+        while not shard_service.closed.is_set():
+            request = pb.FollowRequest(
+                job=job, generation=generation, position=shard_service.position
+            ).SerializeToString()
             try:
                 with interrupted():
-                    desk.replay(call(request, metadata=credentials(token), wait_for_ready=True))
+                    shard_service.replay(call(request, metadata=credentials(token), wait_for_ready=True))
                 return
             except Interrupted as error:
                 print(f"shard 0's log broke off: {error}", file=sys.stderr, flush=True)
-                desk.closed.wait(RETRY_S)
+                shard_service.closed.wait(RETRY_S)

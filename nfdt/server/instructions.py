@@ -1,10 +1,10 @@
-"""What goes into the parameter server's policy, and the instructions that come out (policy.py)."""
+"""What goes into the parameter server's policy, and the instructions that come out (scheduler.py)."""
 
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from nfdt.server.core import Gradient
+from nfdt.server.algorithm_state import Gradient
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ Instruction = Send | EpochOver | Release | StepDone | EpochDone
 class NotFinite(Exception):
     """A push holds NaN or infinity. `push`: the worker's own count."""
 
-    def __init__(self, pushed: "Pushed", epoch: int) -> None:
+    def __init__(self, pushed: "WorkerPush", epoch: int) -> None:
         super().__init__(pushed.worker, pushed.push, pushed.batches, epoch)
         self.worker, self.push, self.batches, self.epoch = pushed.worker, pushed.push, pushed.batches, epoch
 
 
 @dataclass(frozen=True)
-class Pushed:
+class WorkerPush:
     """A push as it arrives. `push` rises by worker; a retry repeats it. `note` goes back out in StepDone."""
 
     worker: int

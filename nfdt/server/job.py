@@ -9,21 +9,21 @@ from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
 from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.trainable import Trainable
-from nfdt import rulebook
-from nfdt.lanes import lanes_of
-from nfdt.momentum import is_sgd
+from nfdt import algorithm_registry
+from nfdt.algorithm import AsyncAlgorithm
+from nfdt.model.lanes import lanes_of
+from nfdt.model.momentum import is_sgd
+from nfdt.model.shards import own, partial
 from nfdt.options import Options
-from nfdt.rule import Rule
 from nfdt.server.applier import ModelApplier
-from nfdt.server.shards import own, partial
 from nfdt.transport.buffers import Layout, spec_of
 
 
-def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Rule:
+def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> AsyncAlgorithm:
     """The rule asked for, or the default for these. Raises UserError where it has no meaning for the optimizer."""
     inner = inner_optimizer(optimizer)
-    name = options.rule or rulebook.default_for(optimizer, trainable)
-    rule = rulebook.make(name)
+    name = options.rule or algorithm_registry.default_for(optimizer, trainable)
+    rule = algorithm_registry.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(f"rule {name} needs SGD: it foresees the optimizer's steps. Received: {type(inner).__name__}")
     if rule.local_steps is not None:

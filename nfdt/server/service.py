@@ -14,21 +14,21 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
-from fdt.service import tls
+from fdt.security import tls
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.algorithm_state import Gradient
 from nfdt.server.applier import Arrived, Sent
-from nfdt.server.core import Gradient
-from nfdt.server.desk import Replies
 from nfdt.server.instructions import EpochOver, Release, Send
 from nfdt.server.job import ServedJob
+from nfdt.server.shard_service import Replies
 from nfdt.transport.buffers import Buffer, chunks, fill
 
 NAME = "nfdt.rpc.ParameterServer"
 SETUP_S = 600.0  # how long a session may wait for its job to be built
 
 
-class AnyDesk(Protocol):
+class AnyShardService(Protocol):
     job: ServedJob
 
     def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies: ...
@@ -42,7 +42,7 @@ class Service:
 
     def __init__(self, blobs: Any, token: str, address: str, failed: Callable[[Exception, str], None]) -> None:
         self._blobs, self._failed = blobs, failed
-        self._desk: Any = None
+        self._shard_service: Any = None
         self._over: deque[str] = deque(maxlen=64)  # jobs
         self._changed = threading.Condition()
         self._server = new_server(token, tls.own())
@@ -50,12 +50,12 @@ class Service:
         self.address = ",".join(bind(self._server, listening_at(one)) for one in address.split(","))
         self._server.start()
 
-    def show(self, desk: Any) -> None:
-        """Open for the sessions of `desk`'s job."""
+    def show(self, shard_service: Any) -> None:
+        """Open for the sessions of `shard_service`'s job."""
         with self._changed:
-            if self._desk is not None and self._desk.job.spec.id != desk.job.spec.id:
-                self._over.append(self._desk.job.spec.id)
-            self._desk = desk
+            if self._shard_service is not None and self._shard_service.job.spec.id != shard_service.job.spec.id:
+                self._over.append(self._shard_service.job.spec.id)
+            self._shard_service = shard_service
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -70,26 +70,30 @@ class Service:
 
     def _desk_of(self, job: str, generation: int = 0) -> Any:
         def is_there() -> bool:
-            return self._desk is not None and self._desk.job.spec.id == job and self._desk.job.generation >= generation
+            return (
+                self._shard_service is not None
+                and self._shard_service.job.spec.id == job
+                and self._shard_service.job.generation >= generation
+            )
 
         with self._changed:
             ready = self._changed.wait_for(lambda: job in self._over or is_there(), SETUP_S)
         if not ready or job in self._over:
             raise RuntimeError(f"a session must name this server's job. Received: {job}")
-        return self._desk
+        return self._shard_service
 
     def _follow(self, request: bytes, context: Any) -> Iterator[bytes]:
         wanted = pb.FollowRequest.FromString(request)
-        desk = self._desk_of(wanted.job, wanted.generation)
-        if desk.job.generation != wanted.generation:
+        shard_service = self._desk_of(wanted.job, wanted.generation)
+        if shard_service.job.generation != wanted.generation:
             return  # the follower that asks is to go back, as this shard has
-        log = desk.follow(wanted.position)
+        log = shard_service.follow(wanted.position)
         try:
             if context.add_callback(lambda: log.put(None)):  # a thread that waits for ever would hold up the end
                 for entry in iter(log.get, None):
                     yield entry.SerializeToString()
         finally:
-            desk.unfollow(log)
+            shard_service.unfollow(log)
 
     def _session(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         session = self._opened(requests, context)
@@ -100,11 +104,11 @@ class Service:
             if context.is_active():
                 self._failed(error, traceback.format_exc())
 
-    def _opened(self, requests: Iterator[bytes], context: Any) -> "Session":
+    def _opened(self, requests: Iterator[bytes], context: Any) -> "WorkerStream":
         """What cannot become a worker's session harms nobody but who asked for it."""
         try:
             hello = pb.ToServer.FromString(next(requests, b"")).hello
-            return Session(self._desk_of(hello.job), hello, self._directory())
+            return WorkerStream(self._desk_of(hello.job), hello, self._directory())
         except (ValueError, OSError, RuntimeError, DecodeError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise  # abort did
@@ -113,21 +117,21 @@ class Service:
         return self._blobs.directory if isinstance(self._blobs, LocalBlobs) else None
 
 
-class Session:
+class WorkerStream:
     """One worker's stream. Each of its messages has one answer."""
 
-    def __init__(self, desk: AnyDesk, hello: pb.Hello, directory: Path | None) -> None:
-        lanes = (desk.job.places or desk.job.workers) * desk.job.lanes
+    def __init__(self, shard_service: AnyShardService, hello: pb.Hello, directory: Path | None) -> None:
+        lanes = (shard_service.job.places or shard_service.job.workers) * shard_service.job.lanes
         if hello.worker >= lanes:
             raise ValueError(f"a worker's number must be below {lanes}. Received: {hello.worker}")
-        self._desk, self._worker = desk, hello.worker
-        self._layout = desk.job.layout
+        self._shard_service, self._worker = shard_service, hello.worker
+        self._layout = shard_service.job.layout
         self.shared = bool(hello.push_file) and directory is not None
         push, pull = (_file(directory, name) if self.shared else None for name in (hello.push_file, hello.pull_file))
         self._incoming = Buffer(self._layout.push, push)
         self._outgoing = Buffer(self._layout.pull, pull) if self.shared else None
         steps = None if hello.steps < 0 else hello.steps
-        self._replies = desk.open(hello.worker, steps, hello.incarnation, hello.heard)
+        self._replies = shard_service.open(hello.worker, steps, hello.incarnation, hello.heard)
         self._loads = 0
 
     def end(self) -> None:
@@ -138,7 +142,7 @@ class Session:
         yield pb.ToWorker(welcome=self._welcome()).SerializeToString()
         for raw in requests:
             message = pb.ToServer.FromString(raw)
-            if not self._hear(message, requests):
+            if not self._receive(message, requests):
                 yield pb.ToWorker(staged=pb.Staged()).SerializeToString()
                 continue
             reply = self._replies.get()
@@ -149,18 +153,18 @@ class Session:
             yield from self._answer(reply)
 
     def _welcome(self) -> pb.Welcome:
-        return pb.Welcome(shared_memory=self.shared, generation=self._desk.job.generation)
+        return pb.Welcome(shared_memory=self.shared, generation=self._shard_service.job.generation)
 
-    def _hear(self, message: pb.ToServer, requests: Iterator[bytes]) -> bool:
+    def _receive(self, message: pb.ToServer, requests: Iterator[bytes]) -> bool:
         """True when the answer comes by the queue."""
         kind = message.WhichOneof("kind")
         if kind == "push":
             gradient = self._gradient(message.push, requests)
-            return self._desk.push(self._worker, message.push, gradient, self._replies)
+            return self._shard_service.push(self._worker, message.push, gradient, self._replies)
         if kind == "end":
-            self._desk.end_of_data(self._worker, message.end.batch, self._replies)
+            self._shard_service.end_of_data(self._worker, message.end.batch, self._replies)
         else:
-            self._desk.ask(self._worker, self._replies)
+            self._shard_service.ask(self._worker, self._replies)
         return True
 
     def _gradient(self, push: pb.Push, requests: Iterator[bytes]) -> Gradient:
@@ -182,7 +186,7 @@ class Session:
             yield from self._weights(reply)
 
     def _weights(self, reply: Send) -> Iterator[bytes]:
-        everything, self._loads = self._loads != self._desk.job.loads, self._desk.job.loads
+        everything, self._loads = self._loads != self._shard_service.job.loads, self._shard_service.job.loads
         positions, tensors = placed(reply.sent, everything=everything)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         message.pull = reply.pull

@@ -2,7 +2,7 @@
 
 Its variables and optimizer, the rule's state with every worker's slot, push ids, and of shard 0 what the policy has
 decided: the epoch's ledger of batches. All shards save at the same position of shard 0's log, and a snapshot counts
-once all of it is there (nfdt/recovery.py); so one that was half written when its server died is never read.
+once all of it is there (nfdt/engine/recovery.py); so one that was half written when its server died is never read.
 """
 
 import pickle
@@ -17,16 +17,16 @@ import tensorflow as tf
 from fdt.errors import UserError
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
-from nfdt.server.core import Core, Slot
+from nfdt.server.algorithm_state import AlgorithmState, WorkerState
+from nfdt.server.batch_dispatcher import Epoch
 from nfdt.server.job import ServedJob
-from nfdt.server.ledger import Epoch
-from nfdt.server.record import lower
+from nfdt.server.traced_program import lower
 from nfdt.transport.buffers import array_over
 from nfdt.tree import leaves, tree_map
 
 
 @dataclass(frozen=True)
-class Decided:
+class SchedulerState:
     """Shard 0's own. `missed`: by worker, the epoch whose end it is yet to be told of."""
 
     epoch: Epoch | None
@@ -44,12 +44,12 @@ class Leaf:
 
 def save(
     job: ServedJob,
-    core: Core,
+    core: AlgorithmState,
     send: Callable[[Event], None],
     epoch: int,
     number: int,
     end: EpochEnd | None = None,
-    decided: Decided | None = None,
+    decided: SchedulerState | None = None,
 ) -> None:
     """Put a snapshot where the engine finds it and say so; nothing where checkpoints are off or there is no room.
 
@@ -58,8 +58,8 @@ def save(
     if not job.options.checkpoint_s:
         return
     model, optimizer = job.trainable.model_arrays(), job.trainable.optimizer_arrays()
-    rule = core.shared, {worker: slot.mine for worker, slot in core.slots.items()}
-    slots = {worker: (slot.version, slot.last_push) for worker, slot in core.slots.items()}
+    rule = core.shared, {worker: slot.mine for worker, slot in core.worker_states.items()}
+    slots = {worker: (slot.version, slot.last_push) for worker, slot in core.worker_states.items()}
     said = None if end is None else end.SerializeToString()
     known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, len(model), len(optimizer))
     head = np.frombuffer(pickle.dumps((*known, decided, said)), np.uint8)
@@ -72,7 +72,7 @@ def save(
     send(Event(job=job.spec.id, checkpoint=part))
 
 
-def restore(job: ServedJob, core: Core, ref: BlobRef) -> tuple[Any, EpochEnd | None]:
+def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, EpochEnd | None]:
     """Undo `save`: what was decided, and how the epoch ended if it had."""
     head, *arrays = job.blobs.get_arrays(ref)
     rule, slots, core.version, core.pulls, models, optimizers, decided, said = pickle.loads(head.tobytes())
@@ -80,5 +80,5 @@ def restore(job: ServedJob, core: Core, ref: BlobRef) -> tuple[Any, EpochEnd | N
     job.trainable.write_optimizer(arrays[models : models + optimizers])
     job.applier.refresh()
     core.shared, mine = lower(rule, [tf.constant(array) for array in arrays[models + optimizers :]])
-    core.slots = {worker: Slot(mine[worker], *counts) for worker, counts in slots.items()}
+    core.worker_states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
     return decided, None if said is None else EpochEnd.FromString(said)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replica.exchange import HALF_FROM, Exchange
+from replica.exchange import HALF_FROM, GroupedExchange
 from replica.graph.emitted import Value
 from replica.placement import Partial, Placement
 from replica.plan import Array
@@ -14,7 +14,7 @@ from replica.plan import Array
 Tensor = Any
 
 
-def added_collective(exchange: Exchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
+def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
     """Add operations that replicate values.
 
     A call of Python costs some 20 microseconds for each tensor that it takes or returns, so that a step's gradients
@@ -46,7 +46,7 @@ def added_collective(exchange: Exchange, name: str, values: Sequence[Value]) -> 
     return wholes, received[0].op
 
 
-def _bucket(exchange: Exchange, value: Value, index: int) -> Any:
+def _bucket(exchange: GroupedExchange, value: Value, index: int) -> Any:
     """Return a key of values that may be one vector: Partials of one dtype, those that may be sent as half apart."""
     elements = value.tensor.shape.num_elements()
     if not isinstance(value.placement, Partial) or elements is None:

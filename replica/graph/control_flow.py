@@ -13,11 +13,11 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import ops
 
-from replica.exchange import Exchange
+from replica.exchange import GroupedExchange
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted, Undivided, Value
 from replica.graph.flatten import Flat, Ref, flatten, function_graph
-from replica.graph.known import Known
+from replica.graph.known import KnownValues
 from replica.graph.lists import is_list, joined_items, origin
 from replica.graph.with_lists import ListEmitter
 from replica.placement import PARTIAL, REPLICATE, Placement, local_shape
@@ -30,7 +30,9 @@ _ROUNDS = 16  # a variable's placement changes once, and each dimension of its s
 Lookup = Callable[[int], Array | None]  # the value of an argument, where it is known
 
 
-def emitted(flat: Flat, arguments: Sequence[Argument], values: Sequence[Any], exchange: Exchange, name: str) -> Emitted:
+def emitted(
+    flat: Flat, arguments: Sequence[Argument], values: Sequence[Any], exchange: GroupedExchange, name: str
+) -> Emitted:
     """Return a function as a rank runs it. The arguments are those of an Emitter."""
     try:
         return Divider(flat, arguments, values, exchange, name).run()
@@ -145,7 +147,9 @@ class Body(Divider):
 
     _within = True
 
-    def __init__(self, flat: Flat, arguments: Sequence[Argument], value: Lookup, exchange: Exchange, name: str) -> None:
+    def __init__(
+        self, flat: Flat, arguments: Sequence[Argument], value: Lookup, exchange: GroupedExchange, name: str
+    ) -> None:
         super().__init__(flat, arguments, (), exchange, name)
         self._known = _Known(flat, value)
         self.wanted: dict[int, Placement] = {}
@@ -210,7 +214,7 @@ class Body(Divider):
         return arguments
 
 
-class _Known(Known):
+class _Known(KnownValues):
     def __init__(self, flat: Flat, value: Lookup) -> None:
         super().__init__(flat, (), ())
         self._lookup = value

@@ -14,7 +14,7 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import constant_op, func_graph, ops
 
-from replica.graph.flatten import Node, eager_attrs
+from replica.graph.flatten import GraphNode, eager_attrs
 
 _loops = [0]  # executions of loops over datasets, the innermost last
 _count = [0]
@@ -31,7 +31,7 @@ def in_new_loop() -> Iterator[None]:
         _loops.pop()
 
 
-def drawn(node: Node, tensors: Sequence[Any]) -> Any:
+def drawn(node: GraphNode, tensors: Sequence[Any]) -> Any:
     """Create an operation whose inputs only the run can tell, in the graph at hand; it draws within the function."""
     attrs, kind = eager_attrs(node.op), node.op.type
 
@@ -43,7 +43,7 @@ def drawn(node: Node, tensors: Sequence[Any]) -> Any:
     return tf.numpy_function(draw, list(tensors), [t.dtype for t in node.op.outputs])[0].op
 
 
-def draws(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def draws(node: GraphNode, inputs: Sequence[Any]) -> list[Any]:
     """Draw from the node's state now. `inputs`: eager tensors."""
     if node.draw is None or node.draw[0] != _loops[-1]:
         node.draw = _loops[-1], _function(node.op)

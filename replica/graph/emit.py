@@ -10,15 +10,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import constant_op, func_graph
 
-from replica.exchange import Exchange
+from replica.exchange import GroupedExchange
 from replica.graph.collective import added_collective
 from replica.graph.emitted import Argument, Emitted, Value
 from replica.graph.flatten import RANDOM, Flat, Ref
-from replica.graph.known import Known
+from replica.graph.known import KnownValues
 from replica.graph.lists import copy_handle_data
-from replica.graph.operations import Attributes, created, output, where_defined
+from replica.graph.operations import OpAttributes, created, output, where_defined
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, local_shape
-from replica.plan import PAYING, Arg, Array, Call, Plan, of_lists_alone, plan, replicated
+from replica.plan import PAYING, Arg, Array, OpCall, Plan, of_lists_alone, plan, replicated
 from replica.rules.shape import ASKING, known_outputs
 
 _SMALL = 4096  # elements of a Partial result that is replicated within the graph, with the other sums
@@ -42,14 +42,14 @@ class Emitter:
         flat: Flat,
         arguments: Sequence[Argument],
         values: Sequence[Any],
-        exchange: Exchange,
+        exchange: GroupedExchange,
         name: str,
     ) -> None:
         self._flat, self._arguments = flat, arguments
         self._exchange, self._name = exchange, name
         self.rank, self.size = exchange.rank, exchange.size
         self._values: dict[Ref, Value] = {}
-        self._known = Known(flat, arguments, values)
+        self._known = KnownValues(flat, arguments, values)
         self._ops: dict[int, Any] = {}  # what a control dependency on a node waits for
         self._uses = Counter(ref for node in flat.nodes for ref in node.inputs)
         self._waves = 0
@@ -204,12 +204,12 @@ class Emitter:
             rows = (values[0].shape or ())[0] or 0
             self.result.rows = rows
             args[0] = Arg(Shard(0, divided(rows, self.size)), args[0].shape, args[0].dtype)
-        call = Call(node.op.type, Attributes(node.op), tuple(args), self.size, self._within)
+        call = OpCall(node.op.type, OpAttributes(node.op), tuple(args), self.size, self._within)
         constants = known_outputs(call)
         self.result.divides = True
         return constants if constants is not None else self._plan(call)
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: OpCall) -> Plan:
         return replicated(call) if of_lists_alone(call.op) else plan(call)
 
     def _known_shape(self, op: Any, values: list[Value]) -> list[Array] | None:
@@ -217,7 +217,7 @@ class Emitter:
         if op.type not in ASKING:
             return None
         args = tuple(Arg(v.placement, v.shape, v.tensor.dtype.name) for v in values)
-        return known_outputs(Call(op.type, Attributes(op), args, self.size))
+        return known_outputs(OpCall(op.type, OpAttributes(op), args, self.size))
 
     def _pays(self, value: Value) -> bool:
         shape = value.shape or ()

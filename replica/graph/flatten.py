@@ -25,13 +25,13 @@ SOURCES = ("IteratorGetNext", "OptionalGetValue")  # of an iterator, or of what 
 
 
 @dataclass
-class Node:
+class GraphNode:
     """An operation.
 
     Attributes:
         op: Of the traced graph.
         inputs: The outputs of other nodes that it takes.
-        controls: Nodes that it runs after.
+        controls: GraphNodes that it runs after.
         argument: The function's argument that it stands for.
         draw: For an operation of RANDOM: holds its state, however often the function is emitted.
     """
@@ -47,7 +47,7 @@ class Node:
 class Flat:
     """A function's operations in an order in which each follows its inputs."""
 
-    nodes: list[Node]
+    nodes: list[GraphNode]
     outputs: list[Ref]
     controls: set[int]
 
@@ -80,7 +80,7 @@ def flatten(graph: Any) -> Flat:
     return _pruned(Flat(builder.nodes, [name.ref for name in outputs], waited))
 
 
-def _written(node: Node) -> list[Ref]:
+def _written(node: GraphNode) -> list[Ref]:
     """Return the inputs that are variables which a node assigns; of a branch or a loop that assigns any, all."""
     if node.op.type.startswith(WRITES):
         return node.inputs[:1]
@@ -122,10 +122,10 @@ class _Name:
 
 class _Builder:
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
 
     def argument(self, tensor: Any, index: int) -> _Name:
-        self.nodes.append(Node(tensor.op, argument=index))
+        self.nodes.append(GraphNode(tensor.op, argument=index))
         return _Name((len(self.nodes) - 1, 0))
 
     def add(self, graph: Any, arguments: Sequence[_Name], before: set[int]) -> tuple[list[_Name], set[int]]:
@@ -148,7 +148,7 @@ class _Builder:
                 done[op.name] = ends.union(controls, *({name.ref[0], *name.after} for name in outputs))
             else:
                 controls = controls.union(*(name.after for name in inputs))
-                self.nodes.append(Node(op, [name.ref for name in inputs], controls))
+                self.nodes.append(GraphNode(op, [name.ref for name in inputs], controls))
                 number = len(self.nodes) - 1
                 outputs = [_Name((number, i)) for i in range(len(op.outputs))]
                 done[op.name] = {number}

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
 from replica.graph.drawing import draws, in_new_loop
-from replica.graph.flatten import RANDOM, SOURCES, Flat, Node, Ref, eager_attrs, function_graph, functions_of
+from replica.graph.flatten import RANDOM, SOURCES, Flat, GraphNode, Ref, eager_attrs, function_graph, functions_of
 
 _LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf", "Case", "StatelessCase")
 _OUTSIDE = RANDOM | frozenset(SOURCES)
@@ -61,7 +61,7 @@ def interpret(flat: Flat, arguments: Sequence[Any]) -> list[Any]:
     return [found[ref] for ref in flat.outputs]
 
 
-def _run(node: Node, inputs: list[Any]) -> list[Any]:
+def _run(node: GraphNode, inputs: list[Any]) -> list[Any]:
     op = node.op
     if op.type in _LOOPS:
         return _loop(op, inputs)

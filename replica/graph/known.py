@@ -11,7 +11,7 @@ from replica.graph.fold import LARGEST, folded, is_folded
 from replica.plan import Array
 
 
-class Known:
+class KnownValues:
     """Finds values when a rule asks for them.
 
     Args:

@@ -9,7 +9,7 @@ from tensorflow.python.framework import constant_op
 from tensorflow.python.ops import handle_data_util
 
 from replica.graph.emitted import Items, Undivided, Value
-from replica.graph.flatten import Flat, Node, Ref
+from replica.graph.flatten import Flat, GraphNode, Ref
 from replica.placement import Placement, Replicate, Shard
 from replica.plan import Array, Shape
 from replica.rules.lists import localized
@@ -24,7 +24,9 @@ def is_list(tensor: Any) -> bool:
     return bool(tensor.dtype == tf.variant)
 
 
-def describe(node: Node, made: Value, inputs: Sequence[Value], known: Sequence[Callable[[], Array | None]]) -> None:
+def describe(
+    node: GraphNode, made: Value, inputs: Sequence[Value], known: Sequence[Callable[[], Array | None]]
+) -> None:
     """Note of a list that `node` returns what it was made for and holds.
 
     Args:
@@ -79,7 +81,7 @@ def copy_handle_data(traced: Any, made: Any, placement: Placement, rank: int) ->
     handle_data_util.set_handle_data(made, data)
 
 
-def origin(flat: Flat, ref: Ref) -> Node:
+def origin(flat: Flat, ref: Ref) -> GraphNode:
     """Return the operation that made a value, which others may have passed on."""
     node = flat.nodes[ref[0]]
     while node.argument is None and node.op.type == "Identity":
@@ -87,12 +89,12 @@ def origin(flat: Flat, ref: Ref) -> Node:
     return node
 
 
-def is_empty(node: Node) -> bool:
+def is_empty(node: GraphNode) -> bool:
     """Tell whether a node makes a list without any element."""
     return node.argument is None and node.op.type in _EMPTY
 
 
-def emptied(graph: Any, node: Node, target: Shard, rank: int, made_for: Array | None, count: Any) -> Any:
+def emptied(graph: Any, node: GraphNode, target: Shard, rank: int, made_for: Array | None, count: Any) -> Any:
     """Return an empty list like that which `node` makes, for a rank's elements.
 
     Args:

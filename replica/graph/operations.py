@@ -10,13 +10,13 @@ from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicF
 from client_shim.replica.steps import of_script
 from replica.graph.drawing import drawn
 from replica.graph.emitted import Undivided, Value
-from replica.graph.flatten import RANDOM, Node
+from replica.graph.flatten import RANDOM, GraphNode
 from replica.graph.lists import copy_handle_data, is_list
 from replica.placement import Placement, Shard, global_shape
 from replica.plan import Plan, Shape
 
 
-class Attributes(dict[str, Any]):
+class OpAttributes(dict[str, Any]):
     """An operation's attributes, read when a rule asks for them."""
 
     def __init__(self, op: Any) -> None:
@@ -31,7 +31,7 @@ class Attributes(dict[str, Any]):
             return default
 
 
-def created(graph: Any, node: Node, tensors: Sequence[Any], found: Plan | None) -> Any:
+def created(graph: Any, node: GraphNode, tensors: Sequence[Any], found: Plan | None) -> Any:
     """Create a node's operation in the emitted graph.
 
     Args:

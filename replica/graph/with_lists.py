@@ -11,7 +11,7 @@ from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import Ref
 from replica.graph.lists import describe, emptied, is_empty, is_list, origin
 from replica.placement import REPLICATE, Placement, Shard
-from replica.plan import Call, Plan, plan
+from replica.plan import OpCall, Plan, plan
 
 
 class ListEmitter(Emitter):
@@ -21,7 +21,7 @@ class ListEmitter(Emitter):
         Undivided: An operation needs a list whole, or divided that is whole; or the function returns one.
     """
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: OpCall) -> Plan:
         return plan(call)
 
     def _emit(self, number: int) -> list[Ref]:

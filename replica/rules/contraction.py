@@ -4,11 +4,11 @@ import string
 from collections.abc import Sequence
 
 from replica.placement import PARTIAL, REPLICATE, Placement, Shard
-from replica.plan import Call, Plan, any_partial, rule, widest
+from replica.plan import OpCall, Plan, any_partial, rule, widest
 
 
 @rule("MatMul")
-def mat_mul(call: Call) -> Plan | None:
+def mat_mul(call: OpCall) -> Plan | None:
     """Rows stay divided; a contraction of the divided dimension is Partial."""
     left = "km" if call.attrs.get("transpose_a") else "mk"
     right = "nk" if call.attrs.get("transpose_b") else "kn"
@@ -16,7 +16,7 @@ def mat_mul(call: Call) -> Plan | None:
 
 
 @rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-def batch_mat_mul(call: Call) -> Plan | None:
+def batch_mat_mul(call: OpCall) -> Plan | None:
     """As MatMul, behind batch dimensions that broadcast."""
     batch = max(arg.rank for arg in call.args) - 2
     names = string.ascii_lowercase[:batch]
@@ -27,7 +27,7 @@ def batch_mat_mul(call: Call) -> Plan | None:
 
 
 @rule("Einsum")
-def einsum(call: Call) -> Plan | None:
+def einsum(call: OpCall) -> Plan | None:
     """Any equation without an ellipsis or a repeated label within one input."""
     equation = call.text("equation").replace(" ", "")
     left, arrow, out = equation.partition("->")
@@ -37,7 +37,7 @@ def einsum(call: Call) -> Plan | None:
     return contracted(call, labels, out)
 
 
-def contracted(call: Call, labels: Sequence[str], out: str) -> Plan | None:
+def contracted(call: OpCall, labels: Sequence[str], out: str) -> Plan | None:
     """Divide every input along the label that the largest divided input is divided along.
 
     Args:
@@ -66,7 +66,7 @@ def contracted(call: Call, labels: Sequence[str], out: str) -> Plan | None:
 
 
 @rule("BiasAdd")
-def bias_add(call: Call) -> Plan | None:
+def bias_add(call: OpCall) -> Plan | None:
     """Keep a division of any dimension but the channels."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == _channels(call) or any_partial(call.args):
@@ -75,7 +75,7 @@ def bias_add(call: Call) -> Plan | None:
 
 
 @rule("BiasAddGrad")
-def bias_add_grad(call: Call) -> Plan | None:
+def bias_add_grad(call: OpCall) -> Plan | None:
     """Sum over every dimension but the channels."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == _channels(call):
@@ -83,12 +83,12 @@ def bias_add_grad(call: Call) -> Plan | None:
     return Plan((placement,), (PARTIAL,))
 
 
-def _channels(call: Call) -> int:
+def _channels(call: OpCall) -> int:
     return 1 if call.text("data_format", "NHWC").startswith("NC") else call.args[0].rank - 1
 
 
 @rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
-def filter_gradient(call: Call) -> Plan | None:
+def filter_gradient(call: OpCall) -> Plan | None:
     """Sum over the rows of the input and of the output's gradient.
 
     The depthwise kernel leaves its output uninitialized where there are no rows (TensorFlow 2.21).

@@ -3,7 +3,7 @@
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard
-from replica.plan import Arg, Call, Plan, any_partial, rule, widest
+from replica.plan import Arg, OpCall, Plan, any_partial, rule, widest
 from replica.rules.lists import added as added_lists
 
 # Functions of one tensor, elementwise, or of several of the same shape.
@@ -31,7 +31,7 @@ _WIDER = {
 
 
 @rule(*_UNARY.split(), *_BINARY.split())
-def elementwise(call: Call) -> Plan | None:
+def elementwise(call: OpCall) -> Plan | None:
     """Keep the division of the largest input; broadcast inputs are divided or stay whole."""
     target = _target(call.args)
     if target is None:
@@ -42,27 +42,27 @@ def elementwise(call: Call) -> Plan | None:
 
 
 @rule("Equal", "NotEqual")
-def compared(call: Call) -> Plan | None:
+def compared(call: OpCall) -> Plan | None:
     """Compare elementwise, unless shapes that do not fit are to give one truth."""
     return elementwise(call) if call.attrs.get("incompatible_shape_error", True) else None
 
 
 @rule("Neg", "Identity", "StopGradient", "Snapshot", "PreventGradient", "CopyHost", "Copy", "Conj", "Real", "Imag")
-def linear(call: Call) -> Plan | None:
+def linear(call: OpCall) -> Plan | None:
     """Keep any placement: the sum of the results is the result of the sum."""
     placement = call.args[0].placement
     return Plan((placement,), (placement,))
 
 
 @rule("IdentityN")
-def identities(call: Call) -> Plan | None:
+def identities(call: OpCall) -> Plan | None:
     """Keep each input's placement."""
     placements = tuple(arg.placement for arg in call.args)
     return Plan(placements, placements)
 
 
 @rule("Bitcast")
-def bitcast(call: Call) -> Plan | None:
+def bitcast(call: OpCall) -> Plan | None:
     """Keep a division; dimensions come or go behind it, if the types differ in size."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1 and not _same_size(call):
@@ -70,20 +70,20 @@ def bitcast(call: Call) -> Plan | None:
     return Plan((placement,), (placement,))
 
 
-def _same_size(call: Call) -> bool:
+def _same_size(call: OpCall) -> bool:
     sizes = [_BYTES.get(name) for name in (call.args[0].dtype, call.dtype("type"))]
     return sizes[0] == sizes[1] is not None
 
 
 @rule("ZerosLike")
-def zeros_like(call: Call) -> Plan | None:
+def zeros_like(call: OpCall) -> Plan | None:
     """Return zeros, which are the same on every rank where the input has its global shape."""
     placement = call.args[0].placement
     return Plan((placement,), (placement if isinstance(placement, Shard) else REPLICATE,))
 
 
 @rule("Cast")
-def cast(call: Call) -> Plan | None:
+def cast(call: OpCall) -> Plan | None:
     """Keep a division; keep Partial where a floating-point type widens: an addend may overflow a narrower one."""
     placement = call.args[0].placement
     if isinstance(placement, Shard) or call.dtype("DstT") in _WIDER.get(call.args[0].dtype, ()):
@@ -92,7 +92,7 @@ def cast(call: Call) -> Plan | None:
 
 
 @rule("AddV2", "Add", "Sub", "AddN")
-def added(call: Call) -> Plan | None:
+def added(call: OpCall) -> Plan | None:
     """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone.
 
     A large Partial that meets a replicated tensor, as a gradient meets an optimizer's state, is replicated instead:
@@ -110,7 +110,7 @@ def added(call: Call) -> Plan | None:
 
 
 @rule("Mul", "RealDiv", "Div", "DivNoNan")
-def scaled(call: Call) -> Plan | None:
+def scaled(call: OpCall) -> Plan | None:
     """Scale a Partial by a known finite number; otherwise as any elementwise operation.
 
     An unknown factor may be infinite: a rank whose part is 0 would then make NaN of it.
@@ -126,7 +126,7 @@ def scaled(call: Call) -> Plan | None:
 
 
 @rule("Select")
-def select(call: Call) -> Plan | None:
+def select(call: OpCall) -> Plan | None:
     """Select by a condition of the same shape (the one of a vector picks whole rows)."""
     condition, *others = call.args
     if condition.rank in (0, others[0].rank):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from replica.placement import REPLICATE, Placement, Replicate, Shard
-from replica.plan import Arg, Array, Call, Plan, rule
+from replica.plan import Arg, Array, OpCall, Plan, rule
 
 # For each operation with elements that are given their shape: the input that holds it.
 _SHAPED = {
@@ -34,7 +34,9 @@ def localized(shape: Array | None, placement: Placement) -> tuple[Array, ...] | 
     return tuple(np.asarray([*shape[:axis], n, *shape[axis + 1 :]], shape.dtype) for n in placement.sizes)
 
 
-def _planned(call: Call, inputs: Sequence[Placement], outputs: Sequence[Placement], element: Placement) -> Plan | None:
+def _planned(
+    call: OpCall, inputs: Sequence[Placement], outputs: Sequence[Placement], element: Placement
+) -> Plan | None:
     """Return a plan in which the shape that is given of an element is the rank's."""
     index = _SHAPED.get(call.op)
     if index is None or not isinstance(element, Shard):
@@ -44,7 +46,7 @@ def _planned(call: Call, inputs: Sequence[Placement], outputs: Sequence[Placemen
 
 
 @rule("TensorListFromTensor", "TensorListScatterV2")
-def from_tensor(call: Call) -> Plan | None:
+def from_tensor(call: OpCall) -> Plan | None:
     """Take a tensor apart along its first dimension."""
     placement = call.args[0].placement
     if isinstance(placement, Shard):
@@ -57,7 +59,7 @@ def from_tensor(call: Call) -> Plan | None:
 
 
 @rule("TensorListStack", "TensorListGather")
-def stacked(call: Call) -> Plan | None:
+def stacked(call: OpCall) -> Plan | None:
     """Put elements behind a new first dimension."""
     element = call.args[0].placement
     out = element.at(element.axis + 1) if isinstance(element, Shard) else element
@@ -65,14 +67,14 @@ def stacked(call: Call) -> Plan | None:
 
 
 @rule("TensorListGetItem", "TensorListPopBack")
-def taken(call: Call) -> Plan | None:
+def taken(call: OpCall) -> Plan | None:
     """Return an element; of PopBack behind the list, which is left with the placement that it has."""
     element = call.args[0].placement
     return _planned(call, [element, *_whole(call.args[1:])], [element], element)
 
 
 @rule("TensorListSetItem", "TensorListPushBack")
-def put(call: Call) -> Plan | None:
+def put(call: OpCall) -> Plan | None:
     """Put in an element; it and the list are converted to one placement."""
     item = 2 if call.op == "TensorListSetItem" else 1
     element = common((call.args[0], call.args[item]))
@@ -82,7 +84,7 @@ def put(call: Call) -> Plan | None:
 
 
 @rule("TensorListScatterIntoExistingList")
-def scattered(call: Call) -> Plan | None:
+def scattered(call: OpCall) -> Plan | None:
     """Put in the entries of a tensor along its first dimension."""
     values, tensor, _ = call.args
     given = tensor.placement
@@ -98,20 +100,20 @@ def scattered(call: Call) -> Plan | None:
 
 
 @rule("TensorListResize")
-def resized(call: Call) -> Plan | None:
+def resized(call: OpCall) -> Plan | None:
     """Remove elements at the end, or add elements that are not set."""
     element = call.args[0].placement
     return Plan((element, REPLICATE), (element,))
 
 
 @rule("TensorListLength", "OptionalHasValue")
-def counted(call: Call) -> Plan | None:
+def counted(call: OpCall) -> Plan | None:
     """Count elements, of which all ranks have as many."""
     return Plan((call.args[0].placement,), (REPLICATE,))
 
 
 @rule("OptionalFromValue")
-def optional(call: Call) -> Plan | None:
+def optional(call: OpCall) -> Plan | None:
     """Make an Optional of one component."""
     if len(call.args) != 1:
         return None
@@ -119,7 +121,7 @@ def optional(call: Call) -> Plan | None:
 
 
 @rule("OptionalGetValue")
-def component(call: Call) -> Plan | None:
+def component(call: OpCall) -> Plan | None:
     """Return the component, of which a rank's size is known to its rank alone."""
     placement, shapes = call.args[0].placement, call.attrs.get("output_shapes") or []
     if not isinstance(placement, Shard):

@@ -3,11 +3,11 @@
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Shard
-from replica.plan import Arg, Call, Plan, any_partial, rule
+from replica.plan import Arg, OpCall, Plan, any_partial, rule
 
 
 @rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
-def reduced(call: Call) -> Plan | None:
+def reduced(call: OpCall) -> Plan | None:
     """Reduce other dimensions in place; a sum or mean over the divided one is Partial."""
     arg, axes = call.args[0], axes_of(call)
     if axes is None or not _stays_whole(call.args[1]):
@@ -40,7 +40,7 @@ def _is_exact(arg: Arg) -> bool:
     return arg.dtype in ("float32", "float64", "complex64", "complex128")
 
 
-def axes_of(call: Call, index: int = 1) -> set[int] | None:
+def axes_of(call: OpCall, index: int = 1) -> set[int] | None:
     """Return the dimensions that input `index` names, counted from the front."""
     axes = call.integers(index)
     return None if axes is None else {axis % max(call.args[0].rank, 1) for axis in axes}
@@ -51,7 +51,7 @@ def _stays_whole(arg: Arg) -> bool:
 
 
 @rule("L2Loss")
-def l2_loss(call: Call) -> Plan | None:
+def l2_loss(call: OpCall) -> Plan | None:
     """Half the sum of squares is a sum over elements."""
     placement = call.args[0].placement
     return Plan((placement,), (PARTIAL,)) if isinstance(placement, Shard) else None
@@ -66,7 +66,7 @@ _INNER = {
 
 
 @rule(*_INNER)
-def inner(call: Call) -> Plan | None:
+def inner(call: OpCall) -> Plan | None:
     """Keep a division in front of the dimensions that belong together."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - _INNER[call.op]:
@@ -75,7 +75,7 @@ def inner(call: Call) -> Plan | None:
 
 
 @rule("Roll")
-def roll(call: Call) -> Plan | None:
+def roll(call: OpCall) -> Plan | None:
     """Roll along dimensions that are not the divided one."""
     placement, axes = call.args[0].placement, axes_of(call, 2)
     if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
@@ -84,7 +84,7 @@ def roll(call: Call) -> Plan | None:
 
 
 @rule("DenseBincount")
-def bincount(call: Call) -> Plan | None:
+def bincount(call: OpCall) -> Plan | None:
     """Count values, of which each rank has some: of a vector the counts are Partial, of rows they are the rows'."""
     data, _, weights = call.args
     placement = data.placement
@@ -100,7 +100,7 @@ def bincount(call: Call) -> Plan | None:
 
 
 @rule("ArgMax", "ArgMin")
-def arg_max(call: Call) -> Plan | None:
+def arg_max(call: OpCall) -> Plan | None:
     """Remove a dimension that is not the divided one."""
     placement, axes = call.args[0].placement, axes_of(call)
     if not isinstance(placement, Shard) or axes is None or placement.axis in axes:
@@ -110,7 +110,7 @@ def arg_max(call: Call) -> Plan | None:
 
 
 @rule("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2")
-def along(call: Call) -> Plan | None:
+def along(call: OpCall) -> Plan | None:
     """Run along dimensions that are not the divided one."""
     placement, axes = call.args[0].placement, axes_of(call)
     if not isinstance(placement, Shard) or axes is None or placement.axis in axes:

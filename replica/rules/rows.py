@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Shard
-from replica.plan import Arg, Call, Plan, any_partial, per_rank, rule, widest
+from replica.plan import Arg, OpCall, Plan, any_partial, per_rank, rule, widest
 
 # Which inputs have one entry per row along dimension 0; every output has, too.
 _ROWS: dict[str, Sequence[int]] = {
@@ -46,13 +46,13 @@ _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
 
 
 @rule(*_ROWS)
-def by_rows(call: Call) -> Plan | None:
+def by_rows(call: OpCall) -> Plan | None:
     """Keep a division of the rows."""
     return _by_rows(call, _ROWS[call.op])
 
 
 @rule(*_SHAPED)
-def shaped(call: Call) -> Plan | None:
+def shaped(call: OpCall) -> Plan | None:
     """Keep a division of the rows, of a result whose shape is an input."""
     index, rows = _SHAPED[call.op]
     plan, shape = _by_rows(call, rows), call.integers(index)
@@ -62,7 +62,7 @@ def shaped(call: Call) -> Plan | None:
     return Plan(plan.inputs, plan.outputs, {index: values})
 
 
-def _by_rows(call: Call, rows: Sequence[int]) -> Plan | None:
+def _by_rows(call: OpCall, rows: Sequence[int]) -> Plan | None:
     args = [call.args[i] for i in rows]
     shards = [arg.placement for arg in args if isinstance(arg.placement, Shard) and arg.placement.axis == 0]
     if not shards or any((arg.shape or (None,))[0] != shards[0].total for arg in args):
@@ -73,20 +73,20 @@ def _by_rows(call: Call, rows: Sequence[int]) -> Plan | None:
 
 
 @rule("ImageProjectiveTransformV2", "ImageProjectiveTransformV3")
-def projective(call: Call) -> Plan | None:
+def projective(call: OpCall) -> Plan | None:
     """Transform each image by its own row, or all by the only one."""
     alike = (call.args[1].shape or ())[0] == 1
     return _by_rows(call, (0,) if alike else (0, 1))
 
 
 @rule("InTopK", "InTopKV2")
-def in_top_k(call: Call) -> Plan | None:
+def in_top_k(call: OpCall) -> Plan | None:
     """Compare each row's target with its predictions."""
     return _by_rows(call, (0, 1))
 
 
 @rule("OneHot")
-def one_hot(call: Call) -> Plan | None:
+def one_hot(call: OpCall) -> Plan | None:
     """Insert a dimension behind each index."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or any_partial(call.args):
@@ -97,7 +97,7 @@ def one_hot(call: Call) -> Plan | None:
 
 
 @rule("GatherV2")
-def gather(call: Call) -> Plan | None:
+def gather(call: OpCall) -> Plan | None:
     """Look up divided indices in a whole tensor, whole indices along a dimension that is not divided, or row by row."""
     params, indices, _ = call.args
     at, batch = call.integers(2), int(call.attrs.get("batch_dims", 0))
@@ -123,7 +123,7 @@ def gather(call: Call) -> Plan | None:
 
 
 @rule("ResourceGather")
-def resource_gather(call: Call) -> Plan | None:
+def resource_gather(call: OpCall) -> Plan | None:
     """Look up divided indices in a variable."""
     target = call.args[1].placement
     if not isinstance(target, Shard) or int(call.attrs.get("batch_dims", 0)):
@@ -132,7 +132,7 @@ def resource_gather(call: Call) -> Plan | None:
 
 
 @rule("GatherNd")
-def gather_nd(call: Call) -> Plan | None:
+def gather_nd(call: OpCall) -> Plan | None:
     """Look up divided index vectors in a whole tensor."""
     target = call.args[1].placement
     if not isinstance(target, Shard) or target.axis == call.args[1].rank - 1 or any_partial(call.args):
@@ -141,7 +141,7 @@ def gather_nd(call: Call) -> Plan | None:
 
 
 @rule("UnsortedSegmentSum")
-def segment_sum(call: Call) -> Plan | None:
+def segment_sum(call: OpCall) -> Plan | None:
     """Add rows that are divided as their segment numbers are: each rank's sums are Partial."""
     data, ids, _ = call.args
     index = widest((data, ids))
@@ -159,7 +159,7 @@ def segment_sum(call: Call) -> Plan | None:
 
 
 @rule("ScatterNd")
-def scatter_nd(call: Call) -> Plan | None:
+def scatter_nd(call: OpCall) -> Plan | None:
     """Add updates, divided as their indices are, to zeros."""
     indices, updates, _ = call.args
     shards = [p for p in (indices.placement, updates.placement) if isinstance(p, Shard)]
@@ -171,7 +171,7 @@ def scatter_nd(call: Call) -> Plan | None:
 
 
 @rule("StridedSlice")
-def strided_slice(call: Call) -> Plan | None:
+def strided_slice(call: OpCall) -> Plan | None:
     """Take all of the divided dimension and any part of others; a slice is linear."""
     arg = call.args[0]
     placement = arg.placement
@@ -189,7 +189,7 @@ def strided_slice(call: Call) -> Plan | None:
 
 
 @rule("StridedSliceGrad")
-def strided_slice_gradient(call: Call) -> Plan | None:
+def strided_slice_gradient(call: OpCall) -> Plan | None:
     """Put a divided gradient back where the slice took all of the divided dimension; putting it back is linear."""
     shape, gradient = call.integers(0), call.args[4]
     placement = gradient.placement
@@ -208,7 +208,7 @@ def strided_slice_gradient(call: Call) -> Plan | None:
 
 
 def _where(
-    call: Call, arg: Arg, axis: int, begin: list[int] | None, end: list[int] | None, strides: list[int] | None
+    call: OpCall, arg: Arg, axis: int, begin: list[int] | None, end: list[int] | None, strides: list[int] | None
 ) -> tuple[int, int] | None:
     """Return where the slice's specification names `axis`, all of it, and that dimension's place in the result.
 
@@ -231,12 +231,12 @@ def _where(
     return None
 
 
-def _ellipsis_at(call: Call) -> int:
+def _ellipsis_at(call: OpCall) -> int:
     """Return a bit outside of every specification: the dimension is not named, so no mask has to change."""
     return 30
 
 
-def _dimensions(call: Call, rank: int, count: int) -> Iterator[tuple[int | None, int, int]]:
+def _dimensions(call: OpCall, rank: int, count: int) -> Iterator[tuple[int | None, int, int]]:
     """Yield for each dimension of the input: its place in the specification, itself, its new place.
 
     The place in the specification is None behind an ellipsis; the new place is -1 for a dimension that is removed.

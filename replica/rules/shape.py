@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
-from replica.plan import Array, Call, Plan, any_partial, per_rank, rule
+from replica.plan import Array, OpCall, Plan, any_partial, per_rank, rule
 
 ASKING = frozenset("Shape ShapeN Size Rank TensorListElementShape".split())  # operations that only ask for shapes
 
 
-def known_outputs(call: Call) -> list[Array] | None:
+def known_outputs(call: OpCall) -> list[Array] | None:
     """Return the outputs of an operation that only asks for global shapes; None for others, or if unknown."""
     lists = any(arg.dtype == "variant" for arg in call.args)
     if call.op not in ASKING or any(arg.shape is None for arg in call.args):
@@ -30,7 +30,7 @@ def known_outputs(call: Call) -> list[Array] | None:
 
 
 @rule("Reshape")
-def reshape(call: Call) -> Plan | None:
+def reshape(call: OpCall) -> Plan | None:
     """Keep a division whose boundaries are boundaries of the new shape, too."""
     arg, wanted = call.args[0], call.integers(1)
     if isinstance(arg.placement, Partial):
@@ -69,7 +69,7 @@ def reshaped(shape: Sequence[int], placement: Shard, out: Sequence[int]) -> Shar
 
 
 @rule("ExpandDims")
-def expand_dims(call: Call) -> Plan | None:
+def expand_dims(call: OpCall) -> Plan | None:
     """Insert a dimension."""
     placement, where = call.args[0].placement, call.integers(1)
     if where is None:
@@ -80,7 +80,7 @@ def expand_dims(call: Call) -> Plan | None:
 
 
 @rule("Squeeze")
-def squeeze(call: Call) -> Plan | None:
+def squeeze(call: OpCall) -> Plan | None:
     """Remove dimensions of global size 1, named one by one: a rank's part may have size 1 by chance."""
     arg = call.args[0]
     assert arg.shape is not None
@@ -99,7 +99,7 @@ def squeeze(call: Call) -> Plan | None:
 
 
 @rule("Transpose", "ConjugateTranspose")
-def transpose(call: Call) -> Plan | None:
+def transpose(call: OpCall) -> Plan | None:
     """Permute the divided dimension with the others."""
     placement, order = call.args[0].placement, call.integers(1)
     if order is None:
@@ -109,7 +109,7 @@ def transpose(call: Call) -> Plan | None:
 
 
 @rule("BroadcastTo")
-def broadcast_to(call: Call) -> Plan | None:
+def broadcast_to(call: OpCall) -> Plan | None:
     """Grow other dimensions; what is Partial is added up before it grows."""
     arg, out = call.args[0], call.integers(1)
     placement = arg.placement
@@ -123,7 +123,7 @@ def broadcast_to(call: Call) -> Plan | None:
 
 
 @rule("Tile")
-def tile(call: Call) -> Plan | None:
+def tile(call: OpCall) -> Plan | None:
     """Repeat other dimensions."""
     placement, multiples = call.args[0].placement, call.integers(1)
     if not isinstance(placement, Shard) or multiples is None or multiples[placement.axis] != 1:
@@ -132,7 +132,7 @@ def tile(call: Call) -> Plan | None:
 
 
 @rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")
-def pad(call: Call) -> Plan | None:
+def pad(call: OpCall) -> Plan | None:
     """Pad other dimensions. MirrorPadGrad refuses a rank without rows."""
     placement, paddings = call.args[0].placement, call.value(1)
     if not isinstance(placement, Shard) or paddings is None or np.any(paddings[placement.axis]):
@@ -143,7 +143,7 @@ def pad(call: Call) -> Plan | None:
 
 
 @rule("Slice")
-def slice_of(call: Call) -> Plan | None:
+def slice_of(call: OpCall) -> Plan | None:
     """Take all of the divided dimension and any part of others."""
     arg, begin, size = call.args[0], call.integers(1), call.integers(2)
     placement = arg.placement
@@ -161,7 +161,7 @@ def slice_of(call: Call) -> Plan | None:
 
 
 @rule("ConcatV2")
-def concat(call: Call) -> Plan | None:
+def concat(call: OpCall) -> Plan | None:
     """Put tensors end to end along another dimension than the divided one."""
     *args, axis_arg = call.args
     at = call.integers(len(args))
@@ -177,7 +177,7 @@ def concat(call: Call) -> Plan | None:
 
 
 @rule("Pack")
-def pack(call: Call) -> Plan | None:
+def pack(call: OpCall) -> Plan | None:
     """Stack tensors that are divided alike."""
     if all(isinstance(arg.placement, Partial) for arg in call.args):
         return Plan((PARTIAL,) * len(call.args), (PARTIAL,))
@@ -188,7 +188,7 @@ def pack(call: Call) -> Plan | None:
     return Plan((target,) * len(call.args), (target.at(target.axis + (at <= target.axis)),))
 
 
-def _common(call: Call, count: int) -> Shard | None:
+def _common(call: OpCall, count: int) -> Shard | None:
     """Return the first division among the inputs, if all have its dimension in full."""
     shards = [arg.placement for arg in call.args[:count] if isinstance(arg.placement, Shard)]
     if not shards or any((arg.shape or ())[shards[0].axis] != shards[0].total for arg in call.args[:count]):
@@ -197,7 +197,7 @@ def _common(call: Call, count: int) -> Shard | None:
 
 
 @rule("Unpack")
-def unpack(call: Call) -> Plan | None:
+def unpack(call: OpCall) -> Plan | None:
     """Take apart another dimension than the divided one."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard):
@@ -209,7 +209,7 @@ def unpack(call: Call) -> Plan | None:
 
 
 @rule("Split")
-def split(call: Call) -> Plan | None:
+def split(call: OpCall) -> Plan | None:
     """Divide another dimension than the divided one into pieces."""
     placement, at = call.args[1].placement, call.integers(0)
     if at is None or (isinstance(placement, Shard) and at[0] % call.args[1].rank == placement.axis):
@@ -218,7 +218,7 @@ def split(call: Call) -> Plan | None:
 
 
 @rule("SplitV")
-def split_v(call: Call) -> Plan | None:
+def split_v(call: OpCall) -> Plan | None:
     """As Split, into pieces of given sizes."""
     placement, at = call.args[0].placement, call.integers(2)
     if at is None or (isinstance(placement, Shard) and at[0] % call.args[0].rank == placement.axis):

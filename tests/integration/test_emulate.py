@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import INTERFACES, EmulatedLauncher, EmulatedNetwork, Host, address_of, check_privilege
-from fdt.network.cluster import Cluster, Group
+from fdt.launch.emulated import INTERFACES, EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege
+from fdt.network.cluster import Cluster, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 from nfdt.cli import main
@@ -66,8 +66,10 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
 
 def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privilege):
     (tmp_path / "engine").touch()
-    network = EmulatedNetwork(topology_of(Cluster((Group("node", 2),))))
-    launcher = EmulatedLauncher(tmp_path, network, lambda role, rank: Host(rank, f"node-{rank}", address_of(rank)))
+    network = EmulatedNetwork(topology_of(Cluster((NodeGroup("node", 2),))))
+    launcher = EmulatedLauncher(
+        tmp_path, network, lambda role, rank: EmulatedHost(rank, f"node-{rank}", address_of(rank))
+    )
     processes = launcher.start(Task("worker", ["true"], 2, {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"}))
     try:
         deadline = time.monotonic() + 30

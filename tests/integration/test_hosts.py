@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from fdt.errors import UserError
-from fdt.launch.emulated import EmulatedNetwork, Host, address_of, check_privilege, counters
+from fdt.launch.emulated import EmulatedHost, EmulatedNetwork, address_of, check_privilege, counters
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.network.reading import read_cluster
 from fdt.network.topology import topology_of
@@ -144,9 +144,9 @@ class Hosts:
         self.pids = {}
         _prepare(directory)
         for number in range(3):
-            self._start(Host(number, f"host{number + 1}", address_of(number + 1)))
+            self._start(EmulatedHost(number, f"host{number + 1}", address_of(number + 1)))
 
-    def _start(self, host: Host) -> None:
+    def _start(self, host: EmulatedHost) -> None:
         spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]
         argv = ["unshare", *spaces, "sh", "-c", HOST, "host", host.name, str(self.directory), SSHD]
         log = open(self.directory / f"{host.name}.log", "wb")
@@ -405,7 +405,7 @@ def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_
     reader.start()
     try:
         until(printed, "epoch 0")
-        hosts.kill("host2", "nfdt.worker")
+        hosts.kill("host2", "nfdt.worker.process")
         running.stdin.write("go on\n")
         running.stdin.flush()
         until(running.stderr, "replacement 1 of 2 starts")

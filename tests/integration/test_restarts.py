@@ -27,7 +27,9 @@ def test_a_lost_rank_costs_time_and_nothing_else():
             if line == "second 1\n":
                 break
         ranks = [
-            p for p in psutil.Process(running.pid).children(recursive=True) if p.cmdline()[1:] == ["-m", "hfdt.worker"]
+            p
+            for p in psutil.Process(running.pid).children(recursive=True)
+            if p.cmdline()[1:] == ["-m", "hfdt.worker.process"]
         ]
         ranks[-1].kill()
         out, err = running.communicate()

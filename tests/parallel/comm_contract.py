@@ -57,7 +57,7 @@ def passes_what_is_not_finite_on(comm):
 
 def multicasts(comm):
     """Beside Horovod by mpi4py; every sender in turn, to all and to some."""
-    from hfdt.comm import multicasting
+    from hfdt.collectives import multicasting
 
     air = multicasting(comm)
     teams = [team for team in [tuple(range(comm.size)), (0, comm.size - 1)] if comm.rank in team]
@@ -80,7 +80,7 @@ CONTRACT = [
 AMONG_MORE = [multicasts]
 
 if __name__ == "__main__":
-    from hfdt.comm import choose
+    from hfdt.collectives import choose
 
     chosen, _ = choose(sys.argv[1], int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
     for check in [*CONTRACT, *AMONG_MORE]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from fdt.blobs import LocalBlobs
 from fdt.launch import Task
-from fdt.service.crew import Crew
-from hfdt.coordinator import RanksCoordinator
-from hfdt.recovery import Recovery
+from fdt.supervise.supervisor import Supervisor
+from hfdt.engine.coordinator import RanksCoordinator
+from hfdt.engine.recovery import RankRecovery
 
 ECHO = Path(__file__).with_name("echo_member.py")
 
@@ -17,15 +17,17 @@ class EchoEngine:
 
     def __init__(self, launcher, run_dir):
         self.run_dir, self.blobs = run_dir, LocalBlobs.create()
-        self.crew = Crew("echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), 2))])
+        self.supervisor = Supervisor(
+            "echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), 2))]
+        )
 
     def start(self):
-        self.crew.start()
+        self.supervisor.start()
 
     def train(self, commands):
         self.start()
-        return self.crew.run(RanksCoordinator(Recovery(self.blobs, 2)), commands)
+        return self.supervisor.run(RanksCoordinator(RankRecovery(self.blobs, 2)), commands)
 
     def stop(self):
-        self.crew.close()
+        self.supervisor.close()
         self.blobs.close()

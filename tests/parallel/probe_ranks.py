@@ -19,8 +19,8 @@ from fdt.keras import named
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.structure import flatten
 from fdt.trainable import Trainable
-from hfdt.comm import choose
-from hfdt.session import Session, patches
+from hfdt.collectives import choose
+from hfdt.worker.session import RankProgram, patches
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 6)).astype("float32")
@@ -165,7 +165,7 @@ def opened(comm, made, options):
         )
         flavor = named("keras")
         flavor.build(made, source.element_spec)
-        with contextlib.closing(Session(Trainable(flavor, made), comm, options)) as session:
+        with contextlib.closing(RankProgram(Trainable(flavor, made), comm, options)) as session:
             yield session, source, blobs
 
 

@@ -38,7 +38,7 @@ def sharded(case, comm, options):
     from fdt.job import FitArguments
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
-    from hfdt.session import Session
+    from hfdt.worker.session import RankProgram
 
     seed()
     model, x, y, arguments = case()
@@ -49,7 +49,7 @@ def sharded(case, comm, options):
         source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
         if not flavor.built(model):
             flavor.build(model, data.spec)
-        with contextlib.closing(Session(Trainable(flavor, model), comm, options)) as session:
+        with contextlib.closing(RankProgram(Trainable(flavor, model), comm, options)) as session:
             notes = session.prepare(source, None)
             epochs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(cases.EPOCHS)]
         if hasattr(model.optimizer, "finalize_variable_values"):
@@ -62,14 +62,14 @@ def main(out, comm_name, chosen):
     size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "0"))
     comm = None
     if size:
-        from hfdt.comm import choose
+        from hfdt.collectives import choose
 
         comm, _ = choose(comm_name, int(os.environ["OMPI_COMM_WORLD_RANK"]), size)
     notes = {}
     for flavor, made in (("keras", cases.keras_cases), ("tf_keras", cases.tf_keras_cases)):
         with contextlib.ExitStack() as stack:
             if comm is not None:
-                from hfdt.session import patches
+                from hfdt.worker.session import patches
 
                 stack.enter_context(patches(flavor))
             for name, case in made().items():

@@ -10,9 +10,9 @@ import comm_contract
 from under_mpirun import needs_mpirun, run
 
 from fdt.errors import UserError
-from hfdt.comm import choose
-from hfdt.comm.inprocess import on_ranks
-from hfdt.comm.solo import SoloComm
+from hfdt.collectives import choose
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.collectives.single import SoloComm
 
 EAGER = [
     comm_contract.adds,

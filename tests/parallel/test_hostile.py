@@ -17,7 +17,7 @@ from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Epoch, Event, Finish, Setup
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import HelloRequest
-from fdt.service.auth import credentials
+from fdt.security.auth import credentials
 from fdt.service.client import TrainingClient
 from fdt.service.server import serve
 from fdt.service.transport import open_channel
@@ -102,7 +102,9 @@ def honest(rng):
 def test_strangers_are_turned_away_at_every_door(served, token):
     engine, address = served
     files, opened = {file.name for file in engine.blobs.directory.iterdir()}, len(os.listdir("/proc/self/fd"))
-    doors = [(address, m) for m in (*TRAINING, *BLOBS)] + [(engine.crew.hub.address, m) for m in (*MEMBERS, *BLOBS)]
+    doors = [(address, m) for m in (*TRAINING, *BLOBS)] + [
+        (engine.supervisor.registry.address, m) for m in (*MEMBERS, *BLOBS)
+    ]
     for where, method in doors:
         assert answers(where, method, honest, token, 10) == {grpc.StatusCode.UNAUTHENTICATED}
     assert {file.name for file in engine.blobs.directory.iterdir()} == files, "nothing is written for them"
@@ -114,7 +116,7 @@ def test_strangers_are_turned_away_at_every_door(served, token):
 def test_the_members_token_is_in_no_command_line_and_no_log(served):
     """Nor in an environment that others can read."""
     engine, knows = served[0], 0
-    token = engine.crew.hub.token.encode()
+    token = engine.supervisor.registry.token.encode()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
@@ -139,8 +141,8 @@ def test_noise_from_a_caller_with_the_token(served, method):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", [*MEMBERS, *BLOBS])
 def test_noise_at_the_members_door(served, method):
-    hub = served[0].crew.hub
-    assert grpc.StatusCode.UNAUTHENTICATED not in answers(hub.address, method, honest, hub.token)
+    registry = served[0].supervisor.registry
+    assert grpc.StatusCode.UNAUTHENTICATED not in answers(registry.address, method, honest, registry.token)
 
 
 ATTACHES = [("worker", 2), ("worker", 2**32 - 1), ("server", 0), ("", 0), ("worker", 0), ("worker", 1)]
@@ -149,12 +151,12 @@ ATTACHES = [("worker", 2), ("worker", 2**32 - 1), ("server", 0), ("", 0), ("work
 @pytest.mark.parametrize(("role", "rank"), ATTACHES)
 def test_nobody_attaches_in_a_members_place(served, role, rank):
     """By a rank that is not, or one whose member is there: a replayed Attach."""
-    hub = served[0].crew.hub
-    with open_channel(hub.address) as channel:
+    registry = served[0].supervisor.registry
+    with open_channel(registry.address) as channel:
         stub = training_pb2_grpc.MemberServiceStub(channel)
         first = Event(attached=Attached(role=role, rank=rank, pid=1))
         with pytest.raises(grpc.RpcError) as refused:
-            next(stub.Attach(iter([first]), metadata=credentials(hub.token), timeout=ANSWER_S))
+            next(stub.Attach(iter([first]), metadata=credentials(registry.token), timeout=ANSWER_S))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

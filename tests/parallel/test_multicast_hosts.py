@@ -9,8 +9,8 @@ import pytest
 
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import EmulatedLauncher, EmulatedNetwork, Host, address_of, check_privilege, counters
-from fdt.network.cluster import Cluster, Group, Link
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege, counters
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 
@@ -35,8 +35,10 @@ def test_coded_multicasts_between_hosts(tmp_path):
 def on_hosts(tmp_path):
     """What each rank said, and bytes that left and came over its interface."""
     (tmp_path / "engine").touch()
-    network = EmulatedNetwork(topology_of(Cluster((Group("host", SIZE),), link=Link(RATE))))
-    launcher = EmulatedLauncher(tmp_path, network, lambda role, rank: Host(rank, f"host-{rank}", address_of(rank)))
+    network = EmulatedNetwork(topology_of(Cluster((NodeGroup("host", SIZE),), link=NetworkLink(RATE))))
+    launcher = EmulatedLauncher(
+        tmp_path, network, lambda role, rank: EmulatedHost(rank, f"host-{rank}", address_of(rank))
+    )
     env = {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"}
     processes = launcher.start(Task("rank", [sys.executable, str(SCRIPT), str(tmp_path), str(SIZE)], SIZE, env))
     try:

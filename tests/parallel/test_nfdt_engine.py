@@ -15,7 +15,7 @@ from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State  # noqa:
 from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, EndEpoch, Epoch, Finish, Setup, Step  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.engine import NfdtEngine  # noqa: E402
+from nfdt.engine.engine import NfdtEngine  # noqa: E402
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -257,7 +257,7 @@ def test_a_member_killed(tmp_path, digits, role):
     try:
         client = Client(engine)
         client.setup(dense(keras.optimizers.SGD(0.05)), *digits, epochs=1000)
-        attached = engine._crew.hub.attached[role, 0]
+        attached = engine._supervisor.registry.attached[role, 0]
         client.say(epoch=Epoch(epoch=0))
         os.kill(attached.pid, signal.SIGKILL)
         message = next(e.failed.message for e in client.events if e.HasField("failed"))

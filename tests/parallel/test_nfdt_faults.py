@@ -21,8 +21,8 @@ from fdt.job import ArrayData, FitArguments, JobSpec, State  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.engine import NfdtEngine  # noqa: E402
-from nfdt.joining.reception import Invitation  # noqa: E402
+from nfdt.elastic.rendezvous import JoinEndpoint  # noqa: E402
+from nfdt.engine.engine import NfdtEngine  # noqa: E402
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -92,7 +92,7 @@ class Run:
         if kill:
             self.until("progress")
         for role, rank in kill:
-            os.kill(self.engine._crew.hub.attached[role, rank].pid, signal.SIGKILL)
+            os.kill(self.engine._supervisor.registry.attached[role, rank].pid, signal.SIGKILL)
         end = self.until("epoch_end")
         self.epochs += 1
         self.trainable.load(State(end.state.model, end.state.optimizer), self.engine.blobs)
@@ -123,7 +123,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    engine = NfdtEngine(2, tmp_path_factory.mktemp("engine"), ps=2, invitation=Invitation("127.0.0.1:0", "secret"))
+    engine = NfdtEngine(2, tmp_path_factory.mktemp("engine"), ps=2, join_endpoint=JoinEndpoint("127.0.0.1:0", "secret"))
     engine.start()
     yield engine
     engine.stop()
@@ -141,7 +141,7 @@ class Joiner:
 
     def ranks(self):
         """Those of its workers."""
-        there = self.engine._crew.hub.attached.items()
+        there = self.engine._supervisor.registry.attached.items()
         return sorted(rank for (role, rank), a in there if psutil.Process(a.pid).ppid() == self.process.pid)
 
     def said(self):
@@ -169,7 +169,7 @@ def test_with_no_replacement_left_the_others_go_on_down_to_min_np(engine):
     assert [share.rank for share in run.epoch().workers] == [1]
     run.say(epoch=Epoch(epoch=run.epochs))
     run.until("progress")
-    os.kill(engine._crew.hub.attached["worker", 1].pid, signal.SIGKILL)
+    os.kill(engine._supervisor.registry.attached["worker", 1].pid, signal.SIGKILL)
     assert "worker 1 was lost" in run.until("failed").message
 
 
@@ -193,7 +193,7 @@ def test_workers_join_train_and_leave_without_harm(engine):
         again = Run(engine)  # who has joined stays for the next job
         again.until_trained_by(stays)
         again.finish()
-        engine._crew.end()
+        engine._supervisor.end()
         code, said = one.said()
         assert code == 0 and "the run has ended" in said, said
     finally:

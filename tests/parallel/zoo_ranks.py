@@ -15,12 +15,12 @@ import zoo
 
 from fdt.keras import flavor_of
 from fdt.trainable import Trainable
-from hfdt import batchnorm
-from hfdt.comm import choose
-from hfdt.probe import Probe
-from hfdt.session import patches
-from hfdt.step import Terms
-from hfdt.trial import Untouched
+from hfdt.collectives import choose
+from hfdt.exactness import batchnorm
+from hfdt.exactness.probe import Probe
+from hfdt.exactness.trial import Untouched
+from hfdt.worker.session import patches
+from hfdt.worker.step_context import StepTerms
 
 
 def loss_alone(model, batch):
@@ -41,7 +41,7 @@ def looked_at(comm, name):
     own = type(model).train_step is keras.Model.train_step
     with batchnorm.synchronised(batchnorm.find(model), "keras"):
         start = time.process_time()
-        probe = Probe(trainable, Terms(comm, own_step=own), batch)
+        probe = Probe(trainable, StepTerms(comm, own_step=own), batch)
         found = probe.run(allow_inexact=False)
         seconds = time.process_time() - start
         with Untouched(trainable, moved=False) as state:

@@ -1,12 +1,12 @@
 """What a process that rebuilds a pipeline sees of it, for processes to compare (test_data_graph.py)."""
 
 from fdt.data import first_batch_checksum
-from fdt.data.epochs import Seam
+from fdt.data.epochs import EpochBoundary
 from fdt.data.graph import GraphSource
 
 
 def orders(data, blobs):
-    source = GraphSource(data, blobs, steps=0, first=0, seam=Seam.SHORT)
+    source = GraphSource(data, blobs, steps=0, first=0, boundary=EpochBoundary.SHORT)
     return [first_batch_checksum(source), [_labels(source, epoch) for epoch in (0, 1)]]
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from hfdt.comm.inprocess import on_ranks
+from hfdt.collectives.inprocess import on_ranks
 
 
 def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=True, among=on_ranks, steps=0):
@@ -20,8 +20,8 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
     from fdt.keras import flavor_of
     from fdt.patches import Patch, patched
     from fdt.trainable import Trainable
-    from hfdt.probing import Probing
-    from hfdt.session import Session, patches
+    from hfdt.exactness.probe_schedule import Probing
+    from hfdt.worker.session import RankProgram, patches
 
     models = [make() for _ in range(size)]
     flavor, blobs = flavor_of(models[0]), LocalBlobs.create()
@@ -30,7 +30,9 @@ def trained(rule, size, make, x, y, *, batch=16, epochs=2, options=None, probe=T
     def rank(comm):
         model = models[comm.rank]
         source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
-        with contextlib.closing(Session(Trainable(flavor, model), comm, {"rule": rule, **(options or {})})) as session:
+        with contextlib.closing(
+            RankProgram(Trainable(flavor, model), comm, {"rule": rule, **(options or {})})
+        ) as session:
             notes = session.prepare(source, None)
             logs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(epochs)]
             return model.get_weights(), logs, notes, session.sent_bytes(session.epoch_steps)

@@ -11,16 +11,16 @@ from client_shim.capture.program import capture_program
 from fdt.blobs import LocalBlobs
 from fdt.job import ArrayData, FitArguments, JobSpec, State
 from fdt.keras import named
-from fdt.service.auth import new_token
+from fdt.security.auth import new_token
 from fdt.trainable import Trainable, build
+from nfdt.model.shards import merge
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.desk import Desk
-from nfdt.server.follower import FollowingDesk, follow
+from nfdt.server.follower import FollowerShardService, follow
 from nfdt.server.job import ServedJob, layout_of
 from nfdt.server.service import Service
-from nfdt.server.shards import merge
-from nfdt.step import ownerships
-from nfdt.transport.client import Courier, Interrupted, Link, Outgoing
+from nfdt.server.shard_service import ShardService
+from nfdt.transport.channel import Interrupted, LaneChannels, OutgoingPush, ShardChannel
+from nfdt.worker.step import ownerships
 
 SPEC = (tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.float32), None)
 
@@ -51,18 +51,18 @@ class Cluster:
         self.addresses = [f"unix:{directory}/{shard}.sock" for shard in range(shards)]
         self.channel, self.steps, self.said = options.get("channel", "auto"), steps, threading.Condition()
         self.services = [Service(self.blobs, self.token, a, self._failed) for a in self.addresses]
-        self.desks = [self._desk(shard, shards, workers) for shard in range(shards)]
+        self.desks = [self._shard_service(shard, shards, workers) for shard in range(shards)]
         self.owned = ownerships(self.trainable, shards)
 
-    def _desk(self, shard, shards, workers):
+    def _shard_service(self, shard, shards, workers):
         job = ServedJob(self.spec, build(self.spec.program, self.blobs), self.blobs, shard, shards, workers)
-        desk = (FollowingDesk if shard else Desk)(job, workers, self._hear)
-        self.services[shard].show(desk)
+        shard_service = (FollowerShardService if shard else ShardService)(job, workers, self._hear)
+        self.services[shard].show(shard_service)
         if shard:
-            replay = desk.replay
-            desk.replay = lambda log: replay(self._until_broken(log))
-            threading.Thread(target=follow, args=(desk, self.addresses[0], self.token), daemon=True).start()
-        return desk
+            replay = shard_service.replay
+            shard_service.replay = lambda log: replay(self._until_broken(log))
+            threading.Thread(target=follow, args=(shard_service, self.addresses[0], self.token), daemon=True).start()
+        return shard_service
 
     def _failed(self, error, detail):
         raise AssertionError(detail)
@@ -79,18 +79,18 @@ class Cluster:
                 raise Interrupted("on purpose: this entry is lost on the way")
             yield entry
 
-    def courier(self, worker=0, incarnation=0):
+    def channels(self, worker=0, incarnation=0):
         hello = pb.Hello(job="j", worker=worker, steps=self.steps, incarnation=incarnation)
         directory = None if self.channel == "grpc" else self.blobs.directory
         links = [
-            Link(address, self.token, hello, layout_of(owned.part), directory)
+            ShardChannel(address, self.token, hello, layout_of(owned.part), directory)
             for address, owned in zip(self.addresses, self.owned, strict=True)
         ]
-        return Courier(links)
+        return LaneChannels(links)
 
     def start(self, epoch):
-        for desk in self.desks:
-            desk.start_epoch(epoch, State())
+        for shard_service in self.desks:
+            shard_service.start_epoch(epoch, State())
 
     def snapshot(self):
         """The whole model after an epoch, as the engine puts it together."""
@@ -101,8 +101,8 @@ class Cluster:
         return [group[0] if len(ends) == 1 else merge(group) for group in groups]
 
     def close(self):
-        for desk in self.desks:
-            desk.close()
+        for shard_service in self.desks:
+            shard_service.close()
         for service in self.services:
             service.close()
 
@@ -132,7 +132,7 @@ def parts(cluster, number):
     """A push: each shard's part of the gradients, and what it changed besides."""
     whole = gradients(cluster.trainable, number)
     return [
-        Outgoing(
+        OutgoingPush(
             [whole[i] for i in owned.trainable],
             [tf.fill(v.shape, 0.5) for v in owned.part.others],
             list(range(len(owned.part.others))),

@@ -14,7 +14,7 @@ from tensorflow.python.framework import op_def_registry
 
 import replica.rules  # noqa: F401  fills the rule table
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard, divided
-from replica.plan import Arg, Call, Plan, plan, replicated
+from replica.plan import Arg, OpCall, Plan, plan, replicated
 
 NUMBERS = "iufc"
 MOST = 24  # combinations of placements that are tried for one case and number of ranks
@@ -103,11 +103,11 @@ def converted(array: Any, given: Placement, target: Placement, size: int) -> lis
     return [array, *[np.zeros_like(array)] * (size - 1)]
 
 
-def call_of(case: Case, given: Sequence[Placement], size: int, view: View) -> Call:
+def call_of(case: Case, given: Sequence[Placement], size: int, view: View) -> OpCall:
     """Return what the engine asks the table."""
     attrs = case.all_attrs
     args = tuple(_arg(i, p, view) for i, p in zip(case.inputs, given, strict=True))
-    return Call(case.op, _traced(case.op, attrs) if view.graph else attrs, args, size)
+    return OpCall(case.op, _traced(case.op, attrs) if view.graph else attrs, args, size)
 
 
 def _arg(array: Any, placement: Placement, view: View) -> Arg:

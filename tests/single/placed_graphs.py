@@ -16,8 +16,8 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import constant_op, tensor_util
 
 import replica.rules  # noqa: F401  fills the rule table
-from hfdt.comm.inprocess import InProcessComm, on_ranks
-from replica.exchange import Exchange
+from hfdt.collectives.inprocess import InProcessComm, on_ranks
+from replica.exchange import GroupedExchange
 from replica.graph.control_flow import emitted
 from replica.graph.emitted import Argument, Emitted
 from replica.graph.flatten import flatten
@@ -75,7 +75,7 @@ def _prepared(made: Made, arrays: Sequence[Any], placements: Sequence[Placement]
     known = [a if p is REPLICATE else None for p, a in zip(placements, arrays, strict=True)]
     group = MemoryGroup(rank, size)
     values = [*known, *(None for _ in captured)]
-    result = emitted(flatten(concrete.graph), arguments, values, Exchange(group), "f")  # type: ignore[arg-type]
+    result = emitted(flatten(concrete.graph), arguments, values, GroupedExchange(group), "f")  # type: ignore[arg-type]
     return group, result, captured, variables
 
 

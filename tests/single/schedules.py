@@ -6,9 +6,9 @@ numbers are worked out by hand; the problem is a quadratic of two weights.
 
 import numpy as np
 
-from nfdt.rule import Rule
-from nfdt.server.core import Core, Gradient
-from nfdt.server.plain import PlainApplier
+from nfdt.algorithm import AsyncAlgorithm
+from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.numpy_applier import PlainApplier
 from nfdt.tree import Array
 
 START = np.array([4.0, -2.0])
@@ -19,7 +19,7 @@ def gradient(weights: Array) -> Array:
     return CURVATURE * weights
 
 
-def computed(rule: Rule, weights: Array, eta: float = 0.1) -> Array:
+def computed(rule: AsyncAlgorithm, weights: Array, eta: float = 0.1) -> Array:
     """What a worker pushes: the gradient, or what its local steps of SGD with rate `eta` take off the weights."""
     if rule.local_steps is None:
         return gradient(weights)
@@ -29,11 +29,11 @@ def computed(rule: Rule, weights: Array, eta: float = 0.1) -> Array:
     return weights - now
 
 
-def train(rule: Rule, schedule: str, eta: float = 0.1, samples: int = 1, mu: float = 0.0) -> Array:
+def train(rule: AsyncAlgorithm, schedule: str, eta: float = 0.1, samples: int = 1, mu: float = 0.0) -> Array:
     """The weights after `schedule`, SGD with learning rate `eta` and momentum `mu` on the server."""
     workers = sorted(set(schedule.lower()))
     applier = PlainApplier([START], eta, mu)
-    core = Core(rule, applier, len(workers))
+    core = AlgorithmState(rule, applier, len(workers))
     seen: dict[str, Array] = {}
     pushes = dict.fromkeys(workers, 0)
     for letter in schedule:

@@ -15,18 +15,18 @@ from fdt import structure
 from fdt.blobs import LocalBlobs
 from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State
 from fdt.keras import named
-from fdt.network.cluster import Cluster, Group, Link, Speed
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed
 from fdt.trainable import Trainable, build
 from nfdt.server.job import ServedJob
-from nfdt.simulation.session import Session
-from nfdt.step import Step
+from nfdt.simulator.session import SimulatedJob
+from nfdt.worker.step import GradientStep
 
 BATCH, ROWS, FEATURES, CLASSES = 8, 88, 6, 3
 
 MIXED = Cluster(
-    (Group("fast", 3, Speed(1.0, 100.0)), Group("slow", 1, Speed(0.4, 20.0))),
-    link=Link(100e3, 2e-3),
-    server=Link(200e3),
+    (NodeGroup("fast", 3, Speed(1.0, 100.0)), NodeGroup("slow", 1, Speed(0.4, 20.0))),
+    link=NetworkLink(100e3, 2e-3),
+    server=NetworkLink(200e3),
 )
 
 
@@ -55,7 +55,7 @@ def built(program, blobs):
     """The workers' Trainable, its Step, and the server's Trainable."""
     if program.digest not in WARM:
         trainable = build(program, blobs)
-        WARM[program.digest] = trainable, Step(trainable), build(program, blobs)
+        WARM[program.digest] = trainable, GradientStep(trainable), build(program, blobs)
     return WARM[program.digest]
 
 
@@ -63,7 +63,7 @@ def built(program, blobs):
 class Simulated:
     """`events`: the session's, as they came. `calls`: (simulated seconds, kind, worker, tau) of the rule's calls."""
 
-    session: Session
+    session: SimulatedJob
     job: ServedJob
     events: list = field(default_factory=list)
     calls: list = field(default_factory=list)
@@ -106,7 +106,7 @@ def simulate(cluster=MIXED, *, rule="asgd", seed=1, source=None, shuffle=True, h
     trainable.load(spec.state, blobs)
     job = ServedJob(spec, served, blobs, shard=0, shards=1, workers=1)
     events, calls = [], []
-    session = Session(
+    session = SimulatedJob(
         job,
         step,
         trainable,

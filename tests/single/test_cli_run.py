@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fdt.blobs import LocalBlobs
-from fdt.cli.request import Request
+from fdt.cli.request import RunRequest
 from fdt.cli.run import run
 from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError
@@ -51,7 +51,7 @@ def go(engines):
         return engines[-1]
 
     def call(script, **request):
-        return run(Request("hfdt", **request), make, script)
+        return run(RunRequest("hfdt", **request), make, script)
 
     return call
 
@@ -198,7 +198,7 @@ def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
     with pytest.raises(UsageError, match="has 3 workers: leave -np out"):
         go(nothing, server=address, token_file=token, workers=2)
     with pytest.raises(UsageError, match="the server must be nfdt's; use `hfdt run`"):
-        run(Request("nfdt", server=address, token_file=token), Engine, nothing)
+        run(RunRequest("nfdt", server=address, token_file=token), Engine, nothing)
     monkeypatch.setenv("FDT_TOKEN", "another")
     with pytest.raises(UserError, match="the token must be the one"):
         go(nothing, server=address)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fdt.errors import UserError
-from fdt.network.cluster import Cluster, Group, Link, Speed
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed
 from nfdt import control
 from nfdt.cli import main
 from nfdt.control.simulated import Peers
@@ -77,7 +77,7 @@ def test_hierarchical_averaging_learns(softmax):
 
 
 def pair(**link):
-    return Peers(Cluster((Group("n", 2, Speed(2.0)),), step_s=1.0, link=Link(**link)))
+    return Peers(Cluster((NodeGroup("n", 2, Speed(2.0)),), step_s=1.0, link=NetworkLink(**link)))
 
 
 def test_commands_are_carried_out_in_order_and_links_take_time():
@@ -97,14 +97,14 @@ def test_commands_are_carried_out_in_order_and_links_take_time():
 
 @pytest.mark.parametrize("multicast", [False, True])
 def test_a_tensor_for_nobody_is_there_at_once(multicast):
-    peers = Peers(Cluster((Group("n", 1),), "tree", link=Link(1.0), multicast=multicast))
+    peers = Peers(Cluster((NodeGroup("n", 1),), "tree", link=NetworkLink(1.0), multicast=multicast))
     peers[0].compute("t", lambda: np.ones(3), steps=0)
     peers[0].send(peers[0].below, "t").wait()
     assert (peers.bytes_sent, peers.now_s) == (0, 0)
 
 
 def test_the_first_of_several():
-    peers = Peers(Cluster((Group("slow", 1, Speed(0.5)), Group("fast", 1)), step_s=1.0))
+    peers = Peers(Cluster((NodeGroup("slow", 1, Speed(0.5)), NodeGroup("fast", 1)), step_s=1.0))
     acks = [peer.compute("t", lambda: np.zeros(1)) for peer in peers]
     assert peers.first(*acks) is acks[1]
     assert peers.now_s == 1.0

@@ -20,8 +20,8 @@ from fdt.rpc.session_pb2 import (
     Setup,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
-from hfdt.coordinator import RanksCoordinator
-from hfdt.recovery import Recovery
+from hfdt.engine.coordinator import RanksCoordinator
+from hfdt.engine.recovery import RankRecovery
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def blobs(tmp_path):
 
 
 def started(size=2, blobs=None, **options):
-    coordinator = RanksCoordinator(Recovery(blobs, size))
+    coordinator = RanksCoordinator(RankRecovery(blobs, size))
     fit = FitArguments(batch_hooks=int(options.pop("hooks", 0)))
     job = JobSpec(options=options, fit=fit)
     coordinator.from_client(Command(job="j", setup=Setup(job=job)))
@@ -69,7 +69,7 @@ def test_events_of_an_earlier_job_are_passed_over():
 
 
 def test_what_the_client_changed_is_dropped_after_the_epoch():
-    coordinator = RanksCoordinator(Recovery(None, 1))
+    coordinator = RanksCoordinator(RankRecovery(None, 1))
     epoch = Epoch()
     epoch.changed.model.id = "m"
     coordinator.from_client(Command(job="j", epoch=epoch))
@@ -133,7 +133,7 @@ def test_with_no_restart_left_fewer_ranks_go_on(blobs):
 
 
 def test_as_many_as_there_is_room_for_take_part_from_the_start(blobs):
-    coordinator, short = RanksCoordinator(Recovery(blobs, 4)), Failed(message="slots for 3 of 4")
+    coordinator, short = RanksCoordinator(RankRecovery(blobs, 4)), Failed(message="slots for 3 of 4")
     assert coordinator.short(3, short).events == []
     outcome = coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec(options={"min_np": "2"}))))
     assert (outcome.relaunch, outcome.events[0].fault.message) == (3, "slots for 3 of 4; 3 go on from the beginning")
@@ -143,7 +143,7 @@ def test_as_many_as_there_is_room_for_take_part_from_the_start(blobs):
 
 
 def test_without_min_np_all_ranks_are_wanted_from_the_start(blobs):
-    coordinator = RanksCoordinator(Recovery(blobs, 4))
+    coordinator = RanksCoordinator(RankRecovery(blobs, 4))
     coordinator.short(3, Failed(message="slots for 3 of 4"))
     (event,) = coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec()))).events
     assert event.failed.message == "slots for 3 of 4"
@@ -180,7 +180,7 @@ def test_a_commit_in_the_midst_of_an_epoch_is_where_the_ranks_take_it_up(blobs):
 
 
 def test_a_rank_that_is_lost_before_the_first_fit_counts_in_it(blobs):
-    coordinator = RanksCoordinator(Recovery(blobs, 2))
+    coordinator = RanksCoordinator(RankRecovery(blobs, 2))
     lost = Failed(message="worker 1 was lost")
     assert coordinator.lost("worker", 1, lost).events == []
     setup = Setup(job=JobSpec(options={"restarts": "1"}))
@@ -189,6 +189,6 @@ def test_a_rank_that_is_lost_before_the_first_fit_counts_in_it(blobs):
     assert [command.WhichOneof("kind") for _, _, command in outcome.commands] == ["setup"]
     assert "restart 1 of 1" in outcome.events[0].fault.message
 
-    without = RanksCoordinator(Recovery(blobs, 2))
+    without = RanksCoordinator(RankRecovery(blobs, 2))
     without.lost("worker", 1, lost)
     assert without.from_client(Command(job="j", setup=Setup(job=JobSpec()))).events[0].HasField("failed")

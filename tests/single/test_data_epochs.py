@@ -3,7 +3,7 @@ import numpy.testing as npt
 import pytest
 
 from fdt.data import epochs
-from fdt.data.epochs import Epochs, Seam, Span
+from fdt.data.epochs import EpochBoundary, Epochs, Span
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -60,15 +60,15 @@ def test_keras_ends_an_epoch_where_the_pass_ends():
 
 
 def test_tf_keras_goes_on_in_the_next_pass():
-    plan = Epochs(batches=10, steps=8, passes=2, seam=Seam.JOINED)
+    plan = Epochs(batches=10, steps=8, passes=2, boundary=EpochBoundary.JOINED)
     assert plan.spans(0) == [Span(0, 0, 8)]
     assert plan.spans(1) == [Span(0, 8, 2), Span(1, 0, 6)]
     assert epochs.locate(plan.spans(1), 3) == (1, 1)
-    assert Epochs(batches=10, steps=15, passes=2, seam=Seam.JOINED).count(1) == 5
+    assert Epochs(batches=10, steps=15, passes=2, boundary=EpochBoundary.JOINED).count(1) == 5
 
 
 def test_validation_begins_anew():
-    plan = Epochs(batches=10, steps=4, seam=Seam.ANEW)
+    plan = Epochs(batches=10, steps=4, boundary=EpochBoundary.ANEW)
     assert plan.spans(2) == [Span(2, 0, 4)]
 
 

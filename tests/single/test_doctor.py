@@ -9,9 +9,9 @@ from rich.console import Console
 from fdt import doctor
 from fdt.doctor import Check
 from hfdt import doctor as hfdt_doctor
-from hfdt import horovod_install
-from hfdt.horovod_build import BuildError
-from nfdt import doctor as nfdt_doctor
+from hfdt.engine import horovod_install
+from hfdt.engine.horovod_build import BuildError
+from nfdt.engine import doctor as nfdt_doctor
 
 
 @pytest.mark.parametrize(

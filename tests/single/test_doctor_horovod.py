@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fdt import doctor
-from hfdt import horovod_build, horovod_install
-from hfdt.horovod_build import BuildError, Mpi
+from hfdt.engine import horovod_build, horovod_install
+from hfdt.engine.horovod_build import BuildError, Mpi
 
 SYSTEM = Mpi(Path("/usr/bin/mpirun"), Path("/usr/bin/mpicxx"), "Open MPI 4.1.4")
 BESIDE = Path(sys.executable).parent

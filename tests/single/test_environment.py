@@ -10,7 +10,7 @@ import pytest
 from fdt import environment
 from fdt.launch import Task
 from fdt.launch.local import LocalLauncher
-from hfdt import launchers
+from hfdt.engine import launchers
 
 
 @pytest.mark.parametrize(

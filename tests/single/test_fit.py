@@ -13,7 +13,7 @@ from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.script import ScriptError
 from client_shim.settings import Settings
-from client_shim.state import Run
+from client_shim.state import ScriptRun
 from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError, WorkerError
 from fdt.job import BatchHooks
@@ -40,7 +40,7 @@ def client(tmp_path: Path) -> FakeClient:
 
 @contextlib.contextmanager
 def remotely(client: FakeClient, reporter: Reporter | None = None) -> Iterator[None]:
-    run = Run(client, Settings({"rule": "allreduce"}), Reporters([reporter] if reporter else []))
+    run = ScriptRun(client, Settings({"rule": "allreduce"}), Reporters([reporter] if reporter else []))
     with intercepted(lambda *args: fit_remotely(run, *args)):
         yield
 

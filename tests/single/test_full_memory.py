@@ -19,9 +19,9 @@ WALL_CLOCK = {  # whoever reads a record, a certificate, a table, or a run's dir
     "fdt/launch/preflight.py",
     "fdt/launch/probe.py",
     "fdt/report/jsonl.py",
-    "fdt/runs/keeper.py",
+    "fdt/runs/supervisor.py",
     "fdt/runs/registry.py",
-    "fdt/service/authority.py",
+    "fdt/security/authority.py",
 }
 
 

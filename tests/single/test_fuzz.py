@@ -18,12 +18,12 @@ from fdt.job import JobSpec
 from fdt.rpc import job_pb2
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.rpc.tensor_pb2 import BlobRef, TensorSpec, TensorTable
-from fdt.service.order import ALLOWED, Orderly
-from fdt.service.tls import Identity
+from fdt.security.tls import TlsIdentity
+from fdt.service.order import ALLOWED, CommandOrder
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import fill
 from tests.parallel import test_hostile
-from tests.single import test_joining_hostile, test_nfdt_hostile
+from tests.single import test_elastic_hostile, test_nfdt_hostile
 
 CASES = 200
 fuzzed = settings(
@@ -153,7 +153,7 @@ commands = st.builds(
 @fuzzed
 @given(given=st.lists(commands, max_size=8))
 def test_what_an_engine_hears_of_a_client_is_one_job_in_order(given):
-    ordered = Orderly(iter(given))
+    ordered = CommandOrder(iter(given))
     heard = list(ordered)
     assert heard == given[: len(heard)] and bool(ordered.fault) == (len(heard) < len(given))
     kinds = [command.WhichOneof("kind") for command in heard]
@@ -198,7 +198,7 @@ def test_tensors_on_a_stream(lengths, chunks):
 @given(text=st.text(max_size=40))
 def test_identities(text):
     with pytest.raises((ValueError, TypeError)):
-        Identity.loads(text)
+        TlsIdentity.loads(text)
 
 
 def test_there_is_a_hostile_caller_for_every_call():
@@ -209,6 +209,6 @@ def test_there_is_a_hostile_caller_for_every_call():
         name = f"{file.relative_to(protos).with_suffix('')}_pb2".replace("/", ".")
         services = importlib.import_module(name).DESCRIPTOR.services_by_name.values()
         calls |= {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
-    clients = {*test_hostile.TRAINING, *test_hostile.BLOBS, test_joining_hostile.JOIN}
+    clients = {*test_hostile.TRAINING, *test_hostile.BLOBS, test_elastic_hostile.JOIN}
     tried = {*clients, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
     assert calls == tried and len(calls) >= 9

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
 from fdt.errors import UsageError, UserError
-from hfdt import rulebook, shares
-from hfdt.blocks import Blocks
-from hfdt.comm.inprocess import on_ranks
+from hfdt import algorithm_registry
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.worker import block_sizes
+from hfdt.worker.blocks import Blocks
 
 ALL = [(n, r) for n in range(2, 9) for r in range(1, n)]
 WORDS = 840  # divided by every r and n up to 8
@@ -26,7 +27,7 @@ WORDS = 840  # divided by every r and n up to 8
 
 def exchanged(n, r, words=WORDS, placement="paper", coding="xor", scale=1.0, dtype=np.float32):
     """(the sum at each rank, words that each sent, the blocks' vectors) of one exchange."""
-    plan = rulebook.make(f"coded(redundancy={r}, placement={placement!r}, coding={coding!r})").plan(n, r)
+    plan = algorithm_registry.make(f"coded(redundancy={r}, placement={placement!r}, coding={coding!r})").plan(n, r)
     draw = np.random.default_rng(n * 10 + r)
     blocks = [(scale * draw.normal(size=words)).astype(dtype) for _ in plan.owners]
 
@@ -111,12 +112,12 @@ def test_int32_tells_of_what_it_cannot_hold():
 )
 def test_what_cannot_be_placed_is_said(placement, n, r, said):
     with pytest.raises(ValueError, match=said):
-        rulebook.make(f"coded(placement={placement!r})").plan(n, r)
+        algorithm_registry.make(f"coded(placement={placement!r})").plan(n, r)
 
 
 def settled(text, n, words, compute_s=0.0):
     """(redundancy, what the user is told) on each of `n` ranks; a word takes a second to send to all."""
-    rule = rulebook.make(text)
+    rule = algorithm_registry.make(text)
     model = SimpleNamespace(run_eagerly=True)
     trainable = SimpleNamespace(model=model, seeds=[], metrics=[], trainable=[np.zeros(words)])
 
@@ -240,7 +241,7 @@ def test_a_model_that_needs_the_whole_batch_is_refused():
 )
 def test_blocks_are_sized_by_speed(n, r, speeds, expected):
     owners = list(combinations(range(n), r))
-    npt.assert_allclose(shares.loads(owners, shares.block_sizes(owners, speeds), n), expected, atol=0.03)
+    npt.assert_allclose(block_sizes.loads(owners, block_sizes.block_sizes(owners, speeds), n), expected, atol=0.03)
 
 
 def test_measured_speeds_are_asked_of_every_rank(monkeypatch):
@@ -255,4 +256,4 @@ def test_shares_that_cannot_be():
         trained("coded(redundancy=2, shares='2,1')", 3, model(), X, Y, epochs=1)
     for wrong in ("2,x", "0,1", "-1,1", ""):
         with pytest.raises(UsageError, match="shares must be equal, measured, or a number above 0 for each worker"):
-            rulebook.make(f"coded(shares={wrong!r})")
+            algorithm_registry.make(f"coded(shares={wrong!r})")

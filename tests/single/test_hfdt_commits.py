@@ -8,8 +8,9 @@ import pytest
 
 from fdt.job import BatchHooks, FeedData, FitArguments, GraphData, JobSpec
 from fdt.rpc.tensor_pb2 import BlobRef
-from hfdt import commits, rulebook
-from hfdt.watch import Watch
+from hfdt import algorithm_registry
+from hfdt.worker import commits
+from hfdt.worker.progress import Watch
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -30,7 +31,7 @@ def spec(data=None, hooks=BatchHooks.NONE, **options):
     ],
 )
 def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
-    steps, notes = commits.plan(job, rulebook.make(rule))
+    steps, notes = commits.plan(job, algorithm_registry.make(rule))
     assert (steps, len(notes)) == (every, int(bool(said)))
     assert said in "".join(notes)
 
@@ -58,8 +59,8 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
     from fdt.data import open_source
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
-    from hfdt.comm.solo import SoloComm
-    from hfdt.session import Session, patches
+    from hfdt.collectives.single import SoloComm
+    from hfdt.worker.session import RankProgram, patches
 
     x = np.random.default_rng(0).normal(size=(150, 4)).astype("float32")
     fit = FitArguments(batch_size=10, epochs=2)
@@ -73,7 +74,7 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
         return Trainable(flavor_of(model), model)
 
     def train(trainable, epoch, on_step, begin=None):
-        with contextlib.closing(Session(trainable, SoloComm(), {"rule": "allreduce"})) as session:
+        with contextlib.closing(RankProgram(trainable, SoloComm(), {"rule": "allreduce"})) as session:
             source = open_source(data.train, fit, blobs, 7, training=True)
             session.prepare(source, None)
             logs = session.train(source, epoch, lambda step, logs: on_step(session, step, logs), begin)
@@ -105,12 +106,12 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
 def test_what_all_ranks_had_before_is_counted_once():
     import tensorflow as tf
 
-    from hfdt.comm.inprocess import on_ranks
-    from hfdt.metrics import Totals
+    from hfdt.collectives.inprocess import on_ranks
+    from hfdt.exactness.metrics import MetricTotals
 
     def rank(comm):
         metric = tf.Variable(0.0)
-        totals = Totals(comm, [metric])
+        totals = MetricTotals(comm, [metric])
         with totals.beginning_with([np.float32(10)] if comm.rank == 0 else ()):
             metric.assign(0.0)
             totals.started()

@@ -12,15 +12,15 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
-from hfdt import rulebook
-from hfdt.comm.inprocess import on_ranks
-from hfdt.rounds import RoundGroup
+from hfdt import algorithm_registry
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.worker.rounds import RoundGroup
 
 W0 = np.array([4.0, -2.0])
 
 
 class Quadratic:
-    """O_i(w) = w.H w / 2 - b.w, as a rule sees a rank's data (hfdt/rule.py, Shard), and its exact minimiser."""
+    """O_i(w) = w.H w / 2 - b.w, as a rule sees a rank's data (hfdt/algorithm.py, Shard), and its exact minimiser."""
 
     def __init__(self, hessian, b, w0):
         self.hessian, self.b, self.w0 = np.array(hessian, float), np.array(b, float), w0
@@ -38,7 +38,7 @@ class Quadratic:
 
 def rounds(text, problems, count=1):
     """w after `count` rounds of a rule over quadratics (H, b), one a rank."""
-    made = rulebook.make(text)
+    made = algorithm_registry.make(text)
 
     def work(comm):
         group = RoundGroup(comm, tf.Variable([1, comm.size], dtype=tf.int64))

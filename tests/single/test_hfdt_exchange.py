@@ -5,18 +5,19 @@ import pytest
 import tensorflow as tf
 
 from fdt.errors import UsageError, UserError
-from hfdt import batchnorm, rulebook
-from hfdt import step as steps
-from hfdt.comm.inprocess import on_ranks
-from hfdt.exchange import StepGroup
-from hfdt.step import Step, Terms
+from hfdt import algorithm_registry
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.exactness import batchnorm
+from hfdt.worker import step_context as steps
+from hfdt.worker.exchange import StepGroup
+from hfdt.worker.step_context import StepContext, StepTerms
 
 
 def test_the_mean_weighs_by_share_and_a_rank_without_samples_is_not_heard():
     shares, values = [3, 1, 0], [1.0, 5.0, np.nan]
 
     def work(comm):
-        step = Step(Terms(comm), tf.constant([shares[comm.rank], 4], tf.int64))
+        step = StepContext(StepTerms(comm), tf.constant([shares[comm.rank], 4], tf.int64))
         return StepGroup(step).mean([None, tf.constant([values[comm.rank]])])
 
     for none, mean in on_ranks(3, work):
@@ -26,7 +27,7 @@ def test_the_mean_weighs_by_share_and_a_rank_without_samples_is_not_heard():
 
 def test_what_is_not_finite_on_one_rank_is_so_on_all():
     def work(comm):
-        step = Step(Terms(comm), tf.constant([1, 2], tf.int64))
+        step = StepContext(StepTerms(comm), tf.constant([1, 2], tf.int64))
         return StepGroup(step).mean([tf.constant([np.inf if comm.rank else 1.0])])[0]
 
     assert all(np.isinf(mean) for mean in on_ranks(2, work))
@@ -36,7 +37,7 @@ def test_slices_of_an_embedding_come_end_to_end_in_the_order_of_ranks():
     rows = [[4, 4], [1], [9]]
 
     def work(comm):
-        step = Step(Terms(comm), tf.constant([len(rows[comm.rank]) if comm.rank < 2 else 0, 3], tf.int64))
+        step = StepContext(StepTerms(comm), tf.constant([len(rows[comm.rank]) if comm.rank < 2 else 0, 3], tf.int64))
         values = tf.fill([len(rows[comm.rank]), 2], 3.0)
         return StepGroup(step).mean([tf.IndexedSlices(values, tf.constant(rows[comm.rank]), tf.constant([10, 2]))])[0]
 
@@ -62,7 +63,7 @@ def test_moments_and_their_gradients_are_those_of_the_whole(sizes):
     def work(comm):
         n, end = sizes[comm.rank], ends[comm.rank]
         x = whole[end - n : end] if n else whole[:1]
-        step = Step(Terms(comm), tf.constant([n, sum(sizes)], tf.int64))
+        step = StepContext(StepTerms(comm), tf.constant([n, sum(sizes)], tf.int64))
         with steps.entered(step), tf.GradientTape() as tape:
             tape.watch(x)
             value = loss(x, *batchnorm.combined(step, *batchnorm.local_moments(x, [0], None)))
@@ -75,25 +76,25 @@ def test_moments_and_their_gradients_are_those_of_the_whole(sizes):
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones():
-    assert "allreduce" in rulebook.names()
+    assert "allreduce" in algorithm_registry.names()
     with pytest.raises(UserError, match="allreduce.*Received: allreduse"):
-        rulebook.make("allreduse")
-    assert all(rulebook.describe(name) for name in rulebook.names())
+        algorithm_registry.make("allreduse")
+    assert all(algorithm_registry.describe(name) for name in algorithm_registry.names())
 
 
 def test_a_rules_file_that_is_for_the_other_engine(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("from nfdt.rules import asgd\ndef rule():\n    return asgd.rule()\n")
-    said = r"must define rule\(...\) -> Rule \(hfdt/rule.py\). Received: .*mine.py, whose"
+    path.write_text("from nfdt.algorithms import asgd\ndef rule():\n    return asgd.rule()\n")
+    said = r"must define rule\(...\) -> Rule \(hfdt/algorithm.py\). Received: .*mine.py, whose"
     with pytest.raises(UsageError, match=said):
-        rulebook.make(str(path))
+        algorithm_registry.make(str(path))
 
 
 def test_a_rules_file_is_found_from_any_directory(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from hfdt.rules import allreduce\ndef rule(k: int = 1):\n    return allreduce.rule()\n"
+        "from hfdt.algorithms import allreduce\ndef rule(k: int = 1):\n    return allreduce.rule()\n"
     )
     monkeypatch.chdir(tmp_path)
-    spelled = rulebook.spelled("mine.py(k=2)", {})
+    spelled = algorithm_registry.spelled("mine.py(k=2)", {})
     monkeypatch.chdir("/")
-    assert spelled == f"{tmp_path}/mine.py(k=2)" and rulebook.make(spelled)
+    assert spelled == f"{tmp_path}/mine.py(k=2)" and algorithm_registry.make(spelled)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hfdt.comm.packed import Packed
-from hfdt.step import Step, Terms
+from hfdt.collectives.packed import Packed
+from hfdt.worker.step_context import StepContext, StepTerms
 
 GIVEN = [np.arange(6, dtype="float32").reshape(2, 3), np.float32(7), np.zeros((0, 2), "float32")]
 
@@ -35,12 +35,12 @@ def operations(function, *given):
 
 
 def test_tensors_of_one_dtype_are_one_operation():
-    step = Step(Terms(Twice()), (1, 2))
+    step = StepContext(StepTerms(Twice()), (1, 2))
     assert operations(lambda *t: step.timed_sum(t, "gradient"), *map(tf.constant, GIVEN)) == {"PyFunc": 1}
 
 
 def test_weighing_is_one_operation_and_nothing_of_a_rank_without_samples_counts():
-    step = Step(Terms(Twice()), (0, 2))
+    step = StepContext(StepTerms(Twice()), (0, 2))
     weight = tf.constant(0.0)
     assert operations(step.weigh, tf.constant(GIVEN[0]), weight) == {"MulNoNan": 1}
     assert step.weigh(tf.constant([np.nan, np.inf, 1.0]), weight).numpy().tolist() == [0.0, 0.0, 0.0]

@@ -16,13 +16,13 @@ from fdt.job import FitArguments
 from fdt.keras import flavor_of
 from fdt.patches import Patch, patched
 from fdt.trainable import Trainable
-from hfdt.comm.inprocess import on_ranks
-from hfdt.comm.solo import SoloComm
-from hfdt.exchange import StepGroup
-from hfdt.guard import Guard
-from hfdt.probing import Probing
-from hfdt.session import Session, patches
-from hfdt.step import Step, Terms
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.collectives.single import SoloComm
+from hfdt.exactness.probe_schedule import Probing
+from hfdt.worker.exchange import StepGroup
+from hfdt.worker.nonfinite_guard import Guard
+from hfdt.worker.session import RankProgram, patches
+from hfdt.worker.step_context import StepContext, StepTerms
 
 pytestmark = pytest.mark.filterwarnings("default")
 BATCH = 16
@@ -86,7 +86,7 @@ def trained(model, x, comm, on_nan, on_step=lambda session: None, y=None, **opti
             flavor.build(model, data.spec)
         source = open_source(data.train, FIT, blobs, 0, training=True, flavor=flavor.name)
         options = {"on_nan": on_nan, "batch_norm": "local", **options}
-        with contextlib.closing(Session(Trainable(flavor, model), comm, options)) as session:
+        with contextlib.closing(RankProgram(Trainable(flavor, model), comm, options)) as session:
             session.prepare(source, None)
             epochs = [session.train(source, epoch, lambda *_: not on_step(session)) for epoch in range(2)]
             return epochs, (session.skipped(), session.samples())
@@ -167,11 +167,11 @@ def test_the_rank_and_its_step_are_named_on_all_ranks():
 @pytest.mark.parametrize("given", [120_000.0, 200_000.0])  # half of it is finite in 16 bits, or is not
 def test_a_sum_that_16_bits_cannot_hold_is_nobodys(given):
     def rank(comm):
-        terms, counted = Terms(comm, fp16=True), tf.Variable([0, 0, 1], dtype=tf.int64)
+        terms, counted = StepTerms(comm, fp16=True), tf.Variable([0, 0, 1], dtype=tf.int64)
         guard = terms.guard = Guard(
             SimpleNamespace(seeds=[], non_trainable=[], metrics=[]), counted, terms, skips=False
         )
-        group = StepGroup(Step(terms, tf.constant([1, 2], tf.int64)))
+        group = StepGroup(StepContext(terms, tf.constant([1, 2], tf.int64)))
         group.mean([tf.constant([given])])
         with guard.step():
             guard.unless(group.whose, lambda: pytest.fail("applied"))

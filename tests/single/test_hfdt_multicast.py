@@ -18,11 +18,11 @@ import keras
 from in_process import trained
 
 from fdt.errors import UserError
-from hfdt import rulebook
-from hfdt.comm import ip, ip_meeting
-from hfdt.comm.datagrams import PacketId, Piece, Said, Wire
-from hfdt.comm.inprocess import on_ranks
-from hfdt.comm.repair import PIECE, Receiving, Report, Sending
+from hfdt import algorithm_registry
+from hfdt.collectives import ip_multicast, ip_rendezvous
+from hfdt.collectives.datagrams import PacketId, Piece, ReportDatagram, Wire
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.collectives.repair import PIECE, ReceiverReport, Receiving, Sending
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -77,14 +77,14 @@ def test_who_joins_late_is_told_by_a_probe():
 def test_the_window_follows_the_slowest_and_what_is_lost():
     sending = Sending(1000 * PIECE, [0, 1], 0.0)
     assert sending.due(0.0) == ([], list(range(32)))
-    sending.hear(0, Report(32), 0.001)
+    sending.hear(0, ReceiverReport(32), 0.001)
     assert sending.due(0.001) == ([], [])  # rank 1 has nothing yet
-    sending.hear(1, Report(10, ((10, 12), (20, 21))), 0.002)
+    sending.hear(1, ReceiverReport(10, ((10, 12), (20, 21))), 0.002)
     assert sending.window == 16
     assert sending.due(0.002) == ([10, 11, 20], [])
-    sending.hear(1, Report(10, ((10, 12),)), 0.003)  # on its way already
+    sending.hear(1, ReceiverReport(10, ((10, 12),)), 0.003)  # on its way already
     assert sending.due(0.003) == ([], [])
-    sending.hear(1, Report(32), 0.02)
+    sending.hear(1, ReceiverReport(32), 0.02)
     assert sending.due(0.02) == ([], list(range(32, 49))) and sending.behind == [0, 1]
 
 
@@ -92,8 +92,8 @@ def test_datagrams_of_another_run_are_dropped():
     packet, wire = PacketId(0b1011, 3, 7), Wire(b"key")
     piece = wire.piece(packet, 2, 5000, memoryview(b"abc"))
     assert wire.open(memoryview(piece)) == Piece(packet, 2, 5000, memoryview(b"abc"))
-    said = wire.report(packet, 1, Report(4, ((5, 6), (8, 11))))
-    assert wire.open(memoryview(said)) == Said(packet, 1, Report(4, ((5, 6), (8, 11))))
+    said = wire.report(packet, 1, ReceiverReport(4, ((5, 6), (8, 11))))
+    assert wire.open(memoryview(said)) == ReportDatagram(packet, 1, ReceiverReport(4, ((5, 6), (8, 11))))
     assert Wire(b"another").open(memoryview(piece)) is None
     assert wire.open(memoryview(piece[:-1] + b"d")) is None and wire.open(memoryview(b"short")) is None
 
@@ -101,7 +101,7 @@ def test_datagrams_of_another_run_are_dropped():
 # -- loopback ----------------------------------------------------------------------------------------------------------
 def multicasts_on_loopback():
     """Is a datagram to a group heard here?"""
-    with ip_meeting.bound("127.0.0.1") as sender, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard:
+    with ip_rendezvous.bound("127.0.0.1") as sender, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard:
         try:
             heard.bind(("239.1.2.3", 0))
             member = socket.inet_aton("239.1.2.3") + socket.inet_aton("127.0.0.1")
@@ -120,7 +120,7 @@ def among(size, work):
     """work(air) on each rank, the ranks meeting in memory."""
 
     def rank(comm):
-        with contextlib.closing(ip_meeting.meet(comm)) as air:
+        with contextlib.closing(ip_rendezvous.meet(comm)) as air:
             result = work(air)
             comm.sum([np.zeros(1)], "all are done")
             return result
@@ -138,7 +138,7 @@ def test_contract():
     ("n", "placement", "r"), [(4, "paper", 2), (4, "groups", 2), (3, "cyclic", 2), (3, "paper", 1)]
 )
 def test_coded_sums_over_it(n, placement, r):
-    plan = rulebook.make(f"coded(placement={placement!r})").plan(n, r)
+    plan = algorithm_registry.make(f"coded(placement={placement!r})").plan(n, r)
     draw = np.random.default_rng(0)
     blocks = [draw.normal(size=20_000).astype("float32") for _ in plan.owners]
 
@@ -189,12 +189,12 @@ def test_what_the_network_loses_comes_again(monkeypatch):
 
 @needs_multicast
 def test_a_network_that_swallows_all_is_an_error(monkeypatch):
-    monkeypatch.setattr(ip, "SILENCE_S", 0.3)
-    monkeypatch.setattr(ip, "CLOSE_S", 0.1)
+    monkeypatch.setattr(ip_multicast, "SILENCE_S", 0.3)
+    monkeypatch.setattr(ip_multicast, "CLOSE_S", 0.1)
     monkeypatch.setattr(Wire, "open", lambda wire, datagram: None)
 
     def rank(comm):
-        with contextlib.closing(ip_meeting.meet(comm)) as air:
+        with contextlib.closing(ip_rendezvous.meet(comm)) as air:
             while True:
                 air.multicast(np.ones(3), comm.rank, (0, 1, 2))
 
@@ -204,5 +204,5 @@ def test_a_network_that_swallows_all_is_an_error(monkeypatch):
 
 def test_an_interface_that_is_not_there():
     with pytest.raises(UserError, match="there are .*. Received: nowhere0"):
-        ip_meeting.interface_address("nowhere0")
-    assert ip_meeting.interface_address("lo") == "127.0.0.1"
+        ip_rendezvous.interface_address("nowhere0")
+    assert ip_rendezvous.interface_address("lo") == "127.0.0.1"

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from in_process import trained
 
 from fdt.data import graph
-from hfdt.session import Session
+from hfdt.worker.session import RankProgram
 
 ROWS, BATCH, EPOCHS = 70, 16, 2  # the last batch has six rows
 GENERATOR = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_a_masked_loss_is_validated_while_rounds_are_compiled_by_xla(monkeypatch
     """In validation valid steps are counted over all ranks; in a round a rank's own are enough."""
     tokens = GENERATOR.integers(0, 4, size=(64, 6))
     targets = GENERATOR.normal(size=(64, 6, 1)).astype("float32")
-    train, seen = Session.train, {}
+    train, seen = RankProgram.train, {}
 
     def train_and_evaluate(self, source, epoch, on_batch):
         logs = train(self, source, epoch, on_batch)
@@ -165,7 +165,7 @@ def test_a_masked_loss_is_validated_while_rounds_are_compiled_by_xla(monkeypatch
         made.compile("sgd", "mse", jit_compile=True)
         return made
 
-    monkeypatch.setattr(Session, "train", train_and_evaluate)
+    monkeypatch.setattr(RankProgram, "train", train_and_evaluate)
     weights, *_ = trained(
         "local_sgd", 2, make, tokens, targets, epochs=1, probe=False, among=lambda _, rank: [rank(Twin())]
     )

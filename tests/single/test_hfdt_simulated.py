@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))
 import comm_contract
 from in_process import trained
 
-from fdt.network.cluster import Cluster, Group, Link, Speed
-from hfdt import rulebook
-from hfdt.comm.inprocess import on_ranks
-from hfdt.comm.simulated import SimulatedWorld, on_simulated
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed
+from hfdt import algorithm_registry
+from hfdt.collectives.inprocess import on_ranks
+from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
 EVEN = Speed()
 WORDS = 840  # of float32: a gradient of 3360 bytes
@@ -26,15 +26,15 @@ G_S = 3.36  # what it takes at 1,000 bytes a second
 
 def cluster(n, *, medium=False, multicast=True, latency_s=0.0, speed=EVEN):
     """`n` nodes that send 1,000 bytes a second: each, or all together."""
-    slow = Link(1000.0, latency_s)
-    link, shared = (Link(), slow) if medium else (slow, None)
-    return Cluster((Group("node", n, speed),), step_s=2.0, link=link, multicast=multicast, medium=shared)
+    slow = NetworkLink(1000.0, latency_s)
+    link, shared = (NetworkLink(), slow) if medium else (slow, None)
+    return Cluster((NodeGroup("node", n, speed),), step_s=2.0, link=link, multicast=multicast, medium=shared)
 
 
 def exchange(made, text, redundancy):
     """(sums at each rank, simulated seconds, bytes sent by each) of one exchange."""
     world, n = SimulatedWorld(made), len(made.workers)
-    plan = rulebook.make(text).plan(n, redundancy)
+    plan = algorithm_registry.make(text).plan(n, redundancy)
     draw = np.random.default_rng(0)
     blocks = [draw.normal(size=WORDS).astype("float32") for _ in plan.owners]
 
@@ -85,7 +85,7 @@ def test_a_ring():
 
 
 def test_work_takes_the_nodes_own_time_and_the_slowest_is_waited_for():
-    made = Cluster((Group("fast", 1, Speed(2.0)), Group("slow", 2, Speed(0.5))), step_s=2.0)
+    made = Cluster((NodeGroup("fast", 1, Speed(2.0)), NodeGroup("slow", 2, Speed(0.5))), step_s=2.0)
 
     def rank(comm):
         comm.work(0.5)

@@ -6,10 +6,10 @@ import pytest
 
 from fdt.rpc.job_pb2 import JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Setup, Standing
-from fdt.service import standing
-from hfdt.coordinator import RanksCoordinator
-from hfdt.recovery import Recovery
-from hfdt.stalls import WARN_S, Stalls
+from fdt.service import stack_dump
+from hfdt.engine.coordinator import RanksCoordinator
+from hfdt.engine.recovery import RankRecovery
+from hfdt.engine.stalls import WARN_S, Stalls
 
 INSIDE, OUTSIDE = Standing(entered=8, left=7, place="waits"), Standing(entered=7, left=7, place="train.py:40 read")
 
@@ -80,7 +80,7 @@ def asked(outcome):
 
 
 def test_the_engine_asks_names_and_starts_again(tmp_path):
-    coordinator = RanksCoordinator(Recovery(None, 2))
+    coordinator = RanksCoordinator(RankRecovery(None, 2))
     options = {"stall_timeout": "8", "restarts": "1"}
     coordinator.tick(0)  # the crew may be first
     coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec(options=options))))
@@ -122,7 +122,7 @@ def test_a_thread_says_where_the_scripts_code_is():
     thread.start()
     found.wait()
     said = []
-    asking = threading.Thread(target=lambda: said.append(standing.place()))
+    asking = threading.Thread(target=lambda: said.append(stack_dump.place()))
     asking.start()
     asking.join()
     done.set()
@@ -133,8 +133,8 @@ def test_a_thread_says_where_the_scripts_code_is():
 def test_exchanges_are_counted_as_they_are_entered_and_left():
     import tensorflow as tf
 
-    from hfdt.comm.counted import CountedComm
-    from hfdt.comm.solo import SoloComm
+    from hfdt.collectives.counted import CountedComm
+    from hfdt.collectives.single import SoloComm
 
     seen = []
 

@@ -10,14 +10,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fdt.errors import TooFew, UsageError, UserError
-from fdt.launch import Task, hosted, over_hosts, preflight, remote, sealed
-from fdt.launch.hosted import directory_of
+from fdt.launch import Task, over_hosts, preflight, remote, sealed
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
-from fdt.launch.over_hosts import _bring
+from fdt.launch.over_hosts import _copy_files
 from fdt.launch.placement import Placement, run_identity
-from fdt.launch.preflight import Probed, demand, look
-from fdt.service.losses import explain_loss
+from fdt.launch.preflight import Probed, demand, probe_hosts
+from fdt.service import host_bootstrap
+from fdt.service.host_bootstrap import directory_of
 from fdt.service.member import ENGINE_VARIABLE
+from fdt.supervise.lost_processes import explain_loss
 
 
 def test_hosts_as_they_are_written(tmp_path):
@@ -94,7 +95,7 @@ def test_servers_keep_their_ports():
 
 # -- before a run -----------------------------------------------------------------------------------------------------
 def test_this_host_is_ready():
-    (found,) = look([Host("127.0.0.1", 1)])
+    (found,) = probe_hosts([Host("127.0.0.1", 1)])
     assert found.ok and len(set(found.ports)) == preflight.PORTS
     assert {check.component for check in found.checks} >= {"reachable", "TensorFlow", "clock", "calls the others"}
 
@@ -116,7 +117,7 @@ def test_what_is_not_ready_is_a_table_and_one_line(monkeypatch, capsys):
 def test_a_clock_that_is_off_is_said(monkeypatch):
     source = preflight.inspect.getsource(preflight.probe).replace('"clock": time.time()', '"clock": time.time() - 500')
     monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
-    (found,) = look([Host("late", 1)])
+    (found,) = probe_hosts([Host("late", 1)])
     (clock,) = [check for check in found.checks if check.component == "clock"]
     assert clock.ok is False and clock.found.startswith("-500")
 
@@ -129,7 +130,7 @@ def test_a_port_that_is_closed_is_said(monkeypatch, caller, said):
     source = source.replace('"caller": os.environ.get("SSH_CONNECTION", "").split(" ")[0]', f'"caller": {caller!r}')
     source = source.replace("def call(", "def refuse(*_):\n    raise OSError('refused')\n\n\ndef call(")
     monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
-    (found,) = look([Host("walled", 1)])
+    (found,) = probe_hosts([Host("walled", 1)])
     closed = {check.component: check for check in found.checks if check.ok is False}
     assert set(closed) == {"calls walled", f"calls {preflight.ENGINE}"}
     assert closed[f"calls {preflight.ENGINE}"].found == "refused"
@@ -141,14 +142,14 @@ def test_what_an_engine_does_without_need_not_be_alike(monkeypatch):
     source = other + preflight.inspect.getsource(preflight.probe)
     monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     for unneeded in ((), ("Horovod",)):
-        (found,) = look([Host("bare", 1)], unneeded)
+        (found,) = probe_hosts([Host("bare", 1)], unneeded)
         components = {check.component for check in found.checks}
         assert "TensorFlow" in components and ("Horovod" in components) is not bool(unneeded)
 
 
 # -- what is brought there --------------------------------------------------------------------------------------------
 def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr("fdt.launch.hosted.ROOTS", (str(tmp_path),))
+    monkeypatch.setattr("fdt.service.host_bootstrap.ROOTS", (str(tmp_path),))
     monkeypatch.setattr("fdt.launch.over_hosts.ROOTS", (str(tmp_path), str(tmp_path)))
     given = {
         "user": {"A_WISH": "user's", "HOME": "/nowhere"},
@@ -156,7 +157,7 @@ def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
         "cwd": str(tmp_path),
         "first": 3,
     }
-    bring = ["sh", "-c", _bring("fdt-1", "worker")]
+    bring = ["sh", "-c", _copy_files("fdt-1", "worker")]
     assert remote.everywhere({"127.0.0.1": json.dumps(given)}, bring, 30) == {}
     directory = directory_of("fdt-1")
     assert [oct(path.stat().st_mode & 0o777) for path in (directory, directory / "worker.json")] == ["0o700", "0o600"]
@@ -164,7 +165,8 @@ def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
     assert "File exists" in again["127.0.0.1"], "a directory that is there already is nobody's to use"
     names = ("A_WISH", "FDT_TOKEN", "HOME", "FDT_RANK")
     code = f"import os; print(*map(os.environ.get, {names}), os.getcwd())"
-    ran = f"import pathlib; from fdt.launch import hosted; hosted.prepare(pathlib.Path({str(directory)!r}), 'worker');"
+    ran = "import pathlib; from fdt.service import host_bootstrap;"
+    ran += f"host_bootstrap.prepare(pathlib.Path({str(directory)!r}), 'worker');"
     env = {"HOME": "/root", "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run([sys.executable, "-c", ran + code], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["user's", "t", "/root", "3", str(tmp_path)]
@@ -184,7 +186,7 @@ def test_where_memory_is_full_it_is_brought_to_the_disk(monkeypatch, tmp_path):
     (path / "head").chmod(0o755)
     monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
     monkeypatch.setattr(over_hosts, "ROOTS", (str(tmp_path / "absent"), str(full), str(disk)))
-    assert remote.everywhere({"127.0.0.1": "secret"}, ["sh", "-c", _bring("fdt-1", "worker")], 30) == {}
+    assert remote.everywhere({"127.0.0.1": "secret"}, ["sh", "-c", _copy_files("fdt-1", "worker")], 30) == {}
     assert (disk / "fdt-1" / "worker.json").read_text() == "secret"
     assert not list(full.iterdir()), "the ranks would take it for theirs"
 
@@ -258,17 +260,17 @@ def test_a_worker_that_died_of_its_own_exception_is_reported_with_it(tmp_path, c
 
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_only_a_directory_of_ours_alone_is_believed(tmp_path, monkeypatch, mode):
-    monkeypatch.setattr(hosted, "ROOTS", (str(tmp_path / "shm"), str(tmp_path / "tmp")))
+    monkeypatch.setattr(host_bootstrap, "ROOTS", (str(tmp_path / "shm"), str(tmp_path / "tmp")))
     theirs, ours = tmp_path / "shm" / "run", tmp_path / "tmp" / "run"
     for directory in (theirs, ours):
         directory.mkdir(parents=True, mode=0o700)
     theirs.chmod(mode)
-    assert hosted.directory_of("run") == (theirs if mode == 0o700 else ours)
+    assert host_bootstrap.directory_of("run") == (theirs if mode == 0o700 else ours)
     shutil.rmtree(ours)
     ours.symlink_to(theirs)
     theirs.chmod(0o755)
     with pytest.raises(SystemExit, match="no run of ours"):
-        hosted.directory_of("run")
+        host_bootstrap.directory_of("run")
 
 
 @pytest.mark.parametrize(("then", "ok"), [("", True), ("import time; time.sleep(600)", False)])
@@ -276,7 +278,7 @@ def test_a_host_whose_shell_greets_is_heard_and_one_that_only_greets_is_given_up
     source = f"print('Welcome', flush=True)\n{then}\n" + preflight.inspect.getsource(preflight.probe)
     monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     monkeypatch.setattr(preflight, "ANSWER_S", preflight.ANSWER_S if ok else 2.0)
-    (found,) = look([Host("polite", 1)])
+    (found,) = probe_hosts([Host("polite", 1)])
     (reached,) = [check for check in found.checks if check.component == "reachable"]
     assert (reached.ok, reached.found) == (True, "yes") if ok else (False, "no answer within 2 s")
 
@@ -296,7 +298,7 @@ def test_a_second_start_leaves_out_hosts_that_do_not_answer(tmp_path, monkeypatc
     launcher = over_hosts.HostsLauncher(tmp_path, [Host("a", 2), Host("b", 2)], {"a": "10.0.0.1", "b": "10.0.0.1"})
 
     def task(count):
-        return Task("worker", ("python", "-m", "hfdt.worker"), count, {ENGINE_VARIABLE: "0.0.0.0:1"})
+        return Task("worker", ("python", "-m", "hfdt.worker.process"), count, {ENGINE_VARIABLE: "0.0.0.0:1"})
 
     launcher.start(task(4))
     gone.add("b")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from client_shim.inspect import Findings, inspect, report, step_bytes
+from client_shim.inspect import Inspection, inspect, report, step_bytes
 from client_shim.settings import Settings
 from fdt.report import JobSummary
 
@@ -95,7 +95,7 @@ def test_a_ring_sends_2_times_n_minus_1_over_n_of_the_gradient(workers, sent):
 
 
 def test_a_link_that_takes_as_long_as_the_step_halves_the_gain():
-    lines = report(Findings(JOB, "", 4 * 6000 / 125e6))
+    lines = report(Inspection(JOB, "", 4 * 6000 / 125e6))
     (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
     assert "0.048 ms to send against 0.048 ms to compute" in slow
     assert slow.endswith("about 2.0 times as fast as one")
@@ -103,12 +103,12 @@ def test_a_link_that_takes_as_long_as_the_step_halves_the_gain():
 
 def test_an_asynchronous_server_is_never_faster_than_its_link():
     job = JobSummary("j", engine="nfdt", workers=4, gradient_bytes=125_000_000, data="feed", epochs=1)
-    lines = report(Findings(job, "a generator", 1.0))
+    lines = report(Inspection(job, "a generator", 1.0))
     (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
     assert slow.endswith("about 1.0 times as fast as one")
 
 
 def test_what_is_not_known_is_said():
-    text = "\n".join(report(Findings(JobSummary("j", engine="nfdt", data="feed"), "a generator", None)))
+    text = "\n".join(report(Inspection(JobSummary("j", engine="nfdt", data="feed"), "a generator", None)))
     for words in ("samples not known", "not known until the data end", "(a generator)", "not measured", "own"):
         assert words in text

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdt.errors import UsageError
-from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed, equal_nodes
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed, equal_nodes
+from fdt.network.fair_sharing import fair_rates
 from fdt.network.pace import Pace
 from fdt.network.reading import parse_cluster, read_cluster
-from fdt.network.sharing import fair_rates
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
 
@@ -34,11 +34,11 @@ def test_the_documented_star():
     cluster = parse_cluster(EXAMPLES[0]).with_workers(16)
     fast, slow, busy, visitor = cluster.groups
     assert (fast.speed, fast.count) == (Speed(1.0, 100.0), 8)
-    assert slow.uplink == Link(62.5e6, 1e-3)
+    assert slow.uplink == NetworkLink(62.5e6, 1e-3)
     assert busy.slowdowns == Slowdowns(60.0, 10.0, 4.0)
     assert (visitor.count, visitor.joins_s, visitor.leaves_s) == (2, 30.0, 120.0)
     assert [node.name for node in cluster.nodes][-3:] == ["busy-1", "visitor-0", "visitor-1"]
-    assert cluster.server == Link(1.25e9, 2e-4)
+    assert cluster.server == NetworkLink(1.25e9, 2e-4)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_number_of_workers():
     assert len(equal_nodes().with_workers(5).workers) == 5
     assert len(equal_nodes().with_workers(None).workers) == 1
     with pytest.raises(UsageError, match="what the cluster says: 3"):
-        Cluster((Group("a", 3),)).with_workers(4)
+        Cluster((NodeGroup("a", 3),)).with_workers(4)
 
 
 def test_layers():
@@ -94,13 +94,13 @@ def test_layers():
 
 
 def test_rings_go_the_shorter_way():
-    topology = topology_of(Cluster((Group("n", 6),), "ring"))
+    topology = topology_of(Cluster((NodeGroup("n", 6),), "ring"))
     assert [topology.names[c] for c in topology.route(0, 5).channels] == ["n-5 down"]
     assert len(topology.route(0, 3).channels) == 3
 
 
 def test_multicast_counts_a_link_once():
-    topology = topology_of(Cluster((Group("n", 7),), "tree"))
+    topology = topology_of(Cluster((NodeGroup("n", 7),), "tree"))
     route = topology.multicast(0, [3, 4])
     assert [topology.names[c] for c in route.channels] == ["n-1 down", "n-3 down", "n-4 down"]
 
@@ -146,7 +146,7 @@ def arrivals(topology, sends, kind=Transfers):
 
 
 def test_transfers_share_a_link():
-    star = topology_of(Cluster((Group("n", 2),), link=Link(100.0, 0.5), server=Link(100.0)))
+    star = topology_of(Cluster((NodeGroup("n", 2),), link=NetworkLink(100.0, 0.5), server=NetworkLink(100.0)))
     # Alone for 1 s, then two share: the first has 50 left at 1 s and ends at 2 s; the second gets 50, then all.
     done, transfers = arrivals(star, [(0, 0, SERVER, 150), (1, 1, SERVER, 150)])
     npt.assert_allclose(done, [3.0 + 0.5 - 1.0, 3.0 + 0.5])
@@ -154,12 +154,12 @@ def test_transfers_share_a_link():
 
 
 def test_one_begins_as_another_ends():
-    star = topology_of(Cluster((Group("n", 2),), server=Link(100.0)))
+    star = topology_of(Cluster((NodeGroup("n", 2),), server=NetworkLink(100.0)))
     assert arrivals(star, [(0, 0, SERVER, 100), (1, 1, SERVER, 100)])[0] == [1.0, 2.0]
 
 
 def test_a_flow_is_held_back_from_when_another_comes_and_no_longer():
-    star = topology_of(Cluster((Group("n", 2),), link=Link(6.0), server=Link(10.0)))
+    star = topology_of(Cluster((NodeGroup("n", 2),), link=NetworkLink(6.0), server=NetworkLink(10.0)))
     # 6 a second until 5 s, 5 each until the first ends at 11 s, 6 again; later it is alone as at first.
     done, _ = arrivals(star, [(0, 0, SERVER, 60), (5, 1, SERVER, 60), (20, 0, SERVER, 60)])
     npt.assert_allclose(done, [11.0, 16.0, 30.0])
@@ -182,20 +182,20 @@ SENDS = st.tuples(
 
 @given(st.lists(SENDS, min_size=1, max_size=15), st.sampled_from([8.0, 20.0, 60.0]), st.sampled_from(["star", "ring"]))
 def test_flows_that_nobody_holds_back_end_as_if_they_were_reckoned(sends, bandwidth, shape):
-    groups = (Group("n", 3), Group("wide", 1, link=Link(25.0, 0.5)))
-    made = topology_of(Cluster(groups, shape, link=Link(10.0), server=Link(bandwidth, 0.1)))
+    groups = (NodeGroup("n", 3), NodeGroup("wide", 1, link=NetworkLink(25.0, 0.5)))
+    made = topology_of(Cluster(groups, shape, link=NetworkLink(10.0), server=NetworkLink(bandwidth, 0.1)))
     done, transfers = arrivals(made, sends)
     npt.assert_allclose(done, arrivals(made, sends, Reckoned)[0], rtol=1e-9)
     assert not any(transfers._flows) and not any(transfers._wanted) and not any(transfers._free)
 
 
 def test_directions_do_not_share():
-    star = topology_of(Cluster((Group("n", 1),), link=Link(100.0)))
+    star = topology_of(Cluster((NodeGroup("n", 1),), link=NetworkLink(100.0)))
     npt.assert_allclose(arrivals(star, [(0, 0, SERVER, 100), (0, SERVER, 0, 100)])[0], [1.0, 1.0])
 
 
 def test_links_that_cost_nothing():
-    star = topology_of(Cluster((Group("n", 2),), link=Link(math.inf, 0.25)))
+    star = topology_of(Cluster((NodeGroup("n", 2),), link=NetworkLink(math.inf, 0.25)))
     assert arrivals(star, [(0, 0, 1, 10**9), (0, 0, 0, 10**9)])[0] == [0.5, 0.0]
 
 
@@ -205,18 +205,18 @@ def paced(group, times, step_s=1.0, seed=(3,)):
 
 
 def test_a_constant_pace():
-    assert paced(Group("n", 1, Speed(0.5)), [0, 7]) == [2.0, 2.0]
+    assert paced(NodeGroup("n", 1, Speed(0.5)), [0, 7]) == [2.0, 2.0]
 
 
 def test_a_gamma_pace():
-    times = paced(Group("n", 1, Speed(2.0, 25.0)), [0] * 4000)
+    times = paced(NodeGroup("n", 1, Speed(2.0, 25.0)), [0] * 4000)
     assert np.mean(times) == pytest.approx(0.5, rel=0.02)
     assert np.std(times) == pytest.approx(0.1, rel=0.05)
-    assert times == paced(Group("n", 1, Speed(2.0, 25.0)), [0] * 4000)
+    assert times == paced(NodeGroup("n", 1, Speed(2.0, 25.0)), [0] * 4000)
 
 
 def test_slowdowns_come_and_go():
-    group, now = Group("n", 1, slowdowns=Slowdowns(9.0, 3.0, 4.0)), 0.0
+    group, now = NodeGroup("n", 1, slowdowns=Slowdowns(9.0, 3.0, 4.0)), 0.0
     pace = Pace(Cluster((group,)).nodes[0], 0.1, (0,))
     for _ in range(20_000):
         now += pace.seconds(now)

@@ -11,16 +11,16 @@ import tf_keras
 
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
-from nfdt import rulebook
-from nfdt.rule import Rule, Update
-from nfdt.rules import asgd
+from nfdt import algorithm_registry
+from nfdt.algorithm import AsyncAlgorithm, Update
+from nfdt.algorithms import asgd
+from nfdt.model.variables import OwnedVariables
+from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.applier import Arrived, ModelApplier
-from nfdt.server.core import Core, Gradient
-from nfdt.server.plain import PlainApplier
-from nfdt.server.record import Recorded, Tape
+from nfdt.server.numpy_applier import PlainApplier
+from nfdt.server.traced_program import TracedProgram, TracedValue
 from nfdt.transport.buffers import array_over, tensor_over
 from nfdt.tree import zip_map
-from nfdt.variables import Part
 from tests.single import schedules
 from tests.single.schedules import START, gradient
 
@@ -32,11 +32,11 @@ def part_of(optimizer, values=(START,), others=()):
         trainable = [tf.Variable(v, dtype=tf.float32) for v in values]
         if hasattr(optimizer, "build"):  # a legacy one has no build: it makes its slots as it goes
             optimizer.build(trainable)
-        return Part(optimizer, trainable, [], [])
+        return OwnedVariables(optimizer, trainable, [], [])
     trainable = [keras.Variable(tf.constant(v, tf.float32)) for v in values]
     frozen = [keras.Variable(tf.constant(v, tf.float32), trainable=False) for v in others]
     optimizer.build(trainable)
-    return Part(optimizer, trainable, frozen, [v for v in optimizer.variables if v.value.shape.rank == 0])
+    return OwnedVariables(optimizer, trainable, frozen, [v for v in optimizer.variables if v.value.shape.rank == 0])
 
 
 def push(core, worker, number, grads, samples=1, **more):
@@ -46,7 +46,7 @@ def push(core, worker, number, grads, samples=1, **more):
 def train(rule, schedule, optimizer):
     applier = ModelApplier(part_of(optimizer))
     workers = sorted(set(schedule.lower()))
-    core, seen, number = Core(rule, applier, len(workers)), {}, dict.fromkeys(workers, 0)
+    core, seen, number = AlgorithmState(rule, applier, len(workers)), {}, dict.fromkeys(workers, 0)
     for letter in schedule:
         name = letter.lower()
         if letter == name:
@@ -61,29 +61,31 @@ def train(rule, schedule, optimizer):
 BOTH_KERAS = pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
 
 
-@pytest.mark.parametrize("name", rulebook.names())
+@pytest.mark.parametrize("name", algorithm_registry.names())
 @BOTH_KERAS
 def test_tensorflow_and_numpy_agree(name, lib):
     """With momentum, the captured or the rule's own, and with a scaled learning rate, in either Keras."""
-    rule = rulebook.make(name)
+    rule = algorithm_registry.make(name)
     schedule = "abcABCabcCBA" if rule.waits else SCHEDULE
     got, applier = train(rule, schedule, lib.optimizers.SGD(0.1, momentum=0.5))
     npt.assert_allclose(got, schedules.train(rule, schedule, mu=0.5), rtol=1e-5)
     assert rule.waits or int(applier.part.optimizer.iterations) == len(schedule) // 2
 
 
-@pytest.mark.parametrize("name", rulebook.names())
+@pytest.mark.parametrize("name", algorithm_registry.names())
 def test_weights_of_double_precision(name):
     weights = keras.Variable(START, dtype="float64")
     optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
     optimizer.build([weights])
-    core = Core(rulebook.make(name), applier := ModelApplier(Part(optimizer, [weights])), 2)
+    core = AlgorithmState(
+        algorithm_registry.make(name), applier := ModelApplier(OwnedVariables(optimizer, [weights])), 2
+    )
     sent = [core.pull(worker).trainable[0] for worker in (0, 1)]
     for worker in (0, 1):
         pushed = schedules.computed(core.rule, sent[worker].numpy())
         core.push(worker, 1, Gradient(Arrived([tf.constant(pushed)]), 1))
     core.pull(0)
-    wanted = schedules.train(rulebook.make(name), "abABa", mu=0.5)
+    wanted = schedules.train(algorithm_registry.make(name), "abABa", mu=0.5)
     npt.assert_allclose(applier.params[0].numpy(), wanted, rtol=1e-6)
 
 
@@ -97,7 +99,7 @@ def momentum_rule(scale=1.0):
         v = zip_map(lambda v, g: push.mu * v + g, v, push.gradient)
         return Update(v, lr_scale=scale, momentum="rule", fresh=push.gradient), v, mine
 
-    return Rule(init, asgd.rule().pull, push)
+    return AsyncAlgorithm(init, asgd.rule().pull, push)
 
 
 OPTIMIZERS = {
@@ -150,7 +152,7 @@ def test_a_scaled_rate_is_a_smaller_rate(name, lib):
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @BOTH_KERAS
 def test_ddc_asgd_with_one_worker_is_the_optimizer_alone(make, lib):
-    got, _ = train(rulebook.make("ddc_asgd"), "aAaAaAaA", make(lib.optimizers))
+    got, _ = train(algorithm_registry.make("ddc_asgd"), "aAaAaAaA", make(lib.optimizers))
     npt.assert_allclose(got, alone(make(lib.optimizers), 4), rtol=1e-6)
 
 
@@ -159,7 +161,9 @@ def test_ddc_asgd_with_one_worker_is_the_optimizer_alone(make, lib):
 def test_ddc_asgds_momentum_is_the_optimizers_where_nothing_is_late(make, lib):
     """One of two workers pushes, what it is told to: all one way, so that its look-ahead costs it nothing."""
     pushed = [[1.0, -2.0], [0.5, -1.0], [2.0, -0.1], [0.3, -3.0]]
-    core = Core(rulebook.make("ddc_asgd"), applier := ModelApplier(part_of(make(lib.optimizers))), 2)
+    core = AlgorithmState(
+        algorithm_registry.make("ddc_asgd"), applier := ModelApplier(part_of(make(lib.optimizers))), 2
+    )
     part = part_of(make(lib.optimizers))
     for number, grads in enumerate(pushed, 1):
         core.pull(0)
@@ -169,7 +173,9 @@ def test_ddc_asgds_momentum_is_the_optimizers_where_nothing_is_late(make, lib):
 
 
 def test_weights_that_somebody_else_writes_are_no_step():
-    core = Core(rulebook.make("ddc_asgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2)
+    core = AlgorithmState(
+        algorithm_registry.make("ddc_asgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2
+    )
     core.pull(0)
     push(core, 0, 1, [np.ones(2)])
     applier.part.trainable[0].assign([100.0, 100.0])
@@ -202,12 +208,12 @@ def test_a_legacy_optimizer_keeps_its_momentum_with_the_default_rule():
     optimizer = make()
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant(gradient(alone.numpy()), tf.float32), alone)])
-    got, _ = train(rulebook.make(rulebook.default_for(make(), [])), "aAaAaA", make())
+    got, _ = train(algorithm_registry.make(algorithm_registry.default_for(make(), [])), "aAaAaA", make())
     npt.assert_allclose(got, alone.numpy(), rtol=1e-6)
 
 
 def test_one_function_serves_all_workers():
-    _, applier = train(rulebook.make("dc_asgd"), SCHEDULE, keras.optimizers.Adam(0.1))
+    _, applier = train(algorithm_registry.make("dc_asgd"), SCHEDULE, keras.optimizers.Adam(0.1))
     assert len(applier._compiled) == 1
 
 
@@ -221,7 +227,7 @@ def test_one_function_serves_all_workers():
 )
 def test_the_captured_optimizer_does_the_update(make):
     """One worker, asgd: what the optimizer does alone."""
-    got, applier = train(rulebook.make("asgd"), "aAaAaA", make())
+    got, applier = train(algorithm_registry.make("asgd"), "aAaAaA", make())
     alone = part_of(make())
     for _ in range(3):
         alone.optimizer.apply([tf.constant(gradient(alone.trainable[0].numpy()), tf.float32)], alone.trainable)
@@ -230,7 +236,7 @@ def test_the_captured_optimizer_does_the_update(make):
 
 
 def test_weights_sent_do_not_change_with_later_updates():
-    core = Core(rulebook.make("dc_asgd"), ModelApplier(part_of(keras.optimizers.SGD(0.1))), 1)
+    core = AlgorithmState(algorithm_registry.make("dc_asgd"), ModelApplier(part_of(keras.optimizers.SGD(0.1))), 1)
     sent = core.pull(0).trainable[0]
     push(core, 0, 1, [np.ones(2)])
     push(core, 0, 2, [np.ones(2)])
@@ -239,7 +245,9 @@ def test_weights_sent_do_not_change_with_later_updates():
 
 def test_compensation_is_from_what_the_worker_pulled():
     """A slot that aliased the variable would compensate by zero."""
-    core = Core(rulebook.make("dc_asgd(lam=0.5)"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2)
+    core = AlgorithmState(
+        algorithm_registry.make("dc_asgd(lam=0.5)"), applier := ModelApplier(part_of(keras.optimizers.SGD(0.1))), 2
+    )
     seen = [core.pull(w).trainable[0].numpy() for w in (0, 1)]
     push(core, 0, 1, [gradient(seen[0])])
     push(core, 1, 1, [gradient(seen[1])])
@@ -248,7 +256,7 @@ def test_compensation_is_from_what_the_worker_pulled():
 
 def test_what_the_forward_pass_changed_is_added_once():
     applier = ModelApplier(part_of(keras.optimizers.SGD(0.1), others=(np.zeros(2), np.zeros(2))))
-    core = Core(rulebook.make("asgd"), applier, 1)
+    core = AlgorithmState(algorithm_registry.make("asgd"), applier, 1)
     assert core.pull(0).changed == ()
     for number in (1, 1, 2):  # the first one is retried
         push(core, 0, number, [np.zeros(2)], changes=[tf.ones(2)], changed=(1,))
@@ -259,7 +267,7 @@ def test_what_the_forward_pass_changed_is_added_once():
 
 def test_a_variable_without_gradient_is_left_alone():
     applier = ModelApplier(part_of(keras.optimizers.AdamW(0.1, weight_decay=0.5), values=(START, START)))
-    core = Core(rulebook.make("dc_asgd"), applier, 1)
+    core = AlgorithmState(algorithm_registry.make("dc_asgd"), applier, 1)
     core.pull(0)
     push(core, 0, 1, [np.ones(2), np.zeros(2)], absent=(1,))
     npt.assert_array_equal(applier.params[1].numpy(), START)
@@ -268,7 +276,7 @@ def test_a_variable_without_gradient_is_left_alone():
 
 def test_an_overflow_skips_the_update_and_halves_the_scale():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
-    core = Core(rulebook.make("asgd"), applier := ModelApplier(part_of(optimizer)), 1)
+    core = AlgorithmState(algorithm_registry.make("asgd"), applier := ModelApplier(part_of(optimizer)), 1)
     core.pull(0)
     push(core, 0, 1, [np.array([np.inf, 1.0])])
     npt.assert_array_equal(applier.params[0].numpy(), START)
@@ -279,7 +287,9 @@ def test_an_overflow_skips_the_update_and_halves_the_scale():
 
 def test_a_held_gradient_is_not_overwritten_by_the_next():
     """ssgd keeps the first gradient of a round; the buffer it arrived in is used again."""
-    core = Core(rulebook.make("ssgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(1.0))), 2)
+    core = AlgorithmState(
+        algorithm_registry.make("ssgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(1.0))), 2
+    )
     buffer = np.ones(64, np.float32)
     core.push(0, 1, Gradient(Arrived([tensor_over(buffer[:2])]), 1))
     buffer[:] = 100.0
@@ -289,12 +299,12 @@ def test_a_held_gradient_is_not_overwritten_by_the_next():
 
 def test_deciding_by_an_array_is_an_error():
     with pytest.raises(TypeError, match="decide by Python values"):
-        bool(Recorded(Tape(), 0))
+        bool(TracedValue(TracedProgram(), 0))
 
 
 def test_the_plain_applier_never_writes_in_place():
     applier = PlainApplier([START])
-    core = Core(rulebook.make("asgd"), applier, 1)
+    core = AlgorithmState(algorithm_registry.make("asgd"), applier, 1)
     sent = core.pull(0)
     core.push(0, 1, Gradient([np.ones(2)], 1))
     npt.assert_array_equal(sent[0], START)

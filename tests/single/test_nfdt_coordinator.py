@@ -23,7 +23,7 @@ from fdt.rpc.session_pb2 import (
     WorkerShare,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
-from nfdt.coordinator import ServersCoordinator
+from nfdt.engine.coordinator import ServersCoordinator
 
 
 class Room:

@@ -32,11 +32,11 @@ def test_noise_ends_no_run_and_stops_no_worker(cluster, monkeypatch, method, tok
     """`_failed` of the cluster would raise, and the job would end."""
     monkeypatch.setattr("nfdt.server.service.SETUP_S", 0.0)  # a job's name that is none is waited for
     served = cluster(make_model(keras.optimizers.SGD(0.1)))
-    courier = served.courier()
+    channels = served.channels()
     sent, cases = (served.token, CASES) if token == "right" else (token, 20)
     codes = answers(served.addresses[0], method, honest, sent, cases)
     assert grpc.StatusCode.OK not in codes
     assert (codes == {grpc.StatusCode.UNAUTHENTICATED}) is (token != "right")
     served.start(0)
-    assert courier.ask().HasField("weights"), "the worker goes on"
-    courier.close()
+    assert channels.ask().HasField("weights"), "the worker goes on"
+    channels.close()

@@ -9,18 +9,18 @@ import pytest
 import tf_keras
 
 from fdt.errors import UsageError, UserError
-from nfdt import rulebook
+from nfdt import algorithm_registry
+from nfdt.algorithms import dc_asgd
 from nfdt.options import Options
-from nfdt.rules import dc_asgd
-from nfdt.server.core import Core, Gradient
-from nfdt.server.instructions import EpochDone, Pushed, Send
+from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.instructions import EpochDone, Send, WorkerPush
 from nfdt.server.job import rule_of
-from nfdt.server.plain import PlainApplier
-from nfdt.server.policy import Policy
+from nfdt.server.numpy_applier import PlainApplier
+from nfdt.server.scheduler import Scheduler
 from nfdt.tree import leaves
 from tests.single.schedules import START, computed, gradient, sgd, train
 
-RULES = rulebook.names()
+RULES = algorithm_registry.names()
 SCHEDULE = "abcABaCbBcaACB"
 ROUNDS = "abcABCabcCBAabcBCA"  # nobody pulls before all have pushed: for rules that make workers wait
 REDUCTIONS = [  # (rule at neutral options, its parent)
@@ -44,12 +44,12 @@ REDUCTIONS = [  # (rule at neutral options, its parent)
 
 def policy_of(name, workers, steps):
     applier = PlainApplier([START])
-    return Policy(Core(rulebook.make(name), applier, workers), steps), applier
+    return Scheduler(AlgorithmState(algorithm_registry.make(name), applier, workers), steps), applier
 
 
 def push(policy, sent, number=1):
     worker, batch = sent.worker, sent.batches[0]
-    return policy.push(Pushed(worker, number, (batch,), Gradient([gradient(sent.sent[0])], 1)))
+    return policy.push(WorkerPush(worker, number, (batch,), Gradient([gradient(sent.sent[0])], 1)))
 
 
 def sends(instructions):
@@ -58,13 +58,15 @@ def sends(instructions):
 
 @pytest.mark.parametrize("name", RULES)
 def test_one_worker_is_plain_sgd(name):
-    npt.assert_allclose(train(rulebook.make(name), "aAaAaA"), sgd(3))
+    npt.assert_allclose(train(algorithm_registry.make(name), "aAaAaA"), sgd(3))
 
 
 @pytest.mark.parametrize(("reduced", "parent"), REDUCTIONS)
 def test_its_reduction_is_its_parent(reduced, parent):
-    schedule = ROUNDS if rulebook.make(parent).waits else SCHEDULE
-    npt.assert_allclose(train(rulebook.make(reduced), schedule), train(rulebook.make(parent), schedule), rtol=1e-12)
+    schedule = ROUNDS if algorithm_registry.make(parent).waits else SCHEDULE
+    npt.assert_allclose(
+        train(algorithm_registry.make(reduced), schedule), train(algorithm_registry.make(parent), schedule), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -73,7 +75,7 @@ def test_shards_add_up_to_the_whole(name):
     values = [START, np.array([[1.0, -3.0], [0.5, 2.0]])]
 
     def play(params):
-        core = Core(rulebook.make(name), applier := PlainApplier(params, mu=0.5), 3)
+        core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier(params, mu=0.5), 3)
         seen, number = {}, dict.fromkeys("abc", 0)
         for letter in ROUNDS:
             worker = "abc".index(letter.lower())
@@ -92,7 +94,7 @@ def test_shards_add_up_to_the_whole(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_what_a_leaver_leaves_behind_stays_finite_and_serves_the_others(name):
-    core = Core(rulebook.make(name), applier := PlainApplier([START], mu=0.9), 3)
+    core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START], mu=0.9), 3)
     sent = [core.pull(worker) for worker in range(3)]
     core.push(0, 1, Gradient([gradient(sent[0][0])], 1))
     core.leave(0)
@@ -105,9 +107,9 @@ def test_what_a_leaver_leaves_behind_stays_finite_and_serves_the_others(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_state_pickles(name):
-    core = Core(rulebook.make(name), PlainApplier([START]), 2)
+    core = AlgorithmState(algorithm_registry.make(name), PlainApplier([START]), 2)
     core.push(0, 1, Gradient(core.pull(0), 1))
-    state = (core.shared, [slot.mine for slot in core.slots.values()])
+    state = (core.shared, [slot.mine for slot in core.worker_states.values()])
     again = pickle.loads(pickle.dumps(state))
     assert type(again[0]) is type(state[0])
     for was, now in zip(leaves(state), leaves(again), strict=True):
@@ -116,7 +118,7 @@ def test_state_pickles(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_retried_push_applies_once(name):
-    core = Core(rulebook.make(name), applier := PlainApplier([START]), 1)
+    core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
     pushed = Gradient([computed(core.rule, sent[0])], 1)
     assert core.push(0, 1, pushed) == 0
@@ -146,7 +148,7 @@ def test_nobody_waits_for_a_worker_that_left(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_weights_sent_are_snapshots(name):
-    core = Core(rulebook.make(name), applier := PlainApplier([START]), 1)
+    core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
     before = sent[0].copy()
     core.push(0, 1, Gradient([gradient(sent[0])], 1))
@@ -155,7 +157,7 @@ def test_weights_sent_are_snapshots(name):
 
 
 def test_every_rule_says_what_it_is():
-    assert all(rulebook.describe(name) for name in RULES)
+    assert all(algorithm_registry.describe(name) for name in RULES)
 
 
 # On "abAB" both pull [4, -2] and a's push makes it [3.6, -1.9]; b's gradient [4, -1] lands there, one version late,
@@ -176,7 +178,7 @@ def test_every_rule_says_what_it_is():
     ],
 )
 def test_the_default_is_ddc_asgd_with_every_optimizer(optimizer, rule):
-    assert rulebook.default_for(optimizer, []) == rule
+    assert algorithm_registry.default_for(optimizer, []) == rule
     rule_of(Options(), optimizer, [])
 
 
@@ -198,10 +200,10 @@ def test_the_default_suits_the_weights(lib, layer, rule):
     model = lib.Sequential(
         [lib.layers.Input((2,)), lib.layers.Dense(1), lib.layers.Dense(1, **{**layer, "dtype": dtype})]
     )
-    assert rulebook.default_for(lib.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables) == rule
+    assert algorithm_registry.default_for(lib.optimizers.SGD(0.1, momentum=0.9), model.trainable_variables) == rule
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if rulebook.make(name).needs_sgd])
+@pytest.mark.parametrize("name", [name for name in RULES if algorithm_registry.make(name).needs_sgd])
 def test_a_rule_that_needs_sgd_is_refused_with_another(name):
     assert rule_of(Options(name), keras.optimizers.SGD(0.1), []).needs_sgd
     with pytest.raises(UserError, match="needs SGD.* Received: Adam"):
@@ -237,16 +239,16 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
 )
 def test_a_bad_rule_is_one_line(text, said):
     with pytest.raises(UsageError, match=said):
-        rulebook.make(text)
+        algorithm_registry.make(text)
 
 
 def test_parameters_come_from_the_signature():
-    assert rulebook.parameters("dc_asgd")["lam"].default == 0.04
-    got = train(rulebook.make("dc_asgd(lam=0.1)", {"lam": "0.5"}), "abAB")
+    assert algorithm_registry.parameters("dc_asgd")["lam"].default == 0.04
+    got = train(algorithm_registry.make("dc_asgd(lam=0.1)", {"lam": "0.5"}), "abAB")
     npt.assert_allclose(got, train(dc_asgd.rule(lam=0.5), "abAB"))
 
 
 def test_a_rule_of_ones_own(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("from nfdt.rules import asgd\ndef rule(k: int = 1):\n    return asgd.rule()\n")
-    npt.assert_allclose(train(rulebook.make(f"{path}(k=2)"), "aA"), sgd(1))
+    path.write_text("from nfdt.algorithms import asgd\ndef rule(k: int = 1):\n    return asgd.rule()\n")
+    npt.assert_allclose(train(algorithm_registry.make(f"{path}(k=2)"), "aA"), sgd(1))

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.testing as npt
 import pytest
 
-from nfdt.rules import (
+from nfdt.algorithms import (
     asgd,
     dana_dc,
     dc_asgd,
@@ -19,8 +19,8 @@ from nfdt.rules import (
     ssp,
     staleness_aware,
 )
-from nfdt.server.core import Core, Gradient
-from nfdt.server.plain import PlainApplier
+from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.numpy_applier import PlainApplier
 from tests.single.schedules import CURVATURE, START, gradient, sgd, train
 
 
@@ -72,7 +72,7 @@ def test_ddc_asgd_counts_a_step_less_that_others_have_taken():
 
 def test_ddc_asgd_sends_where_all_momenta_will_have_taken_the_weights():
     # Momentum .5: v_a = [4, -1], v_b = [4, -1]/3.5; a is sent w - .5 p (v_a + v_b). p: [.4, .1] for [4, -1].
-    core = Core(ddc_asgd.rule(), applier := PlainApplier([START], mu=0.5), 2)
+    core = AlgorithmState(ddc_asgd.rule(), applier := PlainApplier([START], mu=0.5), 2)
     sent = [core.pull(worker)[0] for worker in (0, 1)]
     for worker in (0, 1):
         core.push(worker, 1, Gradient([gradient(sent[worker])], 1))
@@ -84,7 +84,7 @@ def test_ddc_asgd_sends_where_all_momenta_will_have_taken_the_weights():
 
 def test_ddc_asgd_counts_a_step_in_full_that_nobody_has_taken():
     # b's gradient wants the other way than a's push went.
-    core = Core(ddc_asgd.rule(), applier := PlainApplier([START]), 2)
+    core = AlgorithmState(ddc_asgd.rule(), applier := PlainApplier([START]), 2)
     for worker in (0, 1):
         core.pull(worker)
     core.push(0, 1, Gradient([np.ones(2)], 1))
@@ -104,7 +104,7 @@ class Groups:
 
     def __init__(self, seconds, **parameters):
         self.seconds = list(seconds)
-        self.core = Core(group_sync.rule(**parameters), PlainApplier([START], eta=1.0), len(seconds))
+        self.core = AlgorithmState(group_sync.rule(**parameters), PlainApplier([START], eta=1.0), len(seconds))
         self.pushes = [0] * len(seconds)
 
     def pull(self, *workers):
@@ -185,7 +185,7 @@ def test_server_optimizer_sync_takes_the_mean_of_a_round():
 
 
 def test_ssp_makes_the_fast_wait_for_the_slowest():
-    core = Core(ssp.rule(bound=1), PlainApplier([START]), 2)
+    core = AlgorithmState(ssp.rule(bound=1), PlainApplier([START]), 2)
     for number in (1, 2):
         core.push(0, number, Gradient(core.pull(0), 1))
     assert core.pull(0) is None, "two ahead"
@@ -208,7 +208,7 @@ def test_ssgd_takes_one_step_a_round():
 
 
 def test_ssgd_makes_those_who_have_pushed_wait():
-    core = Core(ssgd.rule(), PlainApplier([START]), 2)
+    core = AlgorithmState(ssgd.rule(), PlainApplier([START]), 2)
     core.push(0, 1, Gradient(core.pull(0), 1))
     assert core.pull(0) is None
     assert core.pull(1) is not None
@@ -216,7 +216,7 @@ def test_ssgd_makes_those_who_have_pushed_wait():
 
 
 def test_ssgd_averages_by_samples():
-    core = Core(ssgd.rule(), applier := PlainApplier([START], eta=1.0), 2)
+    core = AlgorithmState(ssgd.rule(), applier := PlainApplier([START], eta=1.0), 2)
     for worker, (value, samples) in enumerate([(1.0, 3), (5.0, 1)]):
         core.push(worker, 1, Gradient([np.full(2, value)], samples))
     npt.assert_allclose(applier.params[0], START - 2.0)

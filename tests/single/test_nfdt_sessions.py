@@ -9,17 +9,17 @@ from tensorflow.python.client.session import BaseSession
 from tensorflow.python.ops import gradients_util
 from tensorflow.python.training.optimizer import Optimizer
 
-from client_shim.replica.sessions.call import Call
+from client_shim.replica.sessions.call import SessionCall
 from fdt.errors import CaptureError
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host
-from nfdt import rulebook
-from nfdt.replica.exchange import Exchange
-from nfdt.replica.old import looked_at
+from fdt.process_group.peer import PeerGroup
+from fdt.process_group.root import RootGroup
+from nfdt import algorithm_registry
+from nfdt.replica.compat_optimizer import looked_at
+from nfdt.replica.exchange import OptimizerExchange
 from nfdt.replica.session_dense import as_taken, dense, packed, unpacked
 from nfdt.replica.session_optimizers import Optimizers
-from nfdt.replica.session_server import Given
-from nfdt.replica.sessions import Sessions
+from nfdt.replica.session_server import SessionGradients
+from nfdt.replica.sessions import NfdtSessions
 
 v1 = tf.compat.v1
 CONFIG = v1.ConfigProto(inter_op_parallelism_threads=2, use_per_session_threads=True)
@@ -84,13 +84,13 @@ def trained(graph, run, finish=lambda: None):
 
 def one(tmp_path, rule=None, replicated=None, size=1):
     """Rank 0 of `size` workers, of whom no other comes."""
-    host = Host(tmp_path, size, lambda: None)
-    return host, Sessions(host, rule, lambda: [], replicated)
+    host = RootGroup(tmp_path, size, lambda: None)
+    return host, NfdtSessions(host, rule, lambda: [], replicated)
 
 
 @pytest.fixture
 def alone(tmp_path):
-    """Sessions of a run of one worker."""
+    """NfdtSessions of a run of one worker."""
     host, sessions = one(tmp_path)
     yield sessions
     host.close()
@@ -120,15 +120,15 @@ def test_one_worker_trains_as_the_script_alone(alone, optimizer, clip):
 
 def pair(tmp_path, rule, work):
     """`work(sessions)` of two workers, threads of this process."""
-    host = Host(tmp_path, 2, lambda: None)
+    host = RootGroup(tmp_path, 2, lambda: None)
     results = [None, None]
-    of_host = Sessions(host, rule, host.pushes, None)
+    of_host = NfdtSessions(host, rule, host.pushes, None)
     host.serve = of_host.serve
 
     def guest():
-        mine = Guest(tmp_path, 1, 2)
+        mine = PeerGroup(tmp_path, 1, 2)
         try:
-            results[1] = work(Sessions(mine, rule, lambda: [], None))
+            results[1] = work(NfdtSessions(mine, rule, lambda: [], None))
         finally:
             mine.close()
 
@@ -177,10 +177,10 @@ def test_a_push_is_applied_by_the_scripts_own_update_with_its_learning_rate_scal
         run(session, v1.global_variables_initializer())
         asked = sessions._plans.asked(session, train, {x: [1.0], rate: 0.5})
         step = sessions._steps.of(asked[0], graph)
-        call, given = Call(BaseSession.run, session), np.array([2.0, 0.0], "float32")
+        call, given = SessionCall(BaseSession.run, session), np.array([2.0, 0.0], "float32")
         accumulated, expected = 1.0, 1.0
         for worker, tau in ((0, 0), (1, 1), (2, 2)):
-            (sent,), _ = sessions._server.apply(call, step, Given(worker, [given], 1), {rate: 0.5})
+            (sent,), _ = sessions._server.apply(call, step, SessionGradients(worker, [given], 1), {rate: 0.5})
             accumulated += 4.0
             expected -= 0.5 / max(tau, 1) * 2.0 / accumulated**0.5
             np.testing.assert_allclose(sent, [expected, 2.0], rtol=1e-6)
@@ -203,9 +203,11 @@ def test_a_rules_momentum_takes_the_place_of_the_optimizers(tmp_path, nesterov):
         runner(sessions)(session, v1.global_variables_initializer())
         step = sessions._steps.of(sessions._plans.asked(session, train, {x: [1.0]})[0], graph)
         for push, now in zip(pushes, expected, strict=True):  # rank 0's, without delay: only its own momentum
-            (sent,), _ = sessions._server.apply(Call(BaseSession.run, session), step, Given(0, [push], 1), {})
+            (sent,), _ = sessions._server.apply(
+                SessionCall(BaseSession.run, session), step, SessionGradients(0, [push], 1), {}
+            )
             np.testing.assert_allclose(sent, now, rtol=1e-4)
-        assert np.any(sessions._server._sent(Call(BaseSession.run, session), step, 1)[0] != sent)  # a look-ahead
+        assert np.any(sessions._server._sent(SessionCall(BaseSession.run, session), step, 1)[0] != sent)  # a look-ahead
     host.close()
 
 
@@ -266,8 +268,8 @@ def test_a_rule_begins_anew_where_variables_get_first_values_and_with_what_all_h
         step = sessions._steps.of(sessions._plans.asked(session, train, {x: [1.0]})[0], graph)
 
         def pushed(worker):
-            push = Given(worker, [np.ones(2, "float32")], 1)
-            sessions._server.apply(Call(BaseSession.run, session), step, push, {})
+            push = SessionGradients(worker, [np.ones(2, "float32")], 1)
+            sessions._server.apply(SessionCall(BaseSession.run, session), step, push, {})
             return sessions.taus[-1]
 
         assert [pushed(worker) for worker in (0, 0, 1)] == [0, 0, 2]
@@ -399,9 +401,9 @@ def test_an_embeddings_rows_are_added_and_only_touched_rows_go_back():
 
 
 def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(tmp_path):
-    host, guest = Host(tmp_path, 2, lambda: None), Guest(tmp_path, 1, 2)
+    host, guest = RootGroup(tmp_path, 2, lambda: None), PeerGroup(tmp_path, 1, 2)
 
-    def made(meeting, poll):
+    def made(process_group, poll):
         w, step, optimizer = tf.Variable([1.0]), tf.Variable(0, dtype=tf.int64), v1.train.GradientDescentOptimizer(0.1)
 
         def apply(gradients, variables):
@@ -409,7 +411,12 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
 
         noted = Optimizers()
         noted.apply_gradients(lambda *_, **__: None, optimizer, [], step)
-        return Exchange(0, looked_at(optimizer), [w], rulebook.make("asgd"), meeting, poll), apply, w, step
+        return (
+            OptimizerExchange(0, looked_at(optimizer), [w], algorithm_registry.make("asgd"), process_group, poll),
+            apply,
+            w,
+            step,
+        )
 
     mine, apply, w, step = made(host, lambda _: host.pushes())
     theirs, unused, other, counted = made(guest, None)

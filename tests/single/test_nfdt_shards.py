@@ -9,8 +9,8 @@ import pytest
 from fdt.errors import UserError
 from fdt.keras import named
 from fdt.trainable import Trainable
+from nfdt.model.shards import own, owners, slot_owners
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.shards import own, owners, slot_owners
 from tests.single.nfdt_cluster import gradients, make_model, parts
 
 pytestmark = pytest.mark.timeout(120)
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.timeout(120)
 
 def drive(cluster, schedule):
     """Workers push in the order of `schedule` (their numbers); one epoch."""
-    couriers = [cluster.courier(w) for w in range(max(schedule) + 1)]
+    couriers = [cluster.channels(w) for w in range(max(schedule) + 1)]
     cluster.steps = len(schedule)
     answers, waiting = {}, []
-    for worker, courier in enumerate(couriers):
-        waiting.append(threading.Thread(target=lambda w=worker, c=courier: answers.update({w: c.ask()})))
+    for worker, channels in enumerate(couriers):
+        waiting.append(threading.Thread(target=lambda w=worker, c=channels: answers.update({w: c.ask()})))
         waiting[-1].start()
     cluster.start(0)
     for thread in waiting:
@@ -34,15 +34,15 @@ def drive(cluster, schedule):
             pushing = threading.Thread(target=couriers[worker].push, args=(push, parts(cluster, number)))
             pushing.start()
             ended.append(pushing)
-            while len(schedule) - number > 1 and cluster.desks[0].policy.epoch.ledger.done <= number:
+            while len(schedule) - number > 1 and cluster.desks[0].scheduler.epoch.dispatcher.done <= number:
                 pushing.join(0.01)
         else:
             answers[worker] = couriers[worker].push(push, parts(cluster, number))
     for thread in ended:
         thread.join()
     result = cluster.snapshot()
-    for courier in couriers:
-        courier.close()
+    for channels in couriers:
+        channels.close()
     return result
 
 
@@ -71,19 +71,19 @@ def test_any_number_of_servers_gives_the_same_weights(cluster, name):
 def test_weights_arrive_as_they_are(cluster, channel):
     made = cluster(make_model(keras.optimizers.SGD(1.0)), channel=channel, rule="asgd")
     made.start(0)
-    courier = made.courier()
-    answer = courier.ask()
-    ((positions, tensors),) = courier.pulled()
+    channels = made.channels()
+    answer = channels.ask()
+    ((positions, tensors),) = channels.pulled()
     arrays = made.trainable.model_arrays()
     assert len(positions) == len(arrays) + 2, "iterations and learning rate come along"
     for array, tensor in zip(arrays, tensors, strict=False):
         np.testing.assert_array_equal(array, tensor.numpy())
     before = [t.numpy().copy() for t in tensors]
-    courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0))
-    ((positions, tensors),) = courier.pulled()
+    channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0))
+    ((positions, tensors),) = channels.pulled()
     for old, gradient, new in zip(before, gradients(made.trainable, 0), tensors, strict=False):
         np.testing.assert_allclose(new.numpy(), old - gradient.numpy(), rtol=1e-5, atol=1e-6)
-    courier.close()
+    channels.close()
 
 
 def test_bytes_are_shared_out_evenly():

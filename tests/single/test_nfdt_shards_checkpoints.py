@@ -6,7 +6,7 @@ import pytest
 
 from fdt import tensors
 from fdt.errors import UserError
-from nfdt.recovery import Recovery
+from nfdt.engine.recovery import ServerRecovery
 from nfdt.rpc import parameter_server_pb2 as pb
 from tests.single.nfdt_cluster import make_model, parts
 
@@ -17,38 +17,38 @@ pytestmark = pytest.mark.timeout(120)
 def test_a_checkpoint_restores_all_that_decides(cluster, rule):
     """Saved in the midst of an epoch, then restored into a new desk: it goes on as the first one does."""
 
-    def push(made, courier, number):
-        batches = courier.ask().weights.batches
-        courier.push(pb.Push(batches=batches, samples=1), parts(made, number))
+    def push(made, channels, number):
+        batches = channels.ask().weights.batches
+        channels.push(pb.Push(batches=batches, samples=1), parts(made, number))
 
     made = cluster(make_model(keras.optimizers.Adam(0.1)), workers=2, rule=rule, steps=6, restarts="1")
     made.start(0)
-    courier = made.courier()
-    push(made, courier, 1)
+    channels = made.channels()
+    push(made, channels, 1)
     made.desks[0].checkpoint()
     saved = made.events.pop().checkpoint
     assert (saved.number, saved.epoch, saved.running) == (1, 0, True)
-    push(made, courier, 2)
+    push(made, channels, 2)
     before, first = made.desks[0].job.trainable.model_arrays(), made.desks[0]
     first.close()
-    made.desks = [made._desk(0, 1, 2)]
+    made.desks = [made._shard_service(0, 1, 2)]
     made.desks[0].restore(saved.state)
-    push(made, courier, 2)  # by a session that ended with the first desk, and begins anew
+    push(made, channels, 2)  # by a session that ended with the first desk, and begins anew
     for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
         np.testing.assert_allclose(now, was, rtol=1e-6)
-    assert made.desks[0].policy.epoch.ledger.done == 2
-    courier.close()
+    assert made.desks[0].scheduler.epoch.dispatcher.done == 2
+    channels.close()
 
 
 def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
     """A server that dies while it writes has told nobody: what counts is the one before."""
     made = cluster(make_model(keras.optimizers.SGD(0.1)), restarts="1")
     made.start(0)
-    courier = made.courier()
-    answer = courier.ask()
+    channels = made.channels()
+    answer = channels.ask()
     made.desks[0].checkpoint()
     before = [array.copy() for array in made.desks[0].job.trainable.model_arrays()]
-    courier.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 1))
+    channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 1))
     pack = tensors.pack_into
 
     def cut_short(arrays, out):
@@ -59,16 +59,16 @@ def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
     with pytest.raises(SystemExit):
         made.desks[0].checkpoint()
     monkeypatch.undo()
-    recovery = Recovery(1)
+    recovery = ServerRecovery(1)
     for event in made.events:
         recovery.keep(0, event.checkpoint)
     (setup,), _ = recovery.restore(made.spec.to_proto())
-    made.desks = [made._desk(0, 1, 1)]
+    made.desks = [made._shard_service(0, 1, 1)]
     made.desks[0].restore(setup.snapshot)
     for was, now in zip(before, made.desks[0].job.trainable.model_arrays(), strict=True):
         np.testing.assert_array_equal(was, now)
-    assert made.desks[0].policy.epoch.ledger.done == 0
-    courier.close()
+    assert made.desks[0].scheduler.epoch.dispatcher.done == 0
+    channels.close()
 
 
 def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsys):

@@ -12,10 +12,10 @@ from fdt.data import slicing  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.local import LocalStep, LocalSteps  # noqa: E402
-from nfdt.run import Run  # noqa: E402
-from nfdt.step import Step, ownerships, samples_of  # noqa: E402
-from nfdt.traced import ByShape  # noqa: E402
+from nfdt.worker.local_steps import LocalStep, LocalSteps  # noqa: E402
+from nfdt.worker.run import WorkerJob  # noqa: E402
+from nfdt.worker.step import GradientStep, ownerships, samples_of  # noqa: E402
+from nfdt.worker.traced import ByShape  # noqa: E402
 
 
 def batch_norm_model():
@@ -27,7 +27,9 @@ def batch_norm_model():
     return Trainable(named("keras"), made)
 
 
-@pytest.mark.parametrize("kind", [Step, lambda trainable: LocalSteps(LocalStep(trainable))], ids=["step", "local"])
+@pytest.mark.parametrize(
+    "kind", [GradientStep, lambda trainable: LocalSteps(LocalStep(trainable))], ids=["step", "local"]
+)
 def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
     trainable = batch_norm_model()
     step, owned = kind(trainable), ownerships(trainable, 1)
@@ -65,7 +67,7 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
 def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1))
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=3))
-    notes = list(Run._find_notes(run))
+    notes = list(WorkerJob._find_notes(run))
     assert len(notes) == len(said) and all(words in note for words, note in zip(said, notes, strict=True))
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from replica.graph.emitted import Argument
 from replica.graph.flatten import flatten
-from replica.graph.known import Known
+from replica.graph.known import KnownValues
 from replica.placement import REPLICATE, Partial, Replicate, Shard
 from replica.placement import divided as rows
 from tests.single.placed_graphs import Made, divided
@@ -64,7 +64,7 @@ def test_a_long_chain_of_known_values_needs_no_stack() -> None:
         return n
 
     flat = flatten(chain.get_concrete_function(tf.TensorSpec((), tf.int32)).graph)
-    known = Known(flat, [Argument(REPLICATE, (), tf.int32)], [np.int32(1)])
+    known = KnownValues(flat, [Argument(REPLICATE, (), tf.int32)], [np.int32(1)])
     assert known.value(flat.outputs[0]) == 5001
     assert known.used == {0}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import replica.rules  # noqa: F401  fills the rule table
 from replica.placement import PARTIAL, REPLICATE, Shard
-from replica.plan import RULES, Arg, Call, plan
+from replica.plan import RULES, Arg, OpCall, plan
 from replica.rules.shape import known_outputs
 from tests.single.placed_execution import VIEWS, Case, call_of, run, same, verify
 from tests.single.placement_cases import elementary_cases
@@ -122,5 +122,5 @@ def test_questions_for_shapes_have_global_answers(shape: tuple[int, ...], dtype:
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_a_half_partial_is_added_up_before_it_widens(half):
     """Its sum may overflow where its addends do not, and a LossScaleOptimizer skips the step then."""
-    call = Call("Cast", {"SrcT": half, "DstT": "float32"}, (Arg(PARTIAL, (3,), half),), 2)
+    call = OpCall("Cast", {"SrcT": half, "DstT": "float32"}, (Arg(PARTIAL, (3,), half),), 2)
     assert plan(call).inputs == (REPLICATE,)

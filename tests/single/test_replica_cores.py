@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from client_shim.replica import command, follow, run
-from client_shim.replica.run import VARIABLE, Task
+from client_shim.replica.run import VARIABLE, RankConfig
 from fdt.environment import bound_to_share
 from hfdt.cli import main as hfdt
 
@@ -35,7 +35,7 @@ def test_rank_0_is_bound_once_the_others_are_started(options, cores, tmp_path, m
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine[-1])
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: mine.append(set(cpus)))
     monkeypatch.setattr("fdt.environment._place", lambda cpu: (0, cpu, cpu))
-    monkeypatch.setattr(run, "Followers", lambda *_: at_start.append(mine[-1]) or NoFollowers())
+    monkeypatch.setattr(run, "LocalRanks", lambda *_: at_start.append(mine[-1]) or NoFollowers())
     with run.host("nobody", "x.py", [], 2, tmp_path, 0, options):
         assert mine[-1] == cores
     assert at_start == [{2, 3, 4, 5}]
@@ -45,7 +45,7 @@ def test_rank_0_is_bound_once_the_others_are_started(options, cores, tmp_path, m
 @pytest.mark.parametrize(("options", "seats"), [(BOUND, [(1, 2)]), ({}, [])])
 def test_the_others_bind_themselves(options, seats, tmp_path, monkeypatch):
     bound = []
-    task = Task(str(tmp_path), str(tmp_path / "1"), 1, 2, 0, options, "/x", "x", [])
+    task = RankConfig(str(tmp_path), str(tmp_path / "1"), 1, 2, 0, options, "/x", "x", [])
     monkeypatch.setenv(VARIABLE, json.dumps(asdict(task)))
     monkeypatch.setattr(follow, "bind_to_share", lambda *seat: bound.append(seat))
     monkeypatch.setattr(follow, "_end_with_parent", lambda task: None)

@@ -14,15 +14,15 @@ import tensorflow as tf
 from client_shim.replica import classes
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
-from fdt.service.group import Push
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host
-from nfdt import rulebook
-from nfdt.replica.exchange import Exchange, build
-from nfdt.replica.exchanges import Exchanges, moving
+from fdt.process_group.group import Push
+from fdt.process_group.peer import PeerGroup
+from fdt.process_group.root import RootGroup
+from nfdt import algorithm_registry
+from nfdt.replica.exchange import OptimizerExchange, build
+from nfdt.replica.exchanges import OptimizerExchanges, moving
 
 
-class Rank0(Host):
+class Rank0(RootGroup):
     """Of two, the other of which hears nothing."""
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Rank0(Host):
         return []
 
 
-class Worker1(Guest):
+class Worker1(PeerGroup):
     """With a rank 0 that holds twos."""
 
     def __init__(self):
@@ -53,7 +53,7 @@ def pushed():
 
 def test_after_a_meeting_nobody_is_late():
     weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0)
-    exchange = Exchange(0, optimizer, [weight], rulebook.make("dc_asgd"), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, [weight], algorithm_registry.make("dc_asgd"), Rank0(), lambda number: [])
 
     def another_pushes():
         exchange.serve(optimizer.apply, pushed())
@@ -70,7 +70,7 @@ def test_after_a_meeting_nobody_is_late():
 @pytest.mark.parametrize(("rule", "momentum"), [("dc_asgd", 0.0), ("ddc_asgd", 0.9)])
 def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentum):
     weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0, momentum=momentum)
-    exchange = Exchange(0, optimizer, [weight], rulebook.make(rule), Rank0(), lambda number: [])
+    exchange = OptimizerExchange(0, optimizer, [weight], algorithm_registry.make(rule), Rank0(), lambda number: [])
     step = tf.function(lambda: exchange.step(optimizer.apply, [tf.constant([0.5])], [weight]))
     step()
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_rank_0_is_never_late_as_it_computes_on_what_it_has_served(rule, momentu
 
 def test_a_worker_leaves_with_rank_0s_weights_and_steps():
     weight, optimizer = tf.Variable([1.0, 1.0]), keras.optimizers.SGD()
-    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    exchanges = OptimizerExchanges(Worker1(), None, lambda push: None)
     exchanges.of(optimizer, optimizer.apply, [weight])
     exchanges.meet()
     assert weight.numpy().tolist() == [2.0, 2.0] and int(optimizer.iterations) == 2
@@ -102,7 +102,7 @@ def test_a_push_that_comes_as_rank_0_waits_for_the_others_is_told_to_all():
         def all_gather(self, vector, counts, name):
             return vector
 
-    exchanges = Exchanges(Waiting(), "asgd", lambda push: None)
+    exchanges = OptimizerExchanges(Waiting(), "asgd", lambda push: None)
     exchanges.of(optimizer, optimizer.apply, [weight])
     exchanges.meet()
     assert told[-1] == {"optimizer 0": [["float32", (1,)], ["int64", ()]]} and weight.numpy().tolist() == [0.5]
@@ -140,7 +140,7 @@ def stepping(exchanges, compiled):
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_optimizers_that_the_script_drops_go_once_all_have_met(compiled):
-    exchanges = Exchanges(Meeting0(), "asgd", lambda push: None)
+    exchanges = OptimizerExchanges(Meeting0(), "asgd", lambda push: None)
 
     def train():
         step, held = stepping(exchanges, compiled)
@@ -161,7 +161,7 @@ def test_optimizers_that_the_script_drops_go_once_all_have_met(compiled):
 
 
 def test_a_trace_keeps_the_optimizer_that_it_was_made_with():
-    exchanges = Exchanges(Meeting0(), "asgd", lambda push: None)
+    exchanges = OptimizerExchanges(Meeting0(), "asgd", lambda push: None)
     step, held = stepping(exchanges, compiled=True)
     step()
     held["optimizer"] = keras.optimizers.SGD(2.0)
@@ -172,7 +172,7 @@ def test_a_trace_keeps_the_optimizer_that_it_was_made_with():
 
 
 def test_rank_0_serves_a_step_that_was_another_workers_turn():
-    exchanges = Exchanges(Meeting0(), "asgd", lambda push: None)
+    exchanges = OptimizerExchanges(Meeting0(), "asgd", lambda push: None)
 
     def train():
         step, held = stepping(exchanges, compiled=True)
@@ -188,7 +188,7 @@ def test_rank_0_serves_a_step_that_was_another_workers_turn():
 
 
 def test_a_shallow_copy_has_an_exchange_of_its_own():
-    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    exchanges = OptimizerExchanges(Worker1(), None, lambda push: None)
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
     one = exchanges.of(optimizer, optimizer.apply_gradients, [tf.Variable([1.0])])
     other = copy.copy(optimizer)
@@ -198,7 +198,7 @@ def test_a_shallow_copy_has_an_exchange_of_its_own():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_a_copied_optimizer_is_another_one(copied):
-    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    exchanges = OptimizerExchanges(Worker1(), None, lambda push: None)
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
     one = exchanges.of(optimizer, optimizer.apply_gradients, [tf.Variable([1.0])])
     other = copied(optimizer)
@@ -206,7 +206,7 @@ def test_a_copied_optimizer_is_another_one(copied):
 
 
 def test_an_optimizer_that_a_worker_never_uses_shifts_no_other():
-    exchanges = Exchanges(Worker1(), None, lambda push: None)
+    exchanges = OptimizerExchanges(Worker1(), None, lambda push: None)
     weight = tf.Variable([1.0])
     with patched([Patch(kind, "__init__", exchanges.made) for kind in classes.optimizers("keras")]):
         _, scaled = keras.optimizers.SGD(), keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
@@ -229,7 +229,7 @@ def test_gradients_may_be_given_by_name():
 
 def test_a_push_for_what_rank_0_has_not_used_is_an_error():
     with pytest.raises(CaptureError, match="a gradient of rank 1's"):
-        Exchanges(Rank0(), None, lambda push: None).serve(pushed())
+        OptimizerExchanges(Rank0(), None, lambda push: None).serve(pushed())
 
 
 def test_what_a_forward_pass_moves_is_neither_frozen_nor_random():

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from fdt.patches import patched
-from nfdt.replica.fitting import Fits
-from nfdt.replica.turns import Turns
+from nfdt.replica.fitting import FitHooks
+from nfdt.replica.round_robin import RoundRobin
 
 
 class Model(keras.Model):
@@ -44,14 +44,14 @@ class Group:
 
 @contextlib.contextmanager
 def fitting(model, turns, group=None, count=lambda rows: None):
-    fits = Fits(turns, group or Group(), count, lambda: None)
+    fits = FitHooks(turns, group or Group(), count, lambda: None)
     with patched(fits.patches("keras")):
         yield fits
 
 
 @pytest.fixture
 def turns():
-    return Turns(1, 2, lambda: None, lambda rows: None)
+    return RoundRobin(1, 2, lambda: None, lambda rows: None)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -111,7 +111,7 @@ def test_a_step_that_tf_keras_rewrites_is_rewritten_here_too(turns):
 
     model = Branches()
     model.compile()
-    fits = Fits(turns, Group(), lambda rows: None, lambda: None)
+    fits = FitHooks(turns, Group(), lambda rows: None, lambda: None)
     with patched(fits.patches("tf_keras")), fits.in_turns(model):
         history = model.fit(np.array([[0.0], [2.0]]), batch_size=1, shuffle=False, verbose=0)
     assert history.history["large"] == [1.0]

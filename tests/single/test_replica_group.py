@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fdt.errors import WorkerError
-from fdt.service.adding import EACH_BYTES
-from fdt.service.guest import Guest
-from fdt.service.lines import INLINE_BYTES, Line
-from fdt.service.meeting import Host
-from hfdt.comm.inprocess import on_ranks
-from replica.exchange import Exchange, arrays_of_rank_0
+from fdt.process_group.peer import PeerGroup
+from fdt.process_group.root import RootGroup
+from fdt.process_group.shared_memory import EACH_BYTES
+from fdt.process_group.streams import INLINE_BYTES, MessageStream
+from hfdt.collectives.inprocess import on_ranks
+from replica.exchange import GroupedExchange, arrays_of_rank_0
 from replica.placement import PARTIAL, Shard
 from tests.single.thread_groups import MemoryGroup
 
@@ -27,7 +27,7 @@ class Door:
     def __init__(self, *arrived):
         self._arrived = list(arrived)
 
-    def came(self):
+    def take_streams(self):
         arrived, self._arrived = self._arrived, []
         return arrived
 
@@ -65,10 +65,12 @@ def made(kind, directory, size):
     """The sides of one group; the last rank of "two hosts" shares no files with the others."""
     ours, theirs = socket.socketpair()
     far = kind == "two hosts"
-    host = Host(directory, size, lambda: None, Door((size - 1, Line(ours, far=True))) if far else None)
-    groups = [host, *(Guest(directory, rank, size, alone=lambda: None) for rank in range(1, size - far))]
+    host = RootGroup(directory, size, lambda: None, Door((size - 1, MessageStream(ours, remote=True))) if far else None)
+    groups = [host, *(PeerGroup(directory, rank, size, alone=lambda: None) for rank in range(1, size - far))]
     if far:
-        groups.append(Guest(directory / "elsewhere", size - 1, size, Line(theirs, far=True), lambda: None))
+        groups.append(
+            PeerGroup(directory / "elsewhere", size - 1, size, MessageStream(theirs, remote=True), lambda: None)
+        )
     host.serve = served if kind == "serving" else None
     yield groups
     for each in (*reversed(groups), ours, theirs):
@@ -220,7 +222,7 @@ def test_what_is_small_takes_one_collective_and_what_is_large_one_of_each_kind(s
     def work(comm):
         group = MemoryGroup(comm.rank, 3, comm)
         arrays, placements = zip(*arrays_of(comm.rank, scale), strict=True)
-        found = Exchange(group).replicated("v", arrays, placements)
+        found = GroupedExchange(group).replicated("v", arrays, placements)
         assert [f.dtype for f in found] == [a.dtype for a in arrays]
         assert len(group.names) == collectives
         return found

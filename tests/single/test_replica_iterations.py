@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from client_shim.replica.regions import Turns as Hands
 from client_shim.replica.rewriting import rewritten
+from client_shim.replica.skippable_regions import RegionHooks as Hands
 from fdt.errors import CaptureError
-from fdt.service.group import Push
-from fdt.service.guest import Guest
-from fdt.service.meeting import Host
-from nfdt.replica.rank import Rank
+from fdt.process_group.group import Push
+from fdt.process_group.peer import PeerGroup
+from fdt.process_group.root import RootGroup
+from nfdt.replica.rank import RoundRobinRank
 
 
-class Worker1(Guest):
+class Worker1(PeerGroup):
     """Of two workers. Rank 0 adds up what it is sent."""
 
     def __init__(self):
@@ -34,7 +34,7 @@ class Worker1(Guest):
         return np.zeros_like(combined.whole)
 
 
-class Rank0(Host):
+class Rank0(RootGroup):
     """The other worker has pushed two gradients by the time of rank 0's second step, and none else."""
 
     def __init__(self):
@@ -55,11 +55,11 @@ class Rank0(Host):
 def run(tmp_path):
     """Runs a script as one of two workers; its names, and the worker's meeting."""
 
-    def running(code, meeting, steps=3):
+    def running(code, process_group, steps=3):
         path = tmp_path / "script.py"
         path.write_text(BEFORE + code)
         names, hands = {"tf": tf, "np": np, "keras": keras, "__name__": "script"}, Hands()
-        rank = Rank(meeting, {"rule": "asgd"})
+        rank = RoundRobinRank(process_group, {"rule": "asgd"})
         hands.rank = rank.by_hand
         with rewritten(hands), rank.in_tensorflow(), rank.in_keras("keras"):
             exec(compile(hands.rewrite(ast.parse(BEFORE + code)), str(path), "exec"), names)
@@ -135,18 +135,18 @@ for number, batch in enumerate(dataset):
 
 @pytest.mark.parametrize("style", LOOPS)
 def test_a_worker_comes_to_every_iteration_and_computes_its_own(run, style):
-    names, rank = run(LOOPS[style], meeting := Worker1())
+    names, rank = run(LOOPS[style], process_group := Worker1())
     assert names["counts"] == [(n, n) for n in range(1, 7)], "iterations, and the script's own count"
-    assert meeting.pushed == [4, 4, 4]
-    assert meeting.met == 1, "behind the loop"
+    assert process_group.pushed == [4, 4, 4]
+    assert process_group.met == 1, "behind the loop"
     mine = names["x"].reshape(6, 4)[1::2]
     assert float(names["mean"].total) == mine.sum() and float(names["mean"].count) == 12
 
 
 def test_rank_0s_iterations_are_its_steps_until_all_meet(run):
-    names, rank = run(LOOPS["compiled"] + "\nweight.assign([5.0])", meeting := Rank0())
+    names, rank = run(LOOPS["compiled"] + "\nweight.assign([5.0])", process_group := Rank0())
     assert names["counts"] == [(n, n) for n in range(1, 7)]
-    assert meeting.answers == 2
+    assert process_group.answers == 2
     assert int(names["optimizer"].iterations) == 5, "updates: three of its own, two of the other's"
 
 
@@ -164,10 +164,10 @@ after = next(batches)
 
 
 def test_a_call_that_is_left_out_draws_its_batch_and_moves_counts_on(run):
-    names, rank = run(CLOSURE, meeting := Worker1())
+    names, rank = run(CLOSURE, process_group := Worker1())
     assert names["counts"] == [(n, n, n) for n in range(1, 7)]
     assert float(names["after"][0, 0]) == 0.0, "six of six have been drawn"
-    assert len(meeting.pushed) == 3
+    assert len(process_group.pushed) == 3
 
 
 def test_a_step_that_draws_in_a_loop_of_its_graph_is_refused(run):
@@ -190,8 +190,8 @@ for number, batch in enumerate(dataset):
 
 
 def test_what_cannot_be_left_out_is_computed_by_all_and_applied_by_one(run):
-    names, rank = run(ELSEWHERE, meeting := Worker1())
-    assert names["counts"] == [(n, n) for n in range(1, 7)] and meeting.pushed == [4, 4, 4]
+    names, rank = run(ELSEWHERE, process_group := Worker1())
+    assert names["counts"] == [(n, n) for n in range(1, 7)] and process_group.pushed == [4, 4, 4]
     assert rank.counts()["replicated"] == 6
     assert float(names["mean"].total) == names["x"].sum(), "which every worker has seen whole"
 
@@ -211,9 +211,9 @@ for number in range(6):
 
 
 def test_steps_of_an_inner_loop_go_on_with_the_outer_ones(run):
-    names, rank = run(NESTED, meeting := Worker1(), steps=6)
+    names, rank = run(NESTED, process_group := Worker1(), steps=6)
     assert names["counts"] == [(n, n, 2 * n) for n in range(1, 7)]
-    assert len(meeting.pushed) == 6 + 3 and meeting.met == 1
+    assert len(process_group.pushed) == 6 + 3 and process_group.met == 1
 
 
 EPOCHS = """
@@ -227,8 +227,8 @@ for epoch in range(2):
 
 
 def test_a_loop_over_epochs_is_none_that_steps_go_on_in(run):
-    run(EPOCHS, meeting := Worker1())
-    assert meeting.met == 2
+    run(EPOCHS, process_group := Worker1())
+    assert process_group.met == 2
 
 
 def test_where_a_loop_goes_on_is_agreed(run):

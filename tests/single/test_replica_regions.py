@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from client_shim.replica.regions import Turns as Hands
 from client_shim.replica.rewriting import rewritten
-from nfdt.replica.by_hand import ByHand
-from nfdt.replica.turns import Turns
+from client_shim.replica.skippable_regions import RegionHooks as Hands
+from nfdt.replica.round_robin import RoundRobin
+from nfdt.replica.skippable_regions import SkippableRegions
 
 RETURNED = """
 def gradients(x):
@@ -87,9 +87,9 @@ def run(tmp_path):
         path = tmp_path / "script.py"
         path.write_text(code)
         applied, counted, seen, meetings = [], [], [], []
-        turns = Turns(1, 2, lambda: None, counted.append)
+        turns = RoundRobin(1, 2, lambda: None, counted.append)
         hands = Hands()
-        hands.rank = ByHand(turns, counted.append, lambda: meetings.append(len(seen)))
+        hands.rank = SkippableRegions(turns, counted.append, lambda: meetings.append(len(seen)))
         names = {"tf": tf, "np": np, "seen": seen, "weight": tf.Variable(1.0), "optimizer": Optimizer(turns, applied)}
         with rewritten(hands):
             exec(compile(hands.rewrite(ast.parse(code)), str(path), "exec"), names)

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from client_shim.replica import rewriting
-from client_shim.replica.rewriting import Hands, rewrite
+from client_shim.replica.rewriting import StepHooks, rewrite
 
 LOOP = """
 for i in range(3):
@@ -73,6 +73,6 @@ for batch in data:
         seen.append(sum(batch))
     seen.append(batch[0])
 """
-    with rewriting.rewritten(Hands()):
+    with rewriting.rewritten(StepHooks()):
         exec(compile(rewrite(ast.parse(code)), "script.py", "exec"), names)
     assert names["seen"] == [3, 1, 7, 3]

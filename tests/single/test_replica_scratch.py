@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from client_shim.replica import follow
-from client_shim.replica.run import Task
+from client_shim.replica.run import RankConfig
 from client_shim.replica.scratch import diverted
-from fdt.service.lines import Slot
+from fdt.process_group.streams import SharedBuffer
 
 
 def read(path):
@@ -60,7 +60,7 @@ def test_an_existing_file_is_read_where_it_is_and_changed_in_a_copy(world, tmp_p
 def test_where_ranks_meet_is_not_the_scripts(world, tmp_path):
     (tmp_path / "ours").mkdir()
     with diverted(tmp_path / "scratch", tmp_path / "ours"):
-        Slot(tmp_path / "ours" / "slot-1").write(np.ones(3))
+        SharedBuffer(tmp_path / "ours" / "slot-1").write(np.ones(3))
     assert (tmp_path / "ours" / "slot-1").stat().st_size == 24
 
 
@@ -87,7 +87,7 @@ def test_what_tensorflow_writes_in_cpp_stays_out_of_the_real_folder(world, tmp_p
 import sys
 from pathlib import Path
 from client_shim.replica import follow
-from client_shim.replica.run import Task
+from client_shim.replica.run import RankConfig
 from client_shim.replica.scratch import diverted
 with diverted(Path(sys.argv[1]), Path(sys.argv[1]) / "ours"):
     import tensorflow as tf
@@ -113,7 +113,7 @@ def test_a_rank_whose_command_was_killed_leaves_nothing(tmp_path, monkeypatch):
     with diverted(mine, tmp_path / "ours"):
         with open(tmp_path / "checkpoint", "w") as file:
             file.write("large")
-        follow._end_with_parent(Task(str(tmp_path), str(mine), 1, 2, 0, {}, "/x", "x", [], parent=2**22 + 1))
+        follow._end_with_parent(RankConfig(str(tmp_path), str(mine), 1, 2, 0, {}, "/x", "x", [], parent=2**22 + 1))
         assert len(ended) == 1
         assert not mine.parent.exists()
         Path("later.txt").write_text("diverted again")

@@ -10,15 +10,15 @@ from tensorflow.python.ops import gradients_util
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches
-from client_shim.replica.sessions.gradients import Taken
-from client_shim.replica.sessions.plans import Plan, flat_fetches
+from client_shim.replica.sessions.gradients import GradientNode
+from client_shim.replica.sessions.plans import FetchPlan, flat_fetches
 from fdt.errors import CaptureError
-from hfdt.comm import inprocess
-from hfdt.replica.session_outputs import Combining, How, how, read, reading
-from hfdt.replica.session_trials import Known, tried
-from hfdt.replica.sessions import Sessions
-from hfdt.step import Reading
-from replica.exchange import Exchange
+from hfdt.collectives import inprocess
+from hfdt.replica.session_outputs import Combining, OutputKind, how, read, reading
+from hfdt.replica.session_trials import TrialHistory, tried
+from hfdt.replica.sessions import HfdtSessions
+from hfdt.worker.step_context import Reading
+from replica.exchange import GroupedExchange
 from tests.single.thread_groups import MemoryGroup
 
 v1 = tf.compat.v1
@@ -64,7 +64,7 @@ def on_ranks(size, run, monkeypatch):
 
 
 def as_rank(group, reduce, shares, rows=None, replicated=None):
-    sessions = Sessions(group, shares.append, replicated)
+    sessions = HfdtSessions(group, shares.append, replicated)
 
     def run(session, fetches, feed=None):
         return sessions.run(BaseSession.run, session, fetches, feed)
@@ -98,7 +98,7 @@ def test_what_ranks_find_differently_is_as_rank_0_has_it(monkeypatch):
     """A global step that is read in no order beside the update is 0 on one rank and 1 on another."""
 
     def rank(group):
-        sessions = Sessions(group, lambda share: None, None)
+        sessions = HfdtSessions(group, lambda share: None, None)
 
         def gradients(ys, xs):
             return sessions.gradients._taken(gradients_util._GradientsHelper, ys, xs)
@@ -130,7 +130,7 @@ def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch
 )
 def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
     def run(group):
-        sessions = Sessions(group, lambda share: None, None)
+        sessions = HfdtSessions(group, lambda share: None, None)
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
             x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
             (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss(x, w)], [w])
@@ -145,7 +145,7 @@ def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(
     whole = []
 
     def run(group):
-        sessions = Sessions(group, lambda share: None, lambda: whole.append(group.rank))
+        sessions = HfdtSessions(group, lambda share: None, lambda: whole.append(group.rank))
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
             x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
             loss = tf.reduce_mean(x * w) + tf.reduce_sum(tf.square(x * w))
@@ -160,7 +160,7 @@ def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(
 
 
 def test_a_saved_graph_is_the_scripts_own():
-    sessions = Sessions(MemoryGroup(0, 1), lambda share: None, None)
+    sessions = HfdtSessions(MemoryGroup(0, 1), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default() as graph:
         w = v1.get_variable("w", initializer=2.0)
         assert "PyFunc" in {o.type for o in tf.gradients(w * w, w)[0].op.graph.get_operations()}
@@ -173,7 +173,7 @@ def test_a_saved_graph_is_the_scripts_own():
 
 
 def test_gradients_of_inputs_are_left_alone():
-    sessions = Sessions(MemoryGroup(0, 1), lambda share: None, None)
+    sessions = HfdtSessions(MemoryGroup(0, 1), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default():
         x, w = v1.placeholder(tf.float32, [None]), v1.get_variable("w", initializer=2.0)
         assert tf.gradients(x * w, x)[0].op.type != "PyFunc"
@@ -184,9 +184,9 @@ def test_gradients_of_inputs_are_left_alone():
 
 def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are_refused():
     tf.random.set_seed(5)
-    group = MemoryGroup(0, 1, inprocess.World(1).comm(0))
+    group = MemoryGroup(0, 1, inprocess.InProcessWorld(1).comm(0))
     drawn = []
-    with patches.installed(Sessions(group, lambda share: None, None), rank=None):
+    with patches.installed(HfdtSessions(group, lambda share: None, None), rank=None):
         for _ in range(2):
             with tf.Graph().as_default(), v1.Session() as session:
                 w = v1.get_variable("w", [3])
@@ -215,22 +215,22 @@ def test_which_arrays_are_rows():
 
 def test_how_numbers_of_halves_make_the_whole():
     mean, total = np.float32(2.0), np.int32(4)
-    assert how(mean, np.float32(1.0), np.float32(3.0), mean, rows=4) is How.MEAN
-    assert how(total, np.int32(1), np.int32(3), total, rows=4) is How.SUM
-    assert how(total, total, total, total, rows=4) is How.FIRST
+    assert how(mean, np.float32(1.0), np.float32(3.0), mean, rows=4) is OutputKind.MEAN
+    assert how(total, np.int32(1), np.int32(3), total, rows=4) is OutputKind.SUM
+    assert how(total, total, total, total, rows=4) is OutputKind.FIRST
     assert how(total * 0, total * 0, total * 0, total * 0, rows=4) is None
-    assert how(np.zeros(5), np.zeros(2), np.zeros(2), np.zeros(4), rows=5) is How.ROWS
+    assert how(np.zeros(5), np.zeros(2), np.zeros(2), np.zeros(4), rows=5) is OutputKind.ROWS
     assert reading(np.array([3.0]), np.array([1.0]), np.array([2.0])) == (Reading.STEP_SUM, 0.0)
     assert reading(np.array([3.0]), np.array([1.0]), np.array([1.0]))[1] == pytest.approx(1 / 3)
 
 
 def test_ranks_numbers_make_the_whole_batchs():
     def fetched(comm):
-        combining = Combining(Exchange(MemoryGroup(comm.rank, 2, comm)), (1 + comm.rank, 3))
+        combining = Combining(GroupedExchange(MemoryGroup(comm.rank, 2, comm)), (1 + comm.rank, 3))
         rows = np.array([[1, 2], [3, 4]])[: 1 + comm.rank] + 10 * comm.rank
         return combining.whole(
             [np.float32(3 * comm.rank), np.int32(4 + comm.rank), np.int64(1), rows],
-            [How.MEAN, How.FIRST, How.SUM, How.ROWS],
+            [OutputKind.MEAN, OutputKind.FIRST, OutputKind.SUM, OutputKind.ROWS],
         )
 
     for mean, first, total, rows in inprocess.on_ranks(2, fetched):
@@ -252,7 +252,7 @@ def test_the_nearer_of_mean_and_sum_is_it():
 
 
 def test_another_plans_gradients_do_not_settle_one_that_was_zero():
-    known, plan = Known(), Plan([], [Taken(1, [], ("",), [], [])], [], frozenset(), False, True, [])
+    known, plan = TrialHistory(), FetchPlan([], [GradientNode(1, [], ("",), [], [])], [], frozenset(), False, True, [])
     known.readings[0] = Reading.MEAN
     run = lambda feeds, instead: ([], {1: [np.zeros(2)]})  # noqa: E731
     tried(plan, {}, 4, known, run, list, lambda values: None)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from client_shim.replica import steps
 from client_shim.replica.command import wanted
-from client_shim.replica.look import look, with_own_updates
+from client_shim.replica.detection import detect_capture, with_own_updates
 from fdt.errors import UserError
 
 TAPE = """
@@ -57,7 +57,7 @@ def script(tmp_path):
     ],
 )
 def test_the_source_says_which_capture(script, text, capture):
-    assert look(script(text)).capture == capture
+    assert detect_capture(script(text)).capture == capture
 
 
 def test_what_is_asked_for_wins(script):
@@ -78,7 +78,7 @@ def test_a_model_with_several_optimizers_is_for_engines_that_capture_them(script
 
 def test_modules_beside_the_script_are_looked_into(script):
     script(TAPE, "helper.py")
-    found = look(script("import helper\nhelper.train(1)"))
+    found = detect_capture(script("import helper\nhelper.train(1)"))
     (finding,) = found.findings
     assert finding.path.endswith("helper.py")
     assert "apply_gradients in train, outside fit" in finding.why
@@ -89,14 +89,14 @@ def test_packages_beside_the_script_are_looked_into(script, tmp_path):
     script("from .inner.loop import train", "pkg/__init__.py")
     script("from ..steps import train", "pkg/inner/loop.py")
     script(TAPE, "pkg/steps.py")
-    assert look(script("from pkg import train")).capture == "replica"
+    assert detect_capture(script("from pkg import train")).capture == "replica"
 
 
 def test_a_models_base_may_stand_in_another_module(script):
     script("import keras\nclass Base(keras.Model): pass", "base.py")
     derived = MODEL.replace("keras.Model", "Mine") + FIT
-    assert look(script("from base import Base as Mine\n" + derived)).capture == "extract"
-    assert look(script("from some_library import Mine\n" + derived)).capture == "extract"
+    assert detect_capture(script("from base import Base as Mine\n" + derived)).capture == "extract"
+    assert detect_capture(script("from some_library import Mine\n" + derived)).capture == "extract"
 
 
 def test_only_what_the_scripts_own_thread_reads_is_the_scripts(module):
@@ -115,10 +115,10 @@ def within():
 
 def test_weights_moved_by_hand_are_refused_with_the_line(script):
     path = script("with tf.GradientTape() as tape:\n    loss = f()\nw.assign_sub(0.1 * tape.gradient(loss, w))")
-    assert with_own_updates(look(path), by_hand=True).capture == "replica"
+    assert with_own_updates(detect_capture(path), by_hand=True).capture == "replica"
     with pytest.raises(UserError, match=r"an assignment at .*script.py:3"):
-        with_own_updates(look(path), by_hand=False)
-    found = look(script(TAPE + "average.assign_sub(1)"))
+        with_own_updates(detect_capture(path), by_hand=False)
+    found = detect_capture(script(TAPE + "average.assign_sub(1)"))
     assert with_own_updates(found, by_hand=False) is found
 
 
@@ -211,5 +211,5 @@ def test_a_loop_runs_while_it_is_on_the_stack():
 
 
 def test_a_session_is_tensorflows(script):
-    assert look(script("tf.compat.v1.InteractiveSession(config=c)")).in_sessions
-    assert not look(script("requests.Session()")).in_sessions
+    assert detect_capture(script("tf.compat.v1.InteractiveSession(config=c)")).uses_sessions
+    assert not detect_capture(script("requests.Session()")).uses_sessions

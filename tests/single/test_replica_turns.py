@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica.metric_state import Metrics
-from nfdt.replica.turns import Turns
+from nfdt.replica.round_robin import RoundRobin
 
 
 class State:
@@ -111,7 +111,7 @@ def test_in_a_graph_too(state):
 
 
 def test_a_function_that_is_gone_leaves_no_output_to_the_next():
-    turns = Turns(1, 2, lambda: None, lambda rows: None)
+    turns = RoundRobin(1, 2, lambda: None, lambda rows: None)
 
     class Model:
         pass
@@ -128,7 +128,7 @@ def test_a_function_that_is_gone_leaves_no_output_to_the_next():
 
 def in_steps(loop, tmp_path):
     """Was `probe()` in a step, where `loop` stands in a training loop?"""
-    turns, seen = Turns(0, 2, lambda: None, lambda rows: None), []
+    turns, seen = RoundRobin(0, 2, lambda: None, lambda rows: None), []
     path = tmp_path / "script.py"
     path.write_text(f"for step in range(1):\n    begin()\n    optimizer.apply_gradients([])\n    {loop}\n")
 

@@ -1,13 +1,13 @@
-"""Variables of a replicated script: they begin with rank 0's values, and ranks that part are named."""
+"""ReplicatedVariables of a replicated script: they begin with rank 0's values, and ranks that part are named."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fdt.errors import WorkerError
-from hfdt.comm.inprocess import on_ranks
-from replica.exchange import Exchange
-from replica.variables import Variables
+from hfdt.collectives.inprocess import on_ranks
+from replica.exchange import GroupedExchange
+from replica.variables import ReplicatedVariables
 from tests.single.thread_groups import MemoryGroup
 
 
@@ -15,7 +15,7 @@ def on_each(work, size=2):
     """`work(rank, variables)` on ranks that are threads."""
 
     def run(comm):
-        return work(comm.rank, Variables(Exchange(MemoryGroup(comm.rank, size, comm)), lambda: None))
+        return work(comm.rank, ReplicatedVariables(GroupedExchange(MemoryGroup(comm.rank, size, comm)), lambda: None))
 
     return on_ranks(size, run)
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from fdt.report import JobSummary, Reporter, Reporters, text
+from fdt.report.epoch_progress import EpochProgress
 from fdt.report.jsonl import Jsonl
 from fdt.report.plain import Plain
 from fdt.report.screen import Screen
 from fdt.report.summary import Summary
-from fdt.report.tally import Tally
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed, Progress, Ready, StepEnd, WorkerShare
 
 JOB = JobSummary("j", engine="nfdt", workers=2, epochs=3, steps_per_epoch=10, samples=640, batch_size=64)
@@ -58,7 +58,7 @@ def play(reporter, logs=None, clock=None, **extra):
 # -- the workers' progress as one -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("adds_steps", "step"), [(True, 5), (False, 3)])
 def test_tally_weighs_logs_by_samples(adds_steps, step):
-    tally = Tally(adds_steps)
+    tally = EpochProgress(adds_steps)
     tally.begin(0)
     tally.progress(0, progress(0, 3, 192, loss=1.0, acc=0.5).progress)
     tally.progress(1, progress(1, 2, 64, loss=3.0).progress)
@@ -67,7 +67,7 @@ def test_tally_weighs_logs_by_samples(adds_steps, step):
 
 
 def test_tally_leaves_out_late_reports_and_takes_the_latest_of_a_worker():
-    tally = Tally(True)
+    tally = EpochProgress(True)
     tally.begin(1)
     tally.progress(0, Progress(epoch=0, step=10, samples=640))
     tally.progress(0, Progress(epoch=1, step=1, samples=64, logs={"loss": 2.0}))
@@ -76,7 +76,7 @@ def test_tally_leaves_out_late_reports_and_takes_the_latest_of_a_worker():
 
 
 def test_tally_with_no_samples_yet_is_a_plain_mean():
-    tally = Tally(False)
+    tally = EpochProgress(False)
     tally.begin(0)
     tally.progress(0, progress(0, 0, 0, loss=1.0).progress)
     tally.progress(1, progress(1, 0, 0, loss=3.0).progress)
@@ -84,7 +84,7 @@ def test_tally_with_no_samples_yet_is_a_plain_mean():
 
 
 def test_tally_in_lock_step_has_the_engines_aggregate():
-    tally = Tally(True)
+    tally = EpochProgress(True)
     tally.begin(0)
     tally.step_end(StepEnd(step=4, logs={"loss": 0.5}))
     assert (tally.step, tally.logs) == (4, {"loss": 0.5})

@@ -16,16 +16,16 @@ from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
 from client_shim.resume import plain
-from client_shim.resume.keeper import Keeper
+from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.resume.saved import Saved
 from client_shim.resume.signature import differs
 from client_shim.settings import Settings
-from client_shim.state import Run
+from client_shim.state import ScriptRun
 from fdt import checkpoints, rundir
 from fdt.blobs import LocalBlobs
-from fdt.cli.request import Request
+from fdt.cli.arguments import Split
+from fdt.cli.request import RunRequest
 from fdt.cli.resume import kept, resumed
-from fdt.cli.words import Split
 from fdt.errors import CaptureError, UsageError, UserError
 from fdt.job import FeedData
 from fdt.report import Reporter, Reporters
@@ -70,7 +70,7 @@ def begun(tmp_path, name="run"):
 def training(client, directory, **options):
     """Within, fits are trained by `client` and saved in `directory`; yields the notes."""
     notes = Notes()
-    run = Run(client, Settings(options), Reporters([notes]), directory=directory)
+    run = ScriptRun(client, Settings(options), Reporters([notes]), directory=directory)
     try:
         with intercepted(lambda *args: fit_remotely(run, *args)):
             yield notes.lines
@@ -330,7 +330,7 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(rundir, "digest_of", broken)
     with pytest.raises(UserError, match="--resume needs the script .* Received: .*Input/output error: .*train.py"):
-        kept(Request("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
+        kept(RunRequest("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
 
 
 @pytest.mark.parametrize("drawn_here", [True, False])
@@ -341,7 +341,7 @@ def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_her
         **{f"{what}_arrays": list for what in ("model", "optimizer", "metric")},
         **{f"write_{what}": lambda arrays: None for what in ("model", "optimizer", "metrics")},
     )
-    keeper = Keeper(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
+    keeper = FitCheckpoints(None, 1, call, FeedData("training", 3) if drawn_here else None, none, print)
     np.random.seed(5)
     keeper.saved = Saved(*keeper._taken(2, False))
     order = np.random.permutation(9)  # by a feed that shuffles, before the script's callbacks see the beginning

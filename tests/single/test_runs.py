@@ -11,14 +11,14 @@ import time
 import pytest
 
 from fdt.cli.detach import taken
-from fdt.cli.request import Request
+from fdt.cli.request import RunRequest
 from fdt.errors import UsageError, UserError
 from fdt.report import JobSummary, Reporter, Reporters
-from fdt.report.away import Away
+from fdt.report.detached import DetachedReporter
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
-from fdt.runs import keeper, registry
+from fdt.runs import registry, supervisor
 from fdt.runs.follow import Follower
-from fdt.runs.identity import Identity
+from fdt.runs.identity import ProcessIdentity
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def kept():
         made = registry.create("hfdt", "a.py", [sys.executable, "-c", code])
         with open(made.output, "wb") as out:
             process = subprocess.run(
-                [sys.executable, "-m", "fdt.runs.keeper", str(made.directory)], stdout=out, stderr=out, timeout=60
+                [sys.executable, "-m", "fdt.runs.supervisor", str(made.directory)], stdout=out, stderr=out, timeout=60
             )
         assert process.returncode == 0
         return made
@@ -65,10 +65,10 @@ def test_only_what_is_this_users_alone_is_a_run(state):
 
 
 def test_another_process_of_the_same_number_is_not_it():
-    me = Identity.of(os.getpid())
+    me = ProcessIdentity.of(os.getpid())
     assert me.alive()
-    assert not Identity(me.pid, "another boot 7").alive()
-    Identity(me.pid, "another boot 7").signal(signal.SIGKILL)  # reaches nobody
+    assert not ProcessIdentity(me.pid, "another boot 7").alive()
+    ProcessIdentity(me.pid, "another boot 7").signal(signal.SIGKILL)  # reaches nobody
 
 
 @pytest.mark.parametrize("error", [AttributeError, PermissionError, OSError])
@@ -79,8 +79,8 @@ def test_a_process_is_signalled_where_there_are_no_descriptors_of_any(monkeypatc
     monkeypatch.setattr(os, "pidfd_open", missing)
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
         try:
-            who = Identity.of(process.pid)
-            Identity(process.pid, "another boot 7").signal(signal.SIGTERM)  # reaches nobody
+            who = ProcessIdentity.of(process.pid)
+            ProcessIdentity(process.pid, "another boot 7").signal(signal.SIGTERM)  # reaches nobody
             who.signal(signal.SIGINT)
             assert process.wait(60) != -signal.SIGKILL
         finally:
@@ -116,7 +116,7 @@ def test_a_run_whose_processes_are_gone_unnoted_is_lost():
     assert run.state() == "starting"
     run.write("processes", {"keeper": {"pid": os.getpid(), "started": "another boot 7"}})
     assert (run.state(), run.exit_code(), run.killed()) == ("lost", 1, True)
-    me = Identity.of(os.getpid())
+    me = ProcessIdentity.of(os.getpid())
     run.write("processes", {"client": vars(me)})
     run.write("progress", {"begun": True, "at": "3/10"})
     assert (run.state(), run.at()) == ("training", "3/10")
@@ -131,9 +131,9 @@ def test_a_run_whose_processes_are_gone_unnoted_is_lost():
 def test_the_variable_marks_one_process_only(monkeypatch):
     run = registry.create("hfdt", "a.py", [])
     monkeypatch.setenv(registry.VARIABLE, str(run.directory))
-    request, found = taken(Request("hfdt", detach=True))
+    request, found = taken(RunRequest("hfdt", detach=True))
     assert (found.name, request.log_dir) == (run.name, run.logs)
-    assert taken(Request("hfdt", detach=True)) == (Request("hfdt", detach=True), None)
+    assert taken(RunRequest("hfdt", detach=True)) == (RunRequest("hfdt", detach=True), None)
 
 
 @pytest.mark.parametrize(("lines", "shown"), [(None, "a\nb\nc"), (0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")])
@@ -170,7 +170,7 @@ def test_on_a_terminal_a_line_below_says_how_training_stands(monkeypatch):
 
 def test_how_training_stands_is_noted():
     noted = []
-    away = Away(False, lambda now: noted.append(dict(now)), clock=iter(range(0, 1000, 10)).__next__)
+    away = DetachedReporter(False, lambda now: noted.append(dict(now)), clock=iter(range(0, 1000, 10)).__next__)
     away.job(JobSummary("j", epochs=2, steps_per_epoch=10, validation=True))
     away.epoch_begin(0)
     assert noted[-1]["begun"] is False
@@ -189,7 +189,7 @@ def test_how_training_stands_is_noted():
 @pytest.mark.parametrize(("asynchronous", "at"), [(False, "step 1,200"), (True, "step 1,200 of worker 0")])
 def test_how_a_loop_of_the_scripts_own_stands_is_noted(asynchronous, at):
     noted = []
-    Away(asynchronous, lambda now: noted.append(dict(now))).training(1200)
+    DetachedReporter(asynchronous, lambda now: noted.append(dict(now))).training(1200)
     assert noted == [{"begun": True, "at": at, "line": at}]
 
 
@@ -204,7 +204,9 @@ def test_the_keeper_passes_on_what_ends_it():
         "hfdt", "a.py", [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
     )
     with open(run.output, "wb") as out:
-        process = subprocess.Popen([sys.executable, "-m", keeper.__name__, str(run.directory)], stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [sys.executable, "-m", supervisor.__name__, str(run.directory)], stdout=out, stderr=out
+        )
     try:
         deadline = time.monotonic() + 60
         while not (run.read("processes") and "up" in run.output.read_text()) and time.monotonic() < deadline:
@@ -221,13 +223,13 @@ def test_what_ends_the_keeper_before_there_is_a_client_is_passed_on_late():
     run = registry.create("hfdt", "a.py", [sys.executable, "-c", "import time; time.sleep(30)"])
     code = """
 import os, signal, subprocess, sys
-from fdt.runs import keeper
+from fdt.runs import supervisor
 start = subprocess.Popen
 def late(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGTERM)
     return start(*args, **kwargs)
 subprocess.Popen = late
-keeper.main(sys.argv[1])
+supervisor.main(sys.argv[1])
 """
     subprocess.run([sys.executable, "-c", code, str(run.directory)], timeout=60, check=True)
     assert run.exit_code() == 128 + signal.SIGTERM

@@ -16,15 +16,15 @@ keras = pytest.importorskip("keras")
 
 from fdt.errors import UsageError, UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
-from fdt.network.cluster import Cluster, Group, Link, Slowdowns, Speed  # noqa: E402
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
-from nfdt.simulation import command  # noqa: E402
-from nfdt.simulation.batches import Batches  # noqa: E402
-from nfdt.simulation.command import split_rules  # noqa: E402
-from nfdt.simulation.outcome import Outcome, summary  # noqa: E402
-from nfdt.simulation.plots import _keep_in_sight, write_report  # noqa: E402
-from nfdt.simulation.record import Record  # noqa: E402
-from nfdt.simulation.table import print_table, write_table  # noqa: E402
+from nfdt.simulator import command  # noqa: E402
+from nfdt.simulator.batches import SharedBatches  # noqa: E402
+from nfdt.simulator.command import split_rules  # noqa: E402
+from nfdt.simulator.outcome import SimulationOutcome, summary  # noqa: E402
+from nfdt.simulator.plots import _keep_in_sight, write_report  # noqa: E402
+from nfdt.simulator.record import SimulationRecord  # noqa: E402
+from nfdt.simulator.table import print_table, write_table  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402
 
 STEPS = -(-ROWS // BATCH)
@@ -43,7 +43,7 @@ def same_bits(a, b):
 )
 def test_one_simulated_worker_trains_as_keras_does(make):
     alone, x, y = model(make()), *data()
-    simulated = simulate(Cluster((Group("one", 1),)), source=model(make()), shuffle=False).epochs(2)
+    simulated = simulate(Cluster((NodeGroup("one", 1),)), source=model(make()), shuffle=False).epochs(2)
     history = alone.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
     assert relative(simulated.weights, [np.asarray(w) for w in alone.get_weights()]) < 1e-5
     logs = [end.logs["loss"] for _, end in simulated.ends()]
@@ -51,7 +51,7 @@ def test_one_simulated_worker_trains_as_keras_does(make):
 
 
 def test_a_seed_decides_every_bit():
-    cluster = Cluster((Group("n", 5, Speed(1.0, 10.0), Slowdowns(0.4, 0.2, 3.0)),), link=Link(50e3, 1e-3))
+    cluster = Cluster((NodeGroup("n", 5, Speed(1.0, 10.0), Slowdowns(0.4, 0.2, 3.0)),), link=NetworkLink(50e3, 1e-3))
     first, again, other = (simulate(cluster, seed=seed).epochs(3) for seed in (4, 4, 5))
     assert first.calls == again.calls and same_bits(first.weights, again.weights)
     assert first.calls != other.calls and not same_bits(first.weights, other.weights)
@@ -68,8 +68,8 @@ def test_an_epoch_is_the_data_once():
 
 def test_time_by_hand():
     """A step is: pull over the worker's link, then 0.1 s, then push; each way 100 kB/s and 5 ms."""
-    link = Link(100e3, 5e-3)
-    simulated = simulate(Cluster((Group("one", 1),), link=link, server=Link())).epochs(1)
+    link = NetworkLink(100e3, 5e-3)
+    simulated = simulate(Cluster((NodeGroup("one", 1),), link=link, server=NetworkLink())).epochs(1)
     nbytes = (6 * 5 + 5 + 5 * 3 + 3) * 4  # of the weights
     pulled = simulated.ends()[0][1].bytes_received / STEPS
     assert simulated.ends()[0][1].bytes_sent == STEPS * nbytes
@@ -81,14 +81,14 @@ def test_time_by_hand():
 
 
 def test_a_barrier_waits_for_the_slowest():
-    cluster = Cluster((Group("fast", 3), Group("slow", 1, Speed(0.25))))
+    cluster = Cluster((NodeGroup("fast", 3), NodeGroup("slow", 1, Speed(0.25))))
     simulated = simulate(cluster, rule="ssgd").epochs(1)
     assert simulated.session.now_s == pytest.approx(0.4 + 0.4 + 0.1), "two whole rounds, and the fast three's last"
     assert {tau for *_, tau in simulated.pushes()} == {0}
 
 
 def test_a_node_that_leaves():
-    cluster = Cluster((Group("stays", 2), Group("leaves", 1, leaves_s=0.25)))
+    cluster = Cluster((NodeGroup("stays", 2), NodeGroup("leaves", 1, leaves_s=0.25)))
     for rule in ("asgd", "ssgd"):
         simulated = simulate(cluster, rule=rule).epochs(2)
         assert max(seconds for seconds, _, worker, _ in simulated.pushes() if worker == 2) < 0.25
@@ -96,7 +96,7 @@ def test_a_node_that_leaves():
 
 
 def test_a_node_that_joins():
-    cluster = Cluster((Group("there", 2), Group("joins", 1, joins_s=0.25)))
+    cluster = Cluster((NodeGroup("there", 2), NodeGroup("joins", 1, joins_s=0.25)))
     for rule in ("asgd", "ssgd"):
         simulated = simulate(cluster, rule=rule).epochs(2)
         own = [seconds for seconds, _, worker, _ in simulated.pushes() if worker == 2]
@@ -106,7 +106,7 @@ def test_a_node_that_joins():
 
 
 def test_the_clock_goes_on_from_fit_to_fit():
-    cluster = Cluster((Group("stays", 1), Group("leaves", 1, leaves_s=0.25)))
+    cluster = Cluster((NodeGroup("stays", 1), NodeGroup("leaves", 1, leaves_s=0.25)))
     simulated = simulate(cluster, begin_s=1.0).epochs(1)
     assert simulated.session.now_s == pytest.approx(1.0 + STEPS * 0.1)
     assert {worker for _, _, worker, _ in simulated.pushes()} == {0}
@@ -114,7 +114,7 @@ def test_the_clock_goes_on_from_fit_to_fit():
 
 def test_nobody_left():
     with pytest.raises(UserError, match="somebody must be left to train"):
-        simulate(Cluster((Group("leaves", 2, leaves_s=0.15),))).epochs(1)
+        simulate(Cluster((NodeGroup("leaves", 2, leaves_s=0.15),))).epochs(1)
 
 
 def test_lock_step():
@@ -146,7 +146,7 @@ class InOrder:
 
 
 def test_a_stream_is_read_in_order_whoever_asks():
-    batches = Batches(InOrder())
+    batches = SharedBatches(InOrder())
     assert batches.take(0, 1) == "batch 1"
     assert batches.take(0, 0) == "batch 0"
     with pytest.raises(IndexError):
@@ -156,16 +156,18 @@ def test_a_stream_is_read_in_order_whoever_asks():
 
 def outcome(tmp_path, rule):
     simulated = simulate(rule=rule).epochs(2)
-    record = Record(4, [simulated.session.record])
+    record = SimulationRecord(4, [simulated.session.record])
     record.write(tmp_path)
-    return Outcome.of(tmp_path, [[{"loss": 1.0, "accuracy": 0.5, "val_accuracy": 0.4 + i / 10} for i in range(2)]], 1)
+    return SimulationOutcome.of(
+        tmp_path, [[{"loss": 1.0, "accuracy": 0.5, "val_accuracy": 0.4 + i / 10} for i in range(2)]], 1
+    )
 
 
 def test_what_is_reported(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     outcomes = [outcome(tmp_path, rule) for rule in ("asgd", "ssgd")]
     outcomes[0].write(tmp_path / "one")
-    assert Outcome.read(tmp_path / "one") == outcomes[0]
+    assert SimulationOutcome.read(tmp_path / "one") == outcomes[0]
     assert (outcomes[0].metric, outcomes[0].final) == ("val_accuracy", 0.5)
     xs, _ = outcomes[0].validation_curve("samples")
     assert xs == [ROWS, 2 * ROWS]
@@ -237,7 +239,7 @@ def test_points_with_nothing_trained_between_them_are_one():
         for n, (count, value) in enumerate(trained, 1)
     ]
     fit = {"epochs": [{"samples": 4, "simulated_s": 4}], "points": points, "staleness": {}}
-    xs, ys = Outcome("ssgd", 0, 2, [fit], [[{"accuracy": 0.7}]]).training_curve("samples")
+    xs, ys = SimulationOutcome("ssgd", 0, 2, [fit], [[{"accuracy": 0.7}]]).training_curve("samples")
     assert xs == [1, 2, 4] and ys == [0.5, (0.5 + 1.0) / 2, (0.5 + 1.0 + 0.75) / 3]
 
 
@@ -258,5 +260,5 @@ def test_rules_are_split_outside_parentheses():
 
 
 def test_more_workers_than_batches():
-    simulated = simulate(Cluster((Group("n", 1000, Speed(1.0, 50.0)),))).epochs(2)
+    simulated = simulate(Cluster((NodeGroup("n", 1000, Speed(1.0, 50.0)),))).epochs(2)
     assert [server.steps for server, _ in simulated.ends()] == [STEPS, STEPS]

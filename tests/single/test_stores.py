@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fdt import blobs, caretaker
+from fdt import blobs, shm_reaper
 from fdt.blobs import LOCK, LocalBlobs
 
 OWNER = """
@@ -42,7 +42,7 @@ def _gone(path: Path) -> bool:
     return not path.exists()
 
 
-def _caretakers(store: Path) -> list[psutil.Process]:
+def _reapers(store: Path) -> list[psutil.Process]:
     """Those whose Python has come as far as their own words."""
     found = [p for p in psutil.process_iter(["cmdline", "cwd"]) if str(store) in (p.info["cmdline"] or ())]
     return [p for p in found if p.info["cwd"] == "/"]
@@ -61,7 +61,7 @@ def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(
     assert ended.returncode == -signal.SIGKILL
     member, on_disk = ended.stdout.split()
     (store,) = shared_memory.iterdir()
-    while not (found := _caretakers(store)):
+    while not (found := _reapers(store)):
         time.sleep(0.02)
     looked = _switches(found[0]) + 5  # it sleeps between two looks
     while _switches(found[0]) < looked:
@@ -74,17 +74,17 @@ def test_the_store_of_a_killed_owner_goes_by_itself_when_its_members_have_ended(
 def test_a_member_that_does_not_end_is_killed(tmp_path, monkeypatch):
     store = tmp_path / "fdt-store"
     monkeypatch.chdir("/")
-    monkeypatch.setattr(caretaker, "LAST_S", 0.0)
+    monkeypatch.setattr(shm_reaper, "LAST_S", 0.0)
     with subprocess.Popen(["true"]) as owner:
         owner.wait()
     with subprocess.Popen(["sleep", "600"], env={"FDT_ENGINE": f"unix:{store}/engine.sock"}) as member:
-        caretaker._take_care(str(store), owner.pid)
+        shm_reaper._take_care(str(store), owner.pid)
         assert member.wait(60) == -signal.SIGKILL
 
 
 def test_a_closed_store_leaves_neither_a_file_nor_a_process(shared_memory):
     store = LocalBlobs.create()
-    beside = psutil.Process(store._caretaker.pid)
+    beside = psutil.Process(store._shm_reaper.pid)
     assert store.directory.stat().st_mode & 0o777 == 0o700
     assert str(store.directory) in beside.cmdline()
     store.put(b"x")
@@ -111,7 +111,7 @@ def test_the_end_of_a_parent_is_seen_without_pidfds_too(monkeypatch, missing):
     parents = iter([7, 7, 1])
     monkeypatch.setattr(os, "pidfd_open", pidfd_open)
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
-    caretaker.outlive(7)
+    shm_reaper.outlive(7)
     assert next(parents, None) is None
 
 
@@ -128,8 +128,8 @@ def test_stores_that_nobody_takes_care_of_are_removed_by_the_next_and_living_one
     other.close()
 
 
-def test_a_caretaker_that_is_gone_already_is_no_harm(shared_memory):
+def test_a_reaper_that_is_gone_already_is_no_harm(shared_memory):
     store = LocalBlobs.create()
-    store._caretaker.kill()
+    store._shm_reaper.kill()
     store.close()
     assert not store.directory.exists()

@@ -18,12 +18,13 @@ from fdt.errors import UsageError, UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, Ready, Setup
 from fdt.rpc.tensor_pb2 import Chunk
-from fdt.service import auth, transport
-from fdt.service.auth import credentials
+from fdt.security import auth
+from fdt.security.auth import credentials
+from fdt.security.tls import TlsIdentity
+from fdt.service import transport
 from fdt.service.client import TrainingClient
 from fdt.service.quota import Quota
 from fdt.service.server import MAX_WAITING, serve
-from fdt.service.tls import Identity
 from fdt.service.transport import open_channel
 from hfdt.cli import main as hfdt
 
@@ -55,9 +56,9 @@ def certs(tmp_path_factory):
     return root
 
 
-def identity(directory: Path, name: str, *, cert: bool = True, ca: Path | None = None) -> Identity:
+def identity(directory: Path, name: str, *, cert: bool = True, ca: Path | None = None) -> TlsIdentity:
     certificate, key = (directory / f"{name}{suffix}" if cert else None for suffix in (".pem", ".key"))
-    found = Identity.read(certificate, key, (ca or directory) / "ca.pem")
+    found = TlsIdentity.read(certificate, key, (ca or directory) / "ca.pem")
     assert found is not None
     return found
 
@@ -122,7 +123,7 @@ def test_no_tls_is_refused(address):
 
 
 def test_a_server_without_an_authority_asks_for_the_token_alone(engine, certs):
-    only_server = Identity.read(certs / "ours" / "10.1.2.3.pem", certs / "ours" / "10.1.2.3.key", None)
+    only_server = TlsIdentity.read(certs / "ours" / "10.1.2.3.pem", certs / "ours" / "10.1.2.3.key", None)
     running = serve(engine, "127.0.0.1:0", TOKEN, only_server)
     TrainingClient(running.address, TOKEN, identity(certs / "ours", "client", cert=False)).close()
     with pytest.raises(UserError, match="the token must be the one"):
@@ -171,12 +172,12 @@ def test_certs_are_private_and_written_once(tmp_path):
 def test_what_is_no_pair_or_no_pem_is_said(tmp_path, certs):
     key = certs / "ours" / "client.key"
     with pytest.raises(UsageError, match="go together. Received: no --tls-cert"):
-        Identity.read(None, key, None)
+        TlsIdentity.read(None, key, None)
     (tmp_path / "text").write_text("hello")
     with pytest.raises(UsageError, match="--tls-ca must be a file in PEM format"):
-        Identity.read(None, None, tmp_path / "text")
+        TlsIdentity.read(None, None, tmp_path / "text")
     with pytest.raises(UsageError, match="--tls-cert must be a file that can be read"):
-        Identity.read(tmp_path / "nowhere", key, None)
+        TlsIdentity.read(tmp_path / "nowhere", key, None)
     assert "PRIVATE" not in repr(identity(certs / "ours", "client"))
 
 
@@ -272,9 +273,9 @@ def test_files_that_do_not_belong_together_are_named(certs, tmp_path):
     broken.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
     ours, others = certs / "ours", certs / "others"
     with pytest.raises(UsageError, match="--tls-key must be the key of --tls-cert"):
-        Identity.read(ours / "client.pem", others / "client.key", ours / "ca.pem")
+        TlsIdentity.read(ours / "client.pem", others / "client.key", ours / "ca.pem")
     with pytest.raises(UsageError, match="--tls-ca must hold an authority's certificate, PEM"):
-        Identity.read(ours / "client.pem", ours / "client.key", broken)
+        TlsIdentity.read(ours / "client.pem", ours / "client.key", broken)
 
 
 @pytest.mark.parametrize("hosts", [["hôst"], [""], ["."], ["a/b"], ["n1", "n1"], ["ca"]])

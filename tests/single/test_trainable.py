@@ -95,7 +95,7 @@ def loss(y, p):
 CAPTURE = """
 import sys
 from types import SimpleNamespace
-from client_shim.state import Run
+from client_shim.state import ScriptRun
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.script import run_script
@@ -109,7 +109,7 @@ blobs = LocalBlobs(folder)
 blobs.drop = lambda ref: None
 client = SimpleNamespace(blobs=blobs, hello=SimpleNamespace(engine="nfdt", workers=1))
 keep = lambda run, call, captured, trainable, job: (folder / "job").write_bytes(job.to_proto().SerializeToString())
-run = Run(client, Settings(), Reporters([]), instead=keep)
+run = ScriptRun(client, Settings(), Reporters([]), instead=keep)
 with intercepted(lambda *args: fit_remotely(run, *args)):
     sys.exit(run_script(sys.argv[2], []))
 """

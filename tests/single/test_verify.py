@@ -14,10 +14,10 @@ from client_shim.verify import table
 from client_shim.verify.command import ALONE, SHAKEN
 from client_shim.verify.compare import FACTOR, compare
 from client_shim.verify.options import without
-from client_shim.verify.plan import PRINTED, Plan
+from client_shim.verify.plan import PRINTED, RecordingPlan
 from client_shim.verify.printed import Number, lines_of
 from client_shim.verify.recording import recorded
-from client_shim.verify.records import Run, Step, Values, read_run
+from client_shim.verify.records import RecordedRun, RecordedStep, VariableRecord, read_run
 from client_shim.verify.sketch import SIZE, sketch
 from client_shim.verify.verdict import DIFFERS, EQUAL, UNPROVEN, judge
 
@@ -31,10 +31,10 @@ def run(updates, losses=None, output=b"", printed=None):
     now, steps = np.ones(2), []
     for k, update in enumerate(updates):
         now = now + update
-        values = {"w": Values("w", now, np.array(update) + np.zeros(2), UNIT)}
+        values = {"w": VariableRecord("w", now, np.array(update) + np.zeros(2), UNIT)}
         logs = {} if losses is None else {"loss": losses[k]}
-        steps.append(Step(AT, 0 if printed is None else printed[k], logs, values))
-    return Run(steps, output)
+        steps.append(RecordedStep(AT, 0 if printed is None else printed[k], logs, values))
+    return RecordedRun(steps, output)
 
 
 def verdict(divided, alone=None, shaken=None, wanted=3):
@@ -65,8 +65,8 @@ def test_a_loss_that_is_off_is_different_even_if_weights_agree():
 def test_a_state_that_no_gradient_trains_is_compared_too():
     def with_average(value):
         steps = run([0.1] * 3).steps
-        average = Values("average", np.array([value]), np.array([value]), UNIT, trainable=False)
-        return Run([replace(step, variables={**step.variables, "average": average}) for step in steps])
+        average = VariableRecord("average", np.array([value]), np.array([value]), UNIT, trainable=False)
+        return RecordedRun([replace(step, variables={**step.variables, "average": average}) for step in steps])
 
     found = verdict(with_average(0.5), with_average(1.0), with_average(1.0))
     assert found.text.startswith("step 1 at train.py:7: update of average off by 50 %")
@@ -89,7 +89,7 @@ def test_as_many_steps_must_be_taken_as_alone():
     assert found.outcome == DIFFERS and "2 steps divided, 3 alone" in found.text
     again = verdict(run([0.1] * 3), shaken=run([0.1] * 2))
     assert again.outcome == UNPROVEN and "alone took 3 steps, and 2 when run again" in again.text
-    assert verdict(Run([]), Run([]), Run([])).outcome == UNPROVEN
+    assert verdict(RecordedRun([]), RecordedRun([]), RecordedRun([])).outcome == UNPROVEN
 
 
 def test_nan_is_itself_and_no_number():
@@ -211,7 +211,7 @@ def record(tmp_path, monkeypatch, source, name, rate=0.1, steps=9):
     """What is recorded of a script alone. Standard output is not compared here."""
     script = tmp_path / "script.py"
     script.write_text(source.replace("RATE", str(rate)))
-    plan = Plan(str(tmp_path / "root"), name, steps, 3, os.getpid(), name == SHAKEN)
+    plan = RecordingPlan(str(tmp_path / "root"), name, steps, 3, os.getpid(), name == SHAKEN)
     plan.scratch.mkdir(parents=True)
     (plan.directory / PRINTED).touch()
     monkeypatch.setattr(os, "environ", {**os.environ, **plan.environment()})

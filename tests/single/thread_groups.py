@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from fdt.service.adding import Combined
-from fdt.service.group import Collectives
-from hfdt.comm.inprocess import InProcessComm
+from fdt.process_group.group import Collectives
+from fdt.process_group.shared_memory import Combined
+from hfdt.collectives.inprocess import InProcessComm
 
 
 class MemoryGroup(Collectives):

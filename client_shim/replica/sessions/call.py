@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Call:
+class SessionCall:
     """`original`: Session.run. The script's own options go with `run`, not with `plainly`."""
 
     original: Callable[..., Any]

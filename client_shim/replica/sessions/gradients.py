@@ -27,11 +27,12 @@ SECOND_ORDER = "gradients of gradients of variables are not divided. Received: t
 INSIDE = "gradients within tf.cond or tf.while_loop are not divided. Received: tf.gradients at {where}"
 
 Array = Any
-Pass = Callable[["Taken", Sequence[Array]], Sequence[Array]]  # arrays as in `Taken.sparse`, back of the same types
+# arrays as in `GradientNode.sparse`, back of the same types
+Pass = Callable[["GradientNode", Sequence[Array]], Sequence[Array]]
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class GradientNode:
     """Gradients taken by one call. `number`: in the order in which the script takes them, the same on every rank.
     `variables`: names of the operations that hold what they are taken of, in order.
 
@@ -51,7 +52,7 @@ class Gradients:
 
     def __init__(self, passed: Pass) -> None:
         self._passed = passed
-        self._of: weakref.WeakKeyDictionary[Any, dict[str, Taken]] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[Any, dict[str, GradientNode]] = weakref.WeakKeyDictionary()
         self._count = 0
         self._within = False
 
@@ -63,7 +64,7 @@ class Gradients:
             replace(stack, ops.Graph, "_as_graph_def", _without_python(self, ops.Graph._as_graph_def))
             yield
 
-    def of(self, operation: Any) -> Taken | None:
+    def of(self, operation: Any) -> GradientNode | None:
         """What passes through `operation`, if it is one of ours."""
         return self._of.get(operation.graph, {}).get(operation.name) if operation.type in _PYTHON else None
 
@@ -105,18 +106,18 @@ class Gradients:
         flat, sparse = _flat(gradients)
         number = self._count
         self._count += 1
-        made: list[Taken] = []
+        made: list[GradientNode] = []
         with tf.device("/cpu:0"):
             passing = functools.partial(self._pass, made)
             outputs = tf.numpy_function(passing, flat, [t.dtype for t in flat], stateful=True, name=f"{NAME}_{number}")
         outputs = outputs if isinstance(outputs, list) else [outputs]
         for output, tensor, kind in zip(outputs, flat, sparse, strict=True):
             output.set_shape([None, *tensor.shape[1:]] if kind else tensor.shape)  # rows: the ranks' together
-        made.append(Taken(number, names, sparse, flat, outputs))
+        made.append(GradientNode(number, names, sparse, flat, outputs))
         self._of.setdefault(graph, {})[outputs[0].op.name] = made[0]
         return _like(gradients, outputs)
 
-    def _pass(self, made: Sequence[Taken], *arrays: Array) -> Sequence[Array]:
+    def _pass(self, made: Sequence[GradientNode], *arrays: Array) -> Sequence[Array]:
         return [a.astype(b.dtype, copy=False) for a, b in zip(self._passed(made[0], arrays), arrays, strict=True)]
 
 

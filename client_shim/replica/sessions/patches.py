@@ -23,7 +23,7 @@ DISTRIBUTED = "ranks share the work by themselves: take {name} out. Received: {n
 CALLABLE = "training by {name} is not divided; use Session.run. Received: {name} at {where}"
 
 
-class Running(Protocol):
+class SessionRunner(Protocol):
     """An engine's side of sessions."""
 
     gradients: Gradients
@@ -40,7 +40,7 @@ class Running(Protocol):
 
 
 @contextlib.contextmanager
-def installed(running: Running, rank: classes.Exchanging | None = None) -> Iterator[None]:
+def installed(running: SessionRunner, rank: classes.Exchanging | None = None) -> Iterator[None]:
     """Within, sessions train as `running` has it.
 
     Args:

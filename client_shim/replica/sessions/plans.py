@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.client import session as sessions
 from tensorflow.python.util import nest
 
-from client_shim.replica.sessions.gradients import NAME, Gradients, Taken
+from client_shim.replica.sessions.gradients import NAME, GradientNode, Gradients
 
 _ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
@@ -20,7 +20,7 @@ _PURE = ("ScatterNd", "ScatterNdNonAliasingAdd")
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class FetchPlan:
     """`fetches`: tensors and operations, each once; `built`: the script's structure of their values.
 
     `taken`: the gradients that are computed. `elements`: what iterators give. `noisy`: are random numbers drawn?
@@ -28,7 +28,7 @@ class Plan:
     """
 
     fetches: Sequence[Any]
-    taken: Sequence[Taken]
+    taken: Sequence[GradientNode]
     elements: Sequence[Any]
     operations: frozenset[Any]
     noisy: bool
@@ -74,12 +74,12 @@ class Plan:
         return ""
 
 
-class Plans:
+class FetchPlans:
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
-        self._known: weakref.WeakKeyDictionary[Any, dict[Any, Plan]] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, dict[Any, FetchPlan]] = weakref.WeakKeyDictionary()
 
-    def of(self, graph: Any, fetches: Sequence[Any], fed: Iterable[Any]) -> Plan:
+    def of(self, graph: Any, fetches: Sequence[Any], fed: Iterable[Any]) -> FetchPlan:
         names = frozenset(part.name for key in fed for part in tf.nest.flatten(key, expand_composites=True))
         key = tuple(f.name for f in fetches), names
         known = self._known.setdefault(graph, {})
@@ -87,7 +87,7 @@ class Plans:
             known[key] = self._made(fetches, names)
         return known[key]
 
-    def asked(self, session: Any, fetches: Any, feed_dict: Any) -> tuple[Plan, dict[Any, Any], Any] | None:
+    def asked(self, session: Any, fetches: Any, feed_dict: Any) -> tuple[FetchPlan, dict[Any, Any], Any] | None:
         """(plan, feeds by tensor, what makes the script's structure of its fetches' values) of a run. None: it is wrong
         in some way, which TensorFlow says in its own words."""
         try:
@@ -97,11 +97,11 @@ class Plans:
             return None
         return self.of(session.graph, wanted, feeds), feeds, build
 
-    def _made(self, fetches: Sequence[Any], fed: frozenset[str]) -> Plan:
+    def _made(self, fetches: Sequence[Any], fed: frozenset[str]) -> FetchPlan:
         reached = ancestors(fetches, fed)
         taken = {t.number: t for t in map(self._gradients.of, reached) if t is not None}
         elements = [o for o in reached if o.type in _ITERATORS]
-        return Plan(
+        return FetchPlan(
             fetches,
             [taken[number] for number in sorted(taken)],
             [tensor for o in sorted(elements, key=lambda o: str(o.name)) for tensor in o.outputs],

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from client_shim.replica.look import look, with_own_updates
+from client_shim.replica.detection import detect_capture, with_own_updates
 from fdt import PACKAGES
 from tests.integration.compat.catalogue import OTHER_NUMBERS, QUICK, REFUSED, STEPS_PRINTED, Script, all_scripts
 from tests.integration.compat.outputs import difference, ends_apart, file_names
@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def row_of(script: Script) -> list[str]:
-    about = [script.name, script.style, with_own_updates(look(str(script.path)), by_hand=True).capture]
+    about = [script.name, script.style, with_own_updates(detect_capture(str(script.path)), by_hand=True).capture]
     try:
         alone = run([sys.executable], script)
     except subprocess.TimeoutExpired:

@@ -1,0 +1,136 @@
+"""The script's own code for ranks on other hosts: what is sent there, and how it is imported where no such file is.
+
+What goes: the script, the modules beside it that its imports name, and of a package all modules. On the other host they
+keep their names: `__file__`, `sys.argv` and tracebacks are rank 0's. Data files do not go.
+"""
+
+import ast
+import contextlib
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+
+from fdt.errors import UserError
+
+MOST_BYTES = 64 << 20
+Files = Mapping[str, bytes]  # source by absolute path
+
+
+def collect(script: str) -> Files:
+    """The script and the modules that it imports from its own folder, as deep as that goes.
+
+    Raises UserError for more than 64 MiB of them.
+    """
+    path = Path(os.path.abspath(script))
+    folder = Path(os.path.realpath(path)).parent  # as Python has it: a link's own folder holds nothing
+    found: dict[str, bytes] = {}
+    waiting, seen = [path], {path}
+    while waiting:
+        file = waiting.pop()
+        source = _read(file)
+        if source is None:
+            continue  # running it says what is wrong
+        found[str(path.parent / file.relative_to(folder)) if file != path else str(path)] = source
+        new = {other for name in _imported(source) for other in _modules(folder, name)} - seen
+        seen |= new
+        waiting += sorted(new)
+    if sum(map(len, found.values())) > MOST_BYTES:
+        raise UserError(f"a script and the modules beside it may have {MOST_BYTES >> 20} MiB. Received: more")
+    return found
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    """The first part of every name that is imported; what is relative is of a package, which goes whole."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+
+
+def _modules(folder: Path, name: str) -> Iterator[Path]:
+    """The module or package of that name in the folder: what lies in hidden folders and environments is none of it."""
+    module, package = folder / f"{name}.py", folder / name
+    if module.is_file():
+        yield module
+    for at, folders, files in os.walk(package):
+        folders[:] = [f for f in folders if f.isidentifier() and not Path(at, f, "pyvenv.cfg").exists()]
+        yield from (Path(at, file) for file in files if file.endswith(".py"))
+
+
+class RemoteCodeFinder(MetaPathFinder):
+    """Finds modules among `files`, at `folder` as if they lay there."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files, self._folder = files, folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        place = os.path.join(self._folder, *fullname.split("."))
+        if path is not None and os.path.dirname(place) not in path:
+            return None  # of another package
+        package = os.path.join(place, "__init__.py")
+        if package in self._files:
+            return self._spec(fullname, package, [place])
+        if f"{place}.py" in self._files:
+            return self._spec(fullname, f"{place}.py", None)
+        if not any(file.startswith(place + os.sep) for file in self._files):
+            return None
+        if found := importlib.machinery.PathFinder.find_spec(fullname, path):
+            return found  # a folder without __init__.py comes behind all packages of its name
+        spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [place]
+        return spec
+
+    def _spec(self, fullname: str, file: str, places: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+        loader = _Loader(fullname, file, self._files[file])
+        return importlib.util.spec_from_file_location(fullname, file, loader=loader, submodule_search_locations=places)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Of one module whose source is at hand."""
+
+    def __init__(self, fullname: str, path: str, source: bytes) -> None:
+        super().__init__(fullname, path)
+        self._source = source
+
+    def get_data(self, path: str) -> bytes:
+        if path != self.path:
+            raise OSError(f"not carried here: {path}")
+        return self._source
+
+    def path_stats(self, path: str) -> Mapping[str, float]:
+        raise OSError("it has no time of its own, and so no compiled file")
+
+
+def unpack(files: Files, script: str, scratch: Path) -> None:
+    """Make this process see `files` at their own places: to imports, to what reads source, and, below `scratch`
+    (client_shim/replica/scratch.py), to `open`. Those that this host has as they are stay what they are."""
+    new = {path: source for path, source in files.items() if _read(Path(path)) != source}
+    for path, source in new.items():
+        mine = Path(f"{scratch}{path}")
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        mine.write_bytes(source)
+        with contextlib.suppress(SyntaxError, ValueError):  # importing it says so
+            text = importlib.util.decode_source(source)
+            linecache.cache[path] = (len(source), None, text.splitlines(keepends=True), path)
+    at = sys.meta_path.index(importlib.machinery.PathFinder)
+    sys.meta_path.insert(at, RemoteCodeFinder(new, os.path.dirname(script)))

@@ -1,0 +1,158 @@
+"""RemoteRanks of a replica script on other hosts: how rank 0 starts them, and how they come to it.
+
+Their mpirun knows a rank of its own for each, one less than ours: rank 0 is the command's process, which stands for the
+first slot. mpirun brings nothing but the processes; task and code come by the meeting's door
+(fdt/process_group/bootstrap.py).
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from client_shim.replica import remote_code
+from client_shim.replica.run import RankConfig, chosen, process_group_of
+from client_shim.replica.scratch import real_paths
+from fdt import quiet
+from fdt.environment import thread_variables
+from fdt.errors import UserError, WorkerError
+from fdt.launch import Processes
+from fdt.launch import Task as Launched
+from fdt.launch.hosts import Host, allot, is_here
+from fdt.launch.mpirun import log_name
+from fdt.launch.placement import Placement, place
+from fdt.private import is_private
+from fdt.process_group.bootstrap import BootstrapListener, Words, connect
+from fdt.process_group.peer import EXIT_ROOT_LOST
+from fdt.process_group.root import RootGroup as Meeting
+from fdt.process_group.streams import MessageStream
+from fdt.security import tls
+from fdt.security.auth import TOKEN_VARIABLE, new_token
+from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
+from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
+from fdt.supervise.lost_processes import died_of, tail
+
+ROLE = "worker"
+SCRATCH = Path("/tmp")  # on disk, and where the launcher looks for what is left
+
+
+def ranks_by_host(hosts: Sequence[Host], size: int) -> list[Host]:
+    """Where ranks 1 to size-1 go: the slots behind the first, those of this machine before others'.
+
+    Raises UsageError where there are fewer than `size`.
+    """
+    first, *others = allot(sorted(hosts, key=lambda host: not is_here(host.name)), size)
+    return [*([Host(first.name, first.slots - 1)] if first.slots > 1 else []), *others]
+
+
+@contextlib.contextmanager
+def host(
+    module: str,
+    script: str,
+    words: Sequence[str],
+    others: Sequence[Host],
+    run_dir: Path,
+    seed: int | None,
+    options: Mapping[str, str],
+) -> Iterator[tuple[Meeting, int]]:
+    """As client_shim.replica.run.host, the other ranks on `others`. Raises UserError unless these are ready."""
+    count = sum(each.slots for each in others)
+    placement, token, seed = place(others, count), new_token(), chosen(seed)
+    os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
+    task = RankConfig("", "", 0, count + 1, seed, options, os.path.abspath(script), script, list(words))
+    files = remote_code.collect(script)
+    listener = BootstrapListener(
+        count + 1, placement.identity, token, lambda rank: _task_message(replace(task, rank=rank), files)
+    )
+    env = {ENGINE_VARIABLE: f"0.0.0.0:{listener.port}", TOKEN_VARIABLE: token, tls.VARIABLE: placement.identity.dumps()}
+    env |= {**quiet.variables(), "MPLBACKEND": "Agg"}
+    launched = Launched(ROLE, (sys.executable, "-m", module), count, env)
+    with process_group_of(count + 1, lambda _: RemoteRanks(placement, run_dir, launched), listener) as process_group:
+        yield process_group, seed
+
+
+class RemoteRanks:
+    """The other ranks' processes."""
+
+    def __init__(self, placement: Placement, run_dir: Path, launched: Launched) -> None:
+        self._log = run_dir / log_name(ROLE)
+        self._running: Processes = placement.workers(run_dir, launched.count).start(launched)
+
+    def check(self) -> None:
+        for ended in self._running.exits():
+            said = tail(self._log, ended.rank)
+            print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
+            who = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
+            cause = died_of(ended.cause, self._log, ended.rank)
+            raise WorkerError(f"{who} was lost. Received: {cause}; its log is {self._log}")
+
+    def stop(self) -> None:
+        self._running.stop()
+
+
+def _task_message(task: RankConfig, files: remote_code.Files) -> Words:
+    sizes = {path: len(source) for path, source in files.items()}
+    return {"task": asdict(task), "cwd": os.getcwd(), "files": sizes}, b"".join(files.values())
+
+
+# -- there ------------------------------------------------------------------------------------------------------------
+def is_remote() -> bool:
+    """Was this process started on a host of a run's?"""
+    return DIRECTORY_VARIABLE in os.environ
+
+
+def attach() -> tuple[RankConfig, MessageStream]:
+    """Come to rank 0: our task, its code unpacked, and the line to rank 0, with whose end this process ends."""
+    rank = 1 + next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
+    scratch = _folder() / str(rank)
+    identity, token = tls.TlsIdentity.loads(os.environ.pop(tls.VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
+    line, (told, data) = connect(os.environ.pop(ENGINE_VARIABLE), rank, token, identity)
+    scratch.mkdir()
+    threading.Thread(target=_end_with, args=(line, scratch), daemon=True).start()
+    task = replace(RankConfig(**told["task"]), scratch=str(scratch), directory=str(scratch))
+    remote_code.unpack(_files(told["files"], data), task.script, scratch)
+    _stand_in(told["cwd"], scratch)
+    return task, line
+
+
+def _folder() -> Path:
+    """All ranks' here, which the launcher removes. Whoever may write into it could put code of his into the run."""
+    folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_private(folder):
+        raise UserError(f"a rank's folder must be its user's own. Received: {folder}, which others may write into")
+    return folder
+
+
+def _files(sizes: Mapping[str, int], data: bytes) -> remote_code.Files:
+    files, at = {}, 0
+    for path, size in sizes.items():
+        files[path] = data[at : at + size]
+        at += size
+    return files
+
+
+def _stand_in(cwd: str, scratch: Path) -> None:
+    """Rank 0's working directory, or, where this host has none of that name, one below the scratch folder."""
+    if not os.path.isdir(cwd):
+        cwd = f"{scratch}{cwd}"
+        os.makedirs(cwd, exist_ok=True)
+    os.chdir(cwd)
+
+
+def _end_with(line: MessageStream, scratch: Path) -> None:
+    """Nobody is left to work for when rank 0 is gone, or cut off."""
+    gone = select.poll()
+    gone.register(line.socket, select.POLLRDHUP)
+    gone.poll()
+    with real_paths():
+        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another rank's is there still
+            scratch.parent.rmdir()
+        forget()
+    os._exit(EXIT_ROOT_LOST)

@@ -1,0 +1,273 @@
+"""Eager training steps that are taken in turns: what of the script's code is one is found, and may be left out.
+
+    for i in range(0, len(x), 32):                  for i in range(0, len(x), 32):
+        with tf.GradientTape() as tape:                 if HANDS.mine(1, locals(), ("batch", "model")):
+            loss = mean(model(batch) ** 2)                  with HANDS.step(), tf.GradientTape() as tape:
+        gradients = tape.gradient(loss, weights)                loss = ...
+        optimizer.apply_gradients(...)                      gradients = tape.gradient(...)
+        print(loss)                                         HANDS.keep(1, locals(), ("gradients", "loss"))
+                                                        else:
+                                                            tape = None
+                                                            if HANDS.kept(1, "gradients"): ...
+                                                        optimizer.apply_gradients(...)
+                                                        print(loss)
+                                                    HANDS.left(1)
+
+A *region* begins with a tape and ends with the last statement beside it that takes gradients from it. Where it is left
+out the names that it binds have the values of the last time. Everything else of the script runs every time, and so does
+a region that goes on from what the one before has left behind (`total += loss`).
+"""
+
+import ast
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, StepHooks, at, call, is_tape
+from client_shim.replica.rewriting import rewrite as divide
+from client_shim.replica.skippable import must_run, slices
+from client_shim.replica.steps import applies
+from client_shim.replica.syntax import last_name
+
+TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
+_keys = itertools.count(1)
+
+
+class RegionHooks(StepHooks):
+    """What code calls that is rewritten for turns."""
+
+    marks = (b"for", b"while")
+
+    def runs_here(
+        self, region: int, names: dict[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
+    ) -> bool:
+        """Is the region to run? `names`: its variables; `reads`: those that may hold its batch; `cut`: gives what it
+        slices itself. None: it is to run every time."""
+        return self.rank is None or bool(self.rank.mine(region, names, reads, cut))
+
+    def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
+        """It has run."""
+        if self.rank is not None:
+            self.rank.keep(region, {name: names[name] for name in bound if name in names})
+
+    def give(self, region: int, value: Any) -> Any:
+        """It has run, and its function returns `value`."""
+        if self.rank is not None:
+            self.rank.keep(region, {"": value})
+        return value
+
+    def restored(self, region: int, name: str) -> bool:
+        """Is there a value of the last time?"""
+        return name in self.rank.last(region)
+
+    def last(self, region: int, name: str = "") -> Any:
+        """That value."""
+        return self.rank.last(region)[name]
+
+    def left(self, first: int) -> None:
+        """The loop that begins at line `first` is over; 0: any that is not running."""
+        if self.rank is not None:
+            self.rank.left(first)
+
+    def rewrite(self, module: ast.Module) -> ast.Module:
+        """`module`, rewritten in place."""
+        regions = [region for body in _bodies(module, divided=False) for region in _regions(body)]
+        loads = _loads(module)
+        bound = [_names(region, ast.Store) for region in regions]
+        kept = [[n for n in b if loads[n] > _loads(*r)[n]] for r, b in zip(regions, bound, strict=True)]
+        reads = [_names(region, ast.Load, stores) for region, stores in zip(regions, bound, strict=True)]
+        cuts = [None if must_run(r) else slices(r, stores) for r, stores in zip(regions, bound, strict=True)]
+        divide(module)
+        parts = zip(regions, reads, bound, kept, cuts, strict=True)
+        wrapped = {part[0][0]: _wrapped(*part) for part in parts}
+        inside = {statement for region in regions for statement in region[1:]}
+        _Wrapping(wrapped, inside).visit(module)
+        return ast.fix_missing_locations(module)
+
+
+Region = list[Any]  # statements
+
+
+def _loads(*nodes: Any) -> Counter[str]:
+    """How often each name is read among them."""
+    inner = [node for each in nodes for node in ast.walk(each)]
+    names = [n for n in inner if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)]
+    names += [n.target for n in inner if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
+    return Counter(name.id for name in names)
+
+
+def _bodies(node: Any, *, divided: bool) -> Iterator[list[Any]]:
+    """The lists of statements in loops and functions."""
+    for name in (*BODIES, "handlers"):
+        body = getattr(node, name, ())
+        within = divided or isinstance(node, LOOPS)
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            within = isinstance(node, FUNCTIONS)
+        if not isinstance(body, list):
+            continue  # an expression's
+        if within:
+            yield body
+        for statement in body:
+            yield from _bodies(statement, divided=within)
+
+
+def _regions(body: list[Any]) -> Iterator[Region]:
+    """Those that begin among these statements. A tape whose gradients are taken elsewhere begins none."""
+    start = 0
+    while start < len(body):
+        if _minimizes(body[start]):
+            yield [body[start]]
+        end = _end(body, start) if is_tape(body[start]) else None
+        if end is not None:
+            if not any(isinstance(node, ast.Return) for node in _before_its_end(body[start : end + 1])):
+                yield body[start : end + 1]
+            start = end
+        start += 1
+
+
+def _minimizes(statement: Any) -> bool:
+    """Does it have an optimizer take gradients of a loss that it calls?"""
+    value = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
+    return isinstance(value, ast.Call) and last_name(value.func) == "minimize" and applies(value)
+
+
+def _before_its_end(region: Region) -> Iterator[Any]:
+    """What is in it; not a `return` that ends it."""
+    whole = region[:-1] if isinstance(region[-1], ast.Return) else region
+    return (node for statement in whole for node in (statement, *_own(statement)))
+
+
+def _end(body: list[Any], start: int) -> int | None:
+    """The last statement that takes from the tapes which begin from `start` on."""
+    tapes, end = _tapes(body[start]), None
+    for i in range(start, len(body)):
+        if i > start and is_tape(body[i]):
+            if _tapes(body[i]) & tapes or end is None or not _takes(body[i + 1 :], tapes):
+                break
+            tapes |= _tapes(body[i])
+        if _takes([body[i]], tapes):
+            end = i
+    return end
+
+
+def _tapes(statement: Any) -> set[str]:
+    """The names of the tapes that it makes."""
+    items = statement.items if isinstance(statement, ast.With) else []
+    return {i.optional_vars.id for i in items if isinstance(i.optional_vars, ast.Name)}
+
+
+def _takes(statements: list[Any], tapes: set[str]) -> bool:
+    return any(
+        isinstance(n, ast.Attribute) and n.attr in TAKEN and isinstance(n.value, ast.Name) and n.value.id in tapes
+        for statement in statements
+        for n in ast.walk(statement)
+    )
+
+
+def _names(region: Region, context: type, but: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The variables that it binds (or reads), without those of functions within, or `but`."""
+    nodes = [n for statement in region for n in (statement, *_own(statement))]
+    found = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
+    return tuple(sorted(found - set(but)))
+
+
+def _own(node: Any) -> Iterator[Any]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef, ast.ListComp, ast.GeneratorExp)):
+            yield from _own(child)
+
+
+def _wrapped(
+    region: Region, reads: tuple[str, ...], bound: tuple[str, ...], kept: list[str], cut: list[Any] | None
+) -> ast.If:
+    """`restored`: those of the names that it binds which are read elsewhere."""
+    key, first, last = ast.Constant(next(_keys)), region[0], region[-1]
+    names = ast.Call(ast.Name("locals", ast.Load()), [], [])
+    tapes = _tapes(first) & set(bound)
+    kept = [name for name in kept if name not in tapes]
+    otherwise: list[Any] = [_assign(name, ast.Constant(None)) for name in sorted(tapes)]
+    if isinstance(last, ast.Return):
+        last.value = call("give", key, last.value or ast.Constant(None))
+        otherwise, body = [ast.Return(call("last", key))], region
+    else:
+        body = [*region, ast.Expr(call("keep", key, names, _tuple(kept)))]
+        otherwise += [_restored(key, name) for name in kept]
+    for statement in (*body[len(region) :], *otherwise):
+        at(statement, first)
+        for node in ast.walk(statement):
+            at(node, first)
+    asked = [key, names, _tuple(reads), *([] if cut is None else [_lambda(cut)])]
+    choice = ast.If(at(call("mine", *asked), first), body, otherwise or [ast.Pass()])
+    for node in ast.walk(choice.test):
+        at(node, first)
+    ast.copy_location(choice, first)
+    return choice
+
+
+def _lambda(values: list[Any]) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Tuple(values, ast.Load()))
+
+
+def _restored(key: ast.Constant, name: str) -> ast.If:
+    known = ast.Constant(name)
+    return ast.If(call("kept", key, known), [_assign(name, call("last", key, known))], [])
+
+
+def _assign(name: str, value: Any) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _tuple(names: Any) -> ast.Tuple:
+    return ast.Tuple([ast.Constant(name) for name in names], ast.Load())
+
+
+class _Wrapping(ast.NodeTransformer):
+    """Puts `wrapped` in the place of each region's first statement, takes out the others, and ends loops: behind them,
+    before a `return` within, and where an exception that ends one is handled."""
+
+    def __init__(self, wrapped: dict[Any, ast.If], inside: set[Any]) -> None:
+        self._wrapped, self._inside = wrapped, inside
+        self._loops: list[int] = []  # lines of those of this function that are around
+
+    def visit(self, node: ast.AST) -> Any:
+        if node in self._inside:
+            return None
+        if node not in self._wrapped:
+            return self._visited(node)
+        wrapped = self._wrapped.pop(node)
+        visited = [self._visited(statement) for statement in wrapped.body]
+        wrapped.body = [s for each in visited for s in (each if isinstance(each, list) else [each])]
+        return wrapped
+
+    def _visited(self, node: Any) -> Any:
+        around = self._loops
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            self._loops = []
+        elif isinstance(node, LOOPS):
+            self._loops = [*around, node.lineno]
+        visited = super().visit(node)
+        self._loops = around
+        if isinstance(node, LOOPS):
+            return [visited, _left(node.lineno, node)]
+        if isinstance(node, ast.Return):
+            return [*(_left(line, node) for line in around), visited]
+        if isinstance(node, _PLAIN) and any(isinstance(inner, _LISTING) for inner in ast.walk(node)):
+            return [visited, _left(0, node)]
+        if isinstance(node, ast.ExceptHandler) and not _STOPS & _named(node.type):
+            visited.body.insert(0, _left(0, node.body[0]))
+        return visited
+
+
+_PLAIN = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
+_LISTING = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_STOPS = {"", "BaseException", "KeyboardInterrupt", "SystemExit"}  # the user's: the others are not to be waited for
+
+
+def _named(kinds: Any) -> set[str]:
+    return {last_name(kind) for kind in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
+
+
+def _left(line: int, place: Any) -> Any:
+    return at(ast.Expr(call("left", ast.Constant(line))), place)

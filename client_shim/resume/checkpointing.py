@@ -1,0 +1,240 @@
+"""Each `fit` of a run, saved at its epochs' ends and gone on with (fdt/rundir.py has the files).
+
+The script runs again from its first line. A `fit` that was finished is not trained again: its model gets the weights it
+had, its callbacks what they knew, the script its History. The one that was interrupted goes on behind its last epoch.
+"""
+
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Any
+
+from client_shim.call import FitCall
+from client_shim.resume import callback_state, csv, plain, randomness
+from client_shim.resume.saved import Saved
+from client_shim.resume.signature import differs, short, signature
+from fdt.blobs import Blobs
+from fdt.errors import CaptureError
+from fdt.job import Data, FeedData
+from fdt.rpc.job_pb2 import State
+from fdt.rpc.session_pb2 import Commit
+from fdt.rundir import RunDir
+from fdt.tensors import Array
+from fdt.trainable import Trainable
+
+Note = Callable[[str], None]
+_CARRIED_ON = "--run-dir with a new directory begins anew"
+
+
+class FitCheckpoints:
+    """One `fit`, the `number`th of the run. `saved`: what an earlier process left of it.
+
+    `commits`: the engine will tell of epochs' midsts, too.
+    """
+
+    def __init__(
+        self,
+        directory: RunDir,
+        number: int,
+        call: FitCall,
+        data: Data,
+        trainable: Trainable,
+        note: Note,
+        *,
+        commits: bool = False,
+    ) -> None:
+        self._directory, self.number, self._call, self._note = directory, number, call, note
+        self._trainable = trainable
+        self._commits = commits
+        self._signature: dict[str, Any] = {}
+        self._data = data
+        self._callbacks = callback_state.own(call.callbacks)
+        self._sums = [plain.sums(callback) for callback in self._callbacks]
+        self._writing: Thread | None = None
+        self._told = False
+        self._midst: Saved | None = None  # of the epoch to begin with
+        self.seed = 0
+        self.saved: Saved | None = None
+
+    def look(self, blobs: Any, seed: int) -> None:
+        """Find what was saved, and load it. Raises CaptureError when the script's `fit` is another now."""
+        self.seed = seed
+        self._signature = signature(self._call, self._data, self._trainable, blobs)
+        found, said = self._directory.load(self.number) if self._directory.resumed else (None, [])
+        for line in said:
+            self._note(line)
+        if found is None:
+            return
+        self.saved = Saved(*found)
+        self._check(self.saved.header["signature"])
+        self.seed = int(self.saved.header["seed"])
+        self.saved.load(self._trainable)
+        self._look_for_midst()
+
+    def _look_for_midst(self) -> None:
+        found, said = self._directory.load_step(self.number)
+        for line in said:
+            self._note(line)
+        if found is not None and int(found[0]["epoch"]) == self.first:
+            self._midst = Saved(*found)
+
+    @property
+    def first(self) -> int:
+        """The epoch to begin with."""
+        return self.saved.epoch if self.saved else self._call.arguments["initial_epoch"] or 0
+
+    @property
+    def last(self) -> int:
+        """Where to stop: at once where a callback had stopped it."""
+        epochs = int(self._call.arguments["epochs"])
+        return self.first if self.saved is not None and self.saved.stopped else epochs
+
+    # -- what was before -----------------------------------------------------------------------------------------------
+    def replay(self) -> Any:
+        """The History of a `fit` that is done, its callbacks and random numbers where they were; no hook is called."""
+        assert self.saved is not None
+        given = [callback for callback in self._call.callbacks if callback not in self._callbacks]
+        history = given[0] if given else self._call.flavor.keras.callbacks.History()
+        for callback in [*self._callbacks, history]:
+            callback.set_model(self._call.model)
+        self._restore(history)
+        self._call.model.history = history
+        self._note(f"fit {self.number}: finished before, not trained again")
+        return history
+
+    def prepare(self) -> None:
+        """Before the callbacks' first hook: files that they go on writing are not to be begun anew."""
+        for callback, said in self._saved_of_callbacks():
+            if type(callback).__name__ == csv.LOGGER and hasattr(callback, "append"):
+                csv.go_on(callback, said)
+
+    def begun(self) -> None:
+        """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
+        self._sums = [
+            callback_state.both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._sums, strict=True)
+        ]
+        if self.saved is None:
+            if self._commits:
+                self._save(self.first, done=False)  # what an epoch's midst is gone on from
+            return
+        self._restore(self._call.model.history, draws=isinstance(self._data, FeedData))
+        self.saved.load(self._trainable)
+        if getattr(self._call.model, "_initial_epoch", None) is not None:  # Keras's BackupAndRestore
+            self._call.model._initial_epoch = self.first
+        where = f"step {self._midst.header['step']:,} of epoch" if self._midst else "the end of epoch"
+        epoch = self.first + 1 if self._midst else self.first
+        self._note(f"fit {self.number}: goes on from {where} {epoch} of {self._call.arguments['epochs']}")
+
+    def _restore(self, history: Any, *, draws: bool = False) -> None:
+        """`draws`: from its start, this process draws the batches again, and its generators go on from there."""
+        assert self.saved is not None
+        history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
+        for callback, said in self._saved_of_callbacks():
+            if type(callback).__name__ != csv.LOGGER:
+                plain.put_back(callback, said, self.saved.arrays)
+        self._call.model.stop_training = self.saved.stopped
+        if not draws:
+            randomness.restore(self.saved.plain("random"))
+        for line in self.saved.header["left_out"]:
+            self._note(line)
+
+    def _saved_of_callbacks(self) -> list[tuple[Any, dict[str, Any]]]:
+        """The script's callbacks that are still there, and what was saved of each."""
+        saved = self.saved.header["callbacks"] if self.saved is not None else []
+        pairs = zip(self._callbacks, saved, strict=False)
+        return [(callback, said) for callback, (name, said) in pairs if type(callback).__name__ == name]
+
+    def _check(self, before: dict[str, Any]) -> None:
+        for name, now in self._signature.items():
+            if differs(before.get(name), now):
+                raise CaptureError(
+                    f"fit {self.number} must be as it was when the run began: another {name}. "
+                    f"Received: {short(now)} instead of {short(before.get(name))}; {_CARRIED_ON}"
+                )
+
+    def begin(self, epoch: int, blobs: Blobs) -> Commit | None:
+        """Where the ranks are to take up `epoch`, where not at its start."""
+        midst, self._midst = self._midst, None
+        if midst is None or epoch != self.first:
+            return None
+        model, optimizer, metrics = midst.groups()
+        state = State(model=blobs.put_arrays(model), optimizer=blobs.put_arrays(optimizer))
+        header = midst.header
+        return Commit(
+            epoch=epoch,
+            step=header["step"],
+            samples=header["samples"],
+            state=state,
+            metrics=blobs.put_arrays(metrics),
+            skipped=header.get("skipped", 0),
+        )
+
+    # -- what comes now ------------------------------------------------------------------------------------------------
+    def epoch_over(self, epoch: int) -> None:
+        """Save, while the next epoch trains."""
+        self._save(epoch + 1, done=False)
+
+    def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
+        """Save the midst of an epoch, as the ranks have it; what callbacks know is that of its start."""
+        said = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
+        header = {**said, "counts": [len(group) for group in groups]}
+        arrays = [array for group in groups for array in group]
+        self._write(lambda: self._directory.save_step(self.number, header, arrays))
+
+    def finished(self) -> None:
+        self._save(self.first, done=True)
+        self.wait()
+
+    def wait(self) -> None:
+        if self._writing is not None:
+            self._writing.join()
+
+    def _save(self, epoch: int, *, done: bool) -> None:
+        header, arrays = self._taken(epoch, done)
+        if done:
+            self._write(lambda: self._directory.finish(self.number, header, arrays))
+        else:
+            self._write(lambda: self._directory.save(self.number, epoch, header, arrays))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """In a thread of its own, one after the other."""
+
+        def guarded() -> None:
+            try:
+                write()
+            except OSError as error:
+                self._warn(error)
+
+        self.wait()
+        self._writing = Thread(target=guarded, name="checkpoint")
+        self._writing.start()
+
+    def _warn(self, error: OSError) -> None:
+        """Once: training is worth more than its checkpoint."""
+        if not self._told:
+            self._told = True
+            self._note(
+                f"no checkpoint can be written, training goes on; --resume would do more again. Received: {error}"
+            )
+
+    def _taken(self, epoch: int, done: bool) -> tuple[dict[str, Any], list[Array]]:
+        groups = (
+            self._trainable.model_arrays(),
+            self._trainable.optimizer_arrays(),
+            self._trainable.metric_arrays(),
+        )
+        arrays = [array for group in groups for array in group]
+        history, strange = callback_state.numbers(self._call.model.history.history)
+        header = {
+            "epoch": epoch,
+            "done": done,
+            "stopped": bool(self._call.model.stop_training),
+            "signature": self._signature,
+            "seed": self.seed,
+            "counts": [len(group) for group in groups],
+            "history": plain.encode(history, arrays),
+            "epochs": plain.encode(list(self._call.model.history.epoch), arrays),
+            "random": plain.encode(randomness.states(), arrays),
+        }
+        header["callbacks"], left_out = callback_state.kept(self._callbacks, self._sums, arrays)
+        header["left_out"] = left_out + strange
+        return header, arrays

@@ -1,0 +1,150 @@
+"""Rules by name: `dc_asgd`, `dc_asgd(lam=0.1)`, or a file of one's own, `my_rule.py(k=3)`.
+
+A rule's parameters are the keyword arguments of its file's `rule(...)`; adding a file to an engine's package of rules
+adds an algorithm. Each engine has its book: nfdt/algorithm_registry.py, hfdt/algorithm_registry.py.
+"""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from fdt.cli.arguments import flag
+from fdt.errors import UsageError
+
+Made = TypeVar("Made")
+Options = Mapping[str, tuple[tuple[str, ...], str]]  # by option, as click names it: rules that have it, its parameter
+
+
+@dataclass(frozen=True)
+class AlgorithmRegistry(Generic[Made]):
+    """The rules of one engine: the files of `rules`, each with a `rule(...)` that returns a `kind`.
+
+    `defined_in`: the file that says what a rule is, for whoever writes one.
+    """
+
+    rules: ModuleType
+    kind: type[Made]
+    defined_in: str
+
+    def names(self) -> list[str]:
+        """The package's rules, sorted."""
+        return sorted(module.name for module in pkgutil.iter_modules(self.rules.__path__))
+
+    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
+        """A rule's parameters, typed and with defaults. Raises UsageError for an unknown rule."""
+        return dict(inspect.signature(self._factory(name)).parameters)
+
+    def describe(self, name: str) -> str:
+        """The first line of the rule's docstring."""
+        module = inspect.getmodule(self._factory(name))
+        return (inspect.getdoc(module) or "").split("\n", 1)[0]
+
+    def make(self, text: str, arguments: Mapping[str, str] | None = None) -> Made:
+        """Build the rule that `text` spells; `arguments` ("lam": "0.1") go over those in its parentheses.
+
+        Raises UsageError naming what is unknown and what would be valid.
+        """
+        name, given = parse(text)
+        known = self.parameters(name)
+        values = given | {key: _literal(value) for key, value in (arguments or {}).items()}
+        for key in values:
+            if key not in known:
+                raise UsageError(
+                    f"rule {name} has no such parameter; it has {', '.join(known) or 'none'}. Received: {key}"
+                )
+        try:
+            made = self._factory(name)(**{key: _typed(name, known[key], value) for key, value in values.items()})
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if not isinstance(made, self.kind):
+            raise UsageError(
+                f"a rule's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
+                f"Received: {name}, whose rule() returned {type(made).__name__}"
+            )
+        return made
+
+    def spelled(self, text: str | None, default: str, options: Options, given: Mapping[str, Any]) -> str | None:
+        """The rule `text` (None: `default`) with those of `options` that are `given`; None where nothing was asked for.
+
+        Raises UsageError for a rule that cannot be made, and for options of another one.
+        """
+        name, chosen = parse(text or default)
+        for option, (owners, parameter) in options.items():
+            value = given.get(option)
+            if value is None:
+                continue
+            if name not in owners:
+                said = flag(option)
+                raise UsageError(f"{said} goes with --rule {' or '.join(owners)}. Received: {said} with rule {name}")
+            chosen[parameter] = value
+        if text is None and not chosen:
+            return None
+        if name.endswith(".py"):
+            name = str(Path(name).absolute())  # a server's workers have another working directory
+        whole = spell(name, chosen)
+        self.make(whole)
+        return whole
+
+    def _factory(self, name: str) -> Callable[..., Made]:
+        factory: Callable[..., Made] = self._module(name).rule
+        return factory
+
+    def _module(self, name: str) -> Any:
+        if name.endswith(".py"):
+            return self._load(Path(name))
+        if name not in self.names():
+            raise UsageError(f"--rule must be one of {', '.join(self.names())}, or a .py file. Received: {name}")
+        return importlib.import_module(f"{self.rules.__name__}.{name}")
+
+    def _load(self, path: Path) -> Any:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise UsageError(f"--rule must name a file that exists. Received: {path}")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not hasattr(module, "rule"):
+            raise UsageError(
+                f"a rule's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). Received: {path}"
+            )
+        return module
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """(name, parameters) of `name` or `name(parameter=value, ...)`. Raises UsageError for anything else."""
+    name, parenthesis, rest = text.strip().partition("(")
+    if not parenthesis:
+        return name, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        return name, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, AssertionError, ValueError):
+        raise UsageError(f"a rule is written name or name(parameter=value, ...). Received: {text}") from None
+
+
+def spell(name: str, parameters: Mapping[str, Any]) -> str:
+    """The text that `parse` reads."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})" if parameters else name
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _typed(name: str, parameter: inspect.Parameter, value: Any) -> Any:
+    wanted = parameter.annotation
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(wanted, type) and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+        raise UsageError(f"rule {name}: {parameter.name} must be {wanted.__name__}. Received: {value!r}")
+    return value

@@ -1,0 +1,111 @@
+"""A rank at a meeting (fdt/process_group/root.py), other than rank 0, whose meeting it is."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fdt.process_group.group import Collectives, Header, Push
+from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
+from fdt.process_group.streams import ConnectionLost, MessageStream, Vector, as_bytes, inline, sent, unpacked
+
+Where = Callable[[], str]  # the script's file and line, for errors
+
+ADDRESS = "meeting.sock"
+EXIT_ROOT_LOST = 70  # exit code; nobody is left to read it
+
+
+class PeerGroup(Collectives):
+    """Rank 0 gone means that nobody is left to work for: the process ends.
+
+    `line`: to rank 0, where it is on another host; `alone` is then called in place of that end. `where`: as Host's.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        size: int,
+        line: MessageStream | None = None,
+        alone: Callable[[], object] = lambda: os._exit(EXIT_ROOT_LOST),
+        where: Where = str,
+    ) -> None:
+        self.rank, self.size, self._where = rank, size, where
+        self._on_root_lost = alone
+        self._stream = line or _connected(directory, rank)
+        self._shared = SharedMemoryAllReduce(directory, size)
+
+    def _whole(self, combined: Combined, name: str) -> Vector:
+        self.sent_bytes += combined.vector.nbytes
+        whole = self._made(combined, name)
+        self._shared.number += 1
+        return whole
+
+    def _made(self, combined: Combined, name: str) -> Vector:
+        if inline(combined.whole, self._stream):
+            _, data = self._exchange(name, combined, as_bytes(combined.vector))
+            return np.array(np.frombuffer(data, combined.whole.dtype))
+        self._shared.write(self.rank, combined.vector, combined)
+        header, _ = self._exchange(name, combined)
+        if "there" in header:
+            return self._shared.total(range(self.size), combined)
+        return np.array(self._shared.read(0, combined.whole, combined))
+
+    def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
+        """Implement ReplicaGroup."""
+        self.sent_bytes += vector.nbytes
+        told = {"what": "push", "header": header, "count": len(vector), "dtype": vector.dtype.str}
+        slot = self._shared.buffers[self.rank]
+        answer, data = self._request({**told, "where": self._where()}, sent(vector, self._stream, slot))
+        return unpacked(answer, data, slot), answer["header"]
+
+    def pushes(self) -> list[Push]:
+        """Implement ReplicaGroup: pushes go to rank 0."""
+        return []
+
+    def broadcast(self, value: Any, name: str) -> Any:
+        """Implement ReplicaGroup."""
+        header, _ = self._exchange(name, None)
+        return header["value"]
+
+    def end(self, said: Any) -> None:
+        """Tell what this rank did; it leaves."""
+        self._stream.send({"what": "end", "value": said, "where": "its end"})
+
+    def close(self) -> None:
+        self._stream.socket.close()
+
+    def _exchange(
+        self, name: str, combined: Combined | None, data: bytes | memoryview = b""
+    ) -> tuple[dict[str, Any], bytes]:
+        wanted = self._shared.wanted(name, combined)
+        header, given = self._request({"what": wanted, "where": self._where()}, data)
+        while header.get("there", wanted) != wanted:  # rank 0 is elsewhere; as soon as it hears us it ends the line
+            header, given = self._receive()
+        return header, given
+
+    def _request(self, header: dict[str, Any], data: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
+        try:
+            self._stream.send(header, data)
+        except ConnectionLost:
+            self._on_root_lost()
+            raise
+        return self._receive()
+
+    def _receive(self) -> tuple[dict[str, Any], bytes]:
+        try:
+            return self._stream.receive()
+        except ConnectionLost:
+            self._on_root_lost()
+            raise
+
+
+def _connected(directory: Path, rank: int) -> MessageStream:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(directory / ADDRESS))
+    line = MessageStream(connection)
+    line.send({"rank": rank})
+    return line

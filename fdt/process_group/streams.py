@@ -1,0 +1,155 @@
+"""What ranks speak by: a stream socket of (words, bytes), and, on one host, a mapped file for large vectors."""
+
+import errno
+import json
+import mmap
+import os
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic  # the script sees another `time.monotonic`
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fdt.errors import UserError
+
+Vector = npt.NDArray[Any]
+
+POLL_S = 0.25
+INLINE_BYTES = 32 * 1024  # what is larger lies in a mapped file
+_LENGTHS = struct.Struct("<IQ")  # of the header, of what follows it
+
+
+class ConnectionLost(Exception):
+    """The other side is no longer there."""
+
+
+@dataclass
+class MessageStream:
+    """One stream socket that carries (header, bytes). `remote`: to another host, which can map no file of ours."""
+
+    socket: socket.socket
+    buffer: bytearray = field(default_factory=bytearray)
+    remote: bool = False
+
+    def send(self, header: dict[str, Any], data: bytes | memoryview = b"") -> None:
+        text = json.dumps(header).encode()
+        try:
+            self.socket.sendall(_LENGTHS.pack(len(text), len(data)) + text)
+            if data:
+                self.socket.sendall(data)
+        except OSError as error:
+            raise ConnectionLost from error
+
+    def receive(
+        self, idle: Callable[[], None] = lambda: None, limit: int | None = None
+    ) -> tuple[dict[str, Any], bytes]:
+        """The next message. `idle` is called a few times a second meanwhile, and may raise.
+
+        Raises ConnectionLost, too, when the other declares more than `limit` bytes.
+        """
+        text, data = _LENGTHS.unpack(self._exactly(_LENGTHS.size, idle))
+        if limit is not None and text + data > limit:
+            raise ConnectionLost
+        header = json.loads(self._exactly(text, idle))
+        return header, self._exactly(data, idle)
+
+    def readable(self) -> bool:
+        """Is there something to hear?"""
+        return bool(self.buffer) or self._readable(0.0)
+
+    def _exactly(self, count: int, idle: Callable[[], None]) -> bytes:
+        asked = monotonic()
+        while len(self.buffer) < count:
+            if self._readable(POLL_S):
+                self.buffer += self._received()
+            if monotonic() - asked >= POLL_S:  # also of one who says a byte at a time
+                idle()
+                asked = monotonic()
+        taken = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return taken
+
+    def _readable(self, timeout_s: float) -> bool:
+        """TLS may have taken from the socket already what it has not yet given."""
+        pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
+        return bool(pending or select.select([self.socket], [], [], timeout_s)[0])
+
+    def _received(self) -> bytes:
+        try:
+            got = self.socket.recv(1 << 16)
+        except OSError as error:
+            raise ConnectionLost from error
+        if not got:
+            raise ConnectionLost
+        return got
+
+
+class SharedBuffer:
+    """A rank's mapped file, which grows as vectors do. Every rank may map it; one writes it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._map: mmap.mmap | None = None
+
+    def write(self, vector: Vector) -> None:
+        self._mapped(vector.nbytes)[: vector.nbytes] = vector.view(np.uint8)
+
+    def read(self, like: Vector) -> Vector:
+        vector: Vector = self._mapped(like.nbytes)[: like.nbytes].view(like.dtype)
+        return vector
+
+    def _mapped(self, nbytes: int) -> Vector:
+        if nbytes == 0:
+            return np.empty(0, np.uint8)  # no file can be mapped that has nothing in it
+        if self._map is None or len(self._map) < nbytes:
+            with open(self._path, "ab+") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < nbytes:
+                    size = nbytes
+                    self._make_room(file.fileno(), size)
+                self._map = mmap.mmap(file.fileno(), size)
+        return np.frombuffer(self._map, np.uint8)
+
+    def _make_room(self, file: int, size: int) -> None:
+        """A full /dev/shm is an error here, not a bus error later."""
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise UserError(
+                f"{self._path.parent} must have room for what ranks exchange. Received: no {size / 1e6:.1f} MB more; "
+                "give it more (docker run --shm-size=2g)"
+            ) from None
+
+
+def inline(vector: Vector, line: MessageStream) -> bool:
+    """Does the vector go behind its words?"""
+    return line.remote or vector.nbytes <= INLINE_BYTES
+
+
+def sent(vector: Vector, line: MessageStream, slot: SharedBuffer) -> bytes | memoryview:
+    """What goes behind the words; nothing where the vector is in the slot."""
+    if inline(vector, line):
+        return as_bytes(vector)
+    slot.write(vector)
+    return b""
+
+
+def as_bytes(vector: Vector) -> memoryview:
+    return np.ascontiguousarray(vector).view(np.uint8).data
+
+
+def unpacked(header: dict[str, Any], data: bytes, slot: SharedBuffer) -> Vector:
+    """The vector that a push or its answer carries; a copy."""
+    dtype = np.dtype(header["dtype"])
+    if len(data) == header["count"] * dtype.itemsize:
+        return np.frombuffer(data, dtype)
+    return np.array(slot.read(np.empty(header["count"], dtype)))

@@ -1,0 +1,128 @@
+"""TLS for what leaves this machine: who we are, whom we believe, and the credentials gRPC makes of both.
+
+A server shows its certificate; where it knows an authority, callers must show one of that authority's too (mutual TLS).
+The token is asked for all the same.
+"""
+
+import json
+import os
+import ssl
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc
+
+from fdt.errors import UsageError
+
+VARIABLE = "FDT_TLS"  # a member's TlsIdentity, as TlsIdentity.dumps writes it
+FLAGS = {"certificate": "--tls-cert", "key": "--tls-key", "authority": "--tls-ca"}
+
+Option = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class TlsIdentity:
+    """`certificate`, `key`: ours; `authority`: whose certificates we believe. PEM texts, "" where there is none.
+
+    `name`: what the other side's certificate must be for, where that is not the name we call it by.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    authority: str = ""
+    name: str = ""
+
+    @classmethod
+    def read(cls, certificate: Path | None, key: Path | None, authority: Path | None) -> "TlsIdentity | None":
+        """Of PEM files; None where none is given. Raises UsageError for what cannot be read or used."""
+        if certificate is key is authority is None:
+            return None
+        if (certificate is None) is not (key is None):
+            missing = "--tls-key" if key is None else "--tls-cert"
+            raise UsageError(f"--tls-cert and --tls-key go together. Received: no {missing}")
+        texts = {"certificate": certificate, "key": key, "authority": authority}
+        identity = cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
+        _check(certificate, key, authority)
+        return identity
+
+    @classmethod
+    def loads(cls, text: str) -> "TlsIdentity":
+        return cls(**json.loads(text))
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    def __repr__(self) -> str:
+        return "Identity(...)"  # never in a log
+
+    def server(self) -> grpc.ServerCredentials:
+        """Raises UsageError without a certificate."""
+        if not self.certificate:
+            raise UsageError("TLS at a server needs --tls-cert and --tls-key. Received: --tls-ca alone")
+        pair = (self.key.encode(), self.certificate.encode())
+        authority = self.authority.encode() or None
+        return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+    def caller(self) -> grpc.ChannelCredentials:
+        """Without an authority, those that gRPC knows of (public ones)."""
+        parts = (self.authority, self.key, self.certificate)
+        return grpc.ssl_channel_credentials(*(part.encode() or None for part in parts))
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """As `server` and `caller`, for sockets; both sides show a certificate of the authority's."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.authority)
+        memory = os.memfd_create("identity", os.MFD_CLOEXEC)  # ssl takes files only, and a key belongs on no disk
+        try:
+            os.write(memory, (self.certificate + self.key).encode())
+            context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+        return context
+
+    def options(self) -> list[Option]:
+        """A caller's channel options."""
+        return [("grpc.ssl_target_name_override", self.name)] if self.name else []
+
+
+def _check(certificate: Path | None, key: Path | None, authority: Path | None) -> None:
+    """Raises UsageError for PEM files that no TLS can be made of."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if certificate is not None and key is not None:
+            context.load_cert_chain(certificate, key)
+    except ssl.SSLError:
+        raise UsageError(
+            f"--tls-key must be the key of --tls-cert, both PEM. Received: {key} and {certificate}"
+        ) from None
+    try:
+        if authority is not None:
+            context.load_verify_locations(authority)
+    except ssl.SSLError:
+        raise UsageError(f"--tls-ca must hold an authority's certificate, PEM. Received: {authority}") from None
+
+
+_members_own: TlsIdentity | None = None
+
+
+def adopt(identity: TlsIdentity) -> None:
+    """A member has one identity, whomever it talks to: this one from now on."""
+    global _members_own
+    _members_own = identity
+
+
+def own() -> TlsIdentity | None:
+    """The identity that this process, a member, was given."""
+    return _members_own
+
+
+def _pem(flag: str, path: Path) -> str:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{flag} must be a file that can be read. Received: {error}") from None
+    if "-----BEGIN " not in text:
+        raise UsageError(f"{flag} must be a file in PEM format. Received: {path}")
+    return text

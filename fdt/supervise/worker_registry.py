@@ -1,0 +1,226 @@
+"""The engine's side of MemberService: one inbox for what all members say, one outbox for each.
+
+Members may attach late (TensorFlow takes seconds to import): commands wait in the outbox until they do.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from fdt import __version__
+from fdt.blobs import LocalBlobs
+from fdt.rpc import training_pb2_grpc
+from fdt.rpc.session_pb2 import Attached, Command, Event
+from fdt.rpc.session_pb2 import Exit as ExitCommand
+from fdt.rpc.training_pb2 import HelloReply, HelloRequest
+from fdt.security.auth import new_token
+from fdt.security.tls import TlsIdentity
+from fdt.service.blobs import BlobServicer
+from fdt.service.transport import bind, new_server
+from fdt.supervise.elastic_workers import ElasticWorkers, WorkerJoined, WorkerLeft
+
+Outbox = queue.SimpleQueue[Command | None]
+
+
+@dataclass(frozen=True)
+class StreamLost:
+    """A member's stream ended although nobody had told it to exit. `outbox`: that member's, not its replacement's."""
+
+    outbox: Outbox
+
+
+@dataclass(frozen=True)
+class MemberMessage:
+    """One thing a member said."""
+
+    role: str
+    rank: int
+    what: Event | StreamLost | WorkerJoined | WorkerLeft
+    generation: int  # the hub's when it attached
+
+
+class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
+    """Members attach here. Thread-safe. `inbox` holds MemberMessages, and what else its owner puts beside them.
+
+    With an `identity` it listens for other hosts' members too; `address` then holds both of its addresses.
+    """
+
+    def __init__(self, engine: str, run_dir: Path, blobs: LocalBlobs, identity: TlsIdentity | None = None) -> None:
+        self.token = new_token()
+        self.run_dir = run_dir
+        self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.attached: dict[tuple[str, int], Attached] = {}
+        self._engine, self._blobs = engine, blobs
+        self._nonce = blobs.put(b"hub").id
+        self._outboxes: dict[tuple[str, int], Outbox] = {}
+        self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose member has attached
+        self.members: Mapping[str, int] = {}  # by role, how many may attach
+        self.elastic = ElasticWorkers()  # workers that may attach besides
+        self._lock = threading.Lock()
+        self._leaving = False
+        self.generation = 0  # how often all members were forgotten
+        self._server = new_server(self.token, identity)
+        training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
+        training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
+        self.address = bind(self._server, f"unix:{blobs.directory}/hub.sock")
+        if identity is not None:
+            self.address += "," + bind(self._server, "0.0.0.0:0", identity)
+        self._server.start()
+
+    def send(self, role: str, rank: int, command: Command) -> None:
+        self._outbox(role, rank).put(command)
+
+    def broadcast(self, role: str, size: int, command: Command) -> None:
+        for rank in range(size):
+            self.send(role, rank, command)
+
+    def expect_leave(self) -> None:
+        """From now on a stream that ends is no loss."""
+        self._leaving = True
+
+    def holds(self, role: str, rank: int, outbox: Outbox) -> bool:
+        """Whether it is the present member's."""
+        return self._outboxes.get((role, rank)) is outbox
+
+    def forget(self, role: str, rank: int) -> None:
+        """Drop the outbox of a member that is gone: what is sent from now on waits for its replacement."""
+        with self._lock:
+            outbox = self._outboxes.pop((role, rank), None)
+            self.attached.pop((role, rank), None)
+        if outbox is not None:
+            outbox.put(None)
+
+    # -- guests ----------------------------------------------------------------------------------------------------
+    def reserve(self, count: int) -> tuple[list[int], threading.Event]:
+        """Ranks for so many workers more, and what is set when they are to go. Raises ValueError: too many."""
+        ranks, group = self.elastic.reserve(count, self.members["worker"])
+        for rank in ranks:
+            self.forget("worker", rank)  # what was for another of that rank
+        return ranks, group
+
+    def release(self, ranks: Sequence[int], group: threading.Event) -> None:
+        """They go, or have gone."""
+        for rank in self.elastic.release(ranks, group):
+            self.release_worker(rank, "left")
+
+    def release_worker(self, rank: int, how: str, why: str = "") -> None:
+        """This guest is to end; nothing that it still says is heard."""
+        self.send("worker", rank, Command(exit=ExitCommand()))
+        self.forget("worker", rank)
+        self.inbox.put(MemberMessage("worker", rank, WorkerLeft(how, why), self.generation))
+
+    def release_all(self) -> None:
+        """The crew ends, and its guests with it."""
+        for rank in self.elastic.release_all():
+            self.send("worker", rank, Command(exit=ExitCommand()))
+            self.forget("worker", rank)
+
+    def has_rank(self, role: str, rank: int) -> bool:
+        """Whether this rank is a member's, or a present guest's."""
+        return rank < self.members.get(role, 0) or self.is_elastic(role, rank)
+
+    def is_elastic(self, role: str, rank: int) -> bool:
+        return role == "worker" and rank in self.elastic
+
+    def forget_members(self) -> None:
+        """Drop outboxes: the members are gone and others will attach in their place. What they said goes unheard.
+
+        ElasticWorkers are nobody's to launch: they stay.
+        """
+        with self._lock:
+            gone = [member for member in self._outboxes if not self.is_elastic(*member)]
+            outboxes = [self._outboxes.pop(member) for member in gone]
+            self.attached = {member: a for member, a in self.attached.items() if self.is_elastic(*member)}
+            self.generation += 1
+        for outbox in outboxes:
+            outbox.put(None)
+        self._leaving = False
+
+    def kill(self, role: str, rank: int) -> None:
+        """End a member's process, stopped as it may be; on another host that is its launcher's work."""
+        attached = self.attached.get((role, rank))
+        if attached is not None and attached.host == socket.gethostname():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(attached.pid, signal.SIGKILL)
+
+    def kill_left(self) -> None:
+        """End this host's members that still live, stuck in C++ perhaps, when their launcher has been stopped.
+
+        Each of mpirun's ranks leads a process group: SIGKILL to mpirun's does not reach them.
+        """
+        here = [(member, a.pid) for member, a in self.attached.items() if not self.is_elastic(*member)]
+        for member, pid in here:
+            with contextlib.suppress(OSError):  # a zombie's environment is empty, and another process's is not ours
+                if self.address.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    self.kill(*member)
+
+    def close(self) -> None:
+        self._leaving = True
+        self._server.stop(grace=0.2)
+
+    # -- MemberService ---------------------------------------------------------------------------------------------
+    def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
+        return HelloReply(
+            engine=self._engine,
+            version=__version__,
+            blobs=str(self._blobs.directory),
+            nonce=self._nonce,
+            run_dir=str(self.run_dir),
+        )
+
+    def Attach(self, request_iterator: Iterator[Event], context: grpc.ServicerContext) -> Iterator[Command]:
+        first = next(request_iterator, Event())
+        attached = first.attached
+        role, rank = attached.role, attached.rank
+        outbox = self._claimed(role, rank) if first.HasField("attached") else None
+        if outbox is None:
+            said = f"a member attaches once, by a role and rank of this engine's. Received: {role} {rank}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
+        assert outbox is not None  # abort raised
+        crew = self.generation
+        if not context.add_callback(lambda: self._ended(role, rank, outbox, crew)):
+            with self._lock:  # gone before it was heard: another may come in its place
+                self._claims.pop((role, rank), None)
+            return
+        self.attached[role, rank] = attached
+        if self.is_elastic(role, rank):
+            self.inbox.put(MemberMessage(role, rank, WorkerJoined(), crew))
+        threading.Thread(target=self._read, args=(role, rank, request_iterator, outbox, crew), daemon=True).start()
+        yield from iter(outbox.get, None)
+
+    def _read(self, role: str, rank: int, events: Iterator[Event], outbox: Outbox, crew: int) -> None:
+        try:
+            for event in events:
+                event.rank = rank
+                self.inbox.put(MemberMessage(role, rank, event, crew))
+        except Exception:  # the stream broke: _ended says so
+            pass
+        outbox.put(None)  # who says nothing more is not there, even where the stream is
+
+    def _claimed(self, role: str, rank: int) -> Outbox | None:
+        """The outbox of a member that nobody else has claimed."""
+        if not self.has_rank(role, rank):
+            return None
+        outbox = self._outbox(role, rank)
+        with self._lock:
+            if self._claims.get((role, rank)) is outbox:
+                return None
+            self._claims[role, rank] = outbox
+        return outbox
+
+    def _ended(self, role: str, rank: int, outbox: Outbox, crew: int) -> None:
+        outbox.put(None)
+        if not self._leaving and self.holds(role, rank, outbox):
+            self.inbox.put(MemberMessage(role, rank, StreamLost(outbox), crew))
+
+    def _outbox(self, role: str, rank: int) -> Outbox:
+        with self._lock:
+            return self._outboxes.setdefault((role, rank), queue.SimpleQueue())

@@ -1,0 +1,18 @@
+"""Synchronous SGD: every rank applies the gradient of the whole global batch.
+
+The sum of the ranks' gradients, each weighed by its share of the batch, is the gradient of the batch's mean loss, so
+all ranks stay equal and the curve is the one of a single machine. Ring all-reduce: Patarasuk and Yuan, 2009; Sergeev
+and Del Balso, 2018, arXiv:1802.05799.
+"""
+
+from hfdt.algorithm import Local, ReduceGroup, StepAlgorithm, Tree
+
+
+def rule() -> StepAlgorithm:
+    def init(params: Tree, group: ReduceGroup) -> Tree:
+        return []
+
+    def step(state: Tree, params: Tree, local: Local, group: ReduceGroup) -> tuple[Tree, Tree]:
+        return local.update(group.mean(local.gradient)), state
+
+    return StepAlgorithm(init, step)

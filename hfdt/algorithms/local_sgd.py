@@ -1,0 +1,26 @@
+"""Local SGD: every rank trains on its own for some batches, then parameters are averaged.
+
+Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767, algorithm 1; `local_steps` is
+its H. Averages weigh a rank by the samples it has seen in the round.
+
+Deviation: the script's own optimizer takes the steps, and its slots (momentum, Adam's moments) are averaged too. So
+with local_steps = 1 and SGD, with momentum or without, it is allreduce.
+"""
+
+from typing import Any
+
+from hfdt.algorithm import ReduceGroup, RoundAlgorithm, Tree
+
+
+def rule(local_steps: int = 8) -> RoundAlgorithm:
+    """`local_steps`: batches between two averages; an epoch's last round may be shorter."""
+    if local_steps < 1:
+        raise ValueError(f"local_sgd: local_steps must be 1 or more. Received: local_steps={local_steps}")
+
+    def init(params: Tree) -> Any:
+        return None
+
+    def end(state: Any, params: Tree, mine: Tree, group: ReduceGroup) -> tuple[Tree, Any]:
+        return group.mean(mine), state
+
+    return RoundAlgorithm(init, end, batches=local_steps, slots=True)

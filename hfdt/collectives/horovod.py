@@ -1,0 +1,37 @@
+"""Horovod's grouped all-reduce: its ops live inside the step's graph and fuse tensors themselves.
+
+Only the low-level ops are used: Horovod's Keras front end does not know Keras 3.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hfdt.collectives.base import Tensor, by_dtype
+
+_KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  # dtypes that its op adds
+
+
+class HorovodComm:
+    def __init__(self) -> None:
+        # A negotiation waits for the background thread's next cycle; the default, 1 ms, outlasts a small model's step.
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
+        from horovod.tensorflow import mpi_ops
+
+        mpi_ops.init()
+        self._ops: Any = mpi_ops
+        self.rank: int = mpi_ops.rank()
+        self.size: int = mpi_ops.size()
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return by_dtype(tensors, name, self._add)
+
+    def _add(self, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
+        dtype = tensors[0].dtype
+        wire = dtype if dtype.name in _KNOWN else tf.int64 if dtype.is_integer else tf.float32
+        added: Sequence[Tensor] = self._ops._grouped_allreduce(
+            [tf.cast(t, wire) for t in tensors], name=name, op=self._ops.Sum, ignore_name_scope=True
+        )
+        return [tf.cast(a, dtype) for a in added]

@@ -1,0 +1,99 @@
+"""Ranks as threads of one process, for tests and benchmarks.
+
+Checks what MPI would only hang on: names that differ between ranks, a rank that failed.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from hfdt.collectives.base import Tensor
+from hfdt.collectives.packed import Packed, Vector
+
+WAIT_S = 60.0
+Result = TypeVar("Result")
+
+
+class InProcessWorld:
+    """`size` ranks that meet in memory, and wait for one another `wait_s` at most."""
+
+    def __init__(self, size: int, wait_s: float = WAIT_S) -> None:
+        self.size, self.wait_s = size, wait_s
+        self.names: list[str] = [""] * size
+        self.vectors: list[Vector] = [np.empty(0)] * size
+        self.barrier = threading.Barrier(size)
+        self.mail: dict[tuple[int, int], queue.Queue[Vector]] = {
+            (sender, receiver): queue.Queue() for sender in range(size) for receiver in range(size)
+        }
+
+    def comm(self, rank: int) -> "InProcessComm":
+        return InProcessComm(self, rank)
+
+    def received(self, sender: int, receiver: int) -> Vector:
+        """Raises TimeoutError, at once where a rank has failed."""
+        deadline = time.monotonic() + self.wait_s
+        while not self.barrier.broken and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                return self.mail[sender, receiver].get(timeout=0.1)
+        raise TimeoutError(f"rank {receiver} waited for a packet of rank {sender}")
+
+
+class InProcessComm:
+    eager_only = True  # graphs of several ranks would wait for one another's threads of TensorFlow's pool
+
+    def __init__(self, world: InProcessWorld, rank: int) -> None:
+        self._world, self.rank, self.size = world, rank, world.size
+        self._packed = Packed(self._reduce)
+        self.sent_bytes = 0  # by multicast
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.sum(tensors, name)
+
+    def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
+        if root != self.rank:
+            return self._world.received(root, self.rank)
+        self.sent_bytes += packet.nbytes
+        for member in members:
+            if member != root:
+                self._world.mail[root, member].put(packet.copy())
+        return packet
+
+    def close(self) -> None:
+        """Nothing is held for multicasts alone."""
+
+    def _reduce(self, vector: Vector, name: str) -> Vector:
+        world = self._world
+        world.names[self.rank], world.vectors[self.rank] = name, vector
+        world.barrier.wait(world.wait_s)
+        if len(set(world.names)) > 1:
+            raise RuntimeError(f"all ranks must exchange the same thing. Received: {world.names}")
+        total: Vector = np.sum(np.stack(world.vectors), axis=0, dtype=vector.dtype)
+        world.barrier.wait(world.wait_s)
+        return total
+
+
+def on_ranks(size: int, work: Callable[[InProcessComm], Result], wait_s: float = WAIT_S) -> list[Result]:
+    """What work(comm) returned on each of `size` ranks, run at once. Raises what the first rank to fail raised."""
+    world, raised = InProcessWorld(size, wait_s), []
+    results: dict[int, Result] = {}
+
+    def rank(comm: InProcessComm) -> None:
+        try:
+            results[comm.rank] = work(comm)
+        except Exception as error:
+            raised.append(error)
+            world.barrier.abort()
+
+    threads = [threading.Thread(target=rank, args=(world.comm(r),)) for r in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+    return [results[r] for r in range(size)]

@@ -1,0 +1,244 @@
+"""IP multicast among ranks whose hosts share a switch: datagrams to a group for every team, with repair.
+
+A packet goes out once and the network copies it (RFC 1112; with a time to live of 1 no router passes it on). What gets
+lost is repaired (hfdt/collectives/repair.py). A team of two needs no group. Datagrams carry a tag keyed for this run,
+and what
+does not match it is dropped unread. A thread does all this, so a rank that computes still answers.
+"""
+
+import collections
+import hashlib
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fdt.errors import UserError
+from hfdt.collectives.datagrams import LARGEST_TEAM, PacketId, Piece, ReportDatagram, Wire
+from hfdt.collectives.packed import Vector
+from hfdt.collectives.repair import PIECE, ReceiverReport, Receiving, Sending
+
+BUFFER = 4 << 20  # bytes that the kernel keeps for us
+SILENCE_S = 20.0  # without progress a packet is given up
+CLOSE_S = 2.0  # for what is still under way at the end
+MOST_WAITING = 64  # packets under way; the rank waits with more
+AT_ONCE = 64  # datagrams read before something is sent again
+ALL = 2**32 - 1
+Address = tuple[str, int]
+
+
+@dataclass
+class OutgoingPacket:
+    id: PacketId
+    data: memoryview
+    sending: Sending
+    to: Address
+
+
+@dataclass
+class IncomingPacket:
+    """Of one root to one team: how many packets have come, the next one, and where they are left for the rank."""
+
+    number: int
+    receiving: Receiving | None
+    inbox: "queue.SimpleQueue[bytearray]"
+
+
+class IpMulticast:
+    """Rank `rank`'s. `addresses`: of every rank, `own` being bound to this one's; `key`: the run's.
+
+    sent_bytes: of packets, each counted once.  again_bytes: of pieces that were sent again.
+    """
+
+    def __init__(self, rank: int, addresses: Sequence[Address], own: socket.socket, key: bytes) -> None:
+        if len(addresses) > LARGEST_TEAM:
+            raise UserError(f"--multicast ip takes {LARGEST_TEAM} workers or fewer. Received: {len(addresses)}")
+        self.rank, self.size = rank, len(addresses)
+        self.sent_bytes = self.again_bytes = 0
+        self._addresses, self._own, self._wire, self._key = addresses, own, Wire(key), key
+        self._selector = selectors.DefaultSelector()
+        self._groups: dict[int, socket.socket] = {}
+        self._incoming: dict[tuple[int, int], IncomingPacket] = {}
+        self._numbers: collections.Counter[int] = collections.Counter()  # of packets sent, by team
+        self._outgoing: collections.deque[OutgoingPacket] = collections.deque()
+        self._commands: collections.deque[Callable[[], None]] = collections.deque()
+        self._room = threading.Semaphore(MOST_WAITING)
+        self._failure: Exception | None = None
+        self._ends_s: float | None = None
+        self._buffer = memoryview(bytearray(2048))
+        self._bell, self._rung = socket.socketpair()
+        self._selector.register(own, selectors.EVENT_READ, self._read)
+        self._selector.register(self._rung, selectors.EVENT_READ, lambda rung: rung.recv(4096))
+        self._thread = threading.Thread(target=self._run, name="multicast", daemon=True)
+        self._thread.start()
+
+    # -- the rank's thread ---------------------------------------------------------------------------------------------
+    def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
+        """The sender goes on at once. Raises UserError where datagrams do not arrive."""
+        self._check()
+        team = sum(1 << k for k in members)
+        if team not in self._groups:
+            self._do(lambda: self._join(team))
+        if root == self.rank:
+            if len(members) > 1:
+                self._await_room()
+                self.sent_bytes += packet.nbytes
+                data = memoryview(packet.tobytes())
+                self._do(lambda: self._enqueue(team, data))
+            return packet
+        data_in = self._received(self._from(team, root).inbox)
+        if len(data_in) != packet.nbytes:
+            raise UserError(
+                f"ranks must agree on what they exchange. Received: {len(data_in)} bytes of rank {root} instead of "
+                f"{packet.nbytes}"
+            )
+        return np.frombuffer(data_in, packet.dtype).reshape(packet.shape)
+
+    def close(self) -> None:
+        """Returns once what was sent has arrived, or after CLOSE_S."""
+        self._ends_s = time.monotonic() + CLOSE_S
+        self._do(lambda: None)
+        self._thread.join()
+        for each in (self._own, self._bell, self._rung, *self._groups.values()):
+            each.close()
+        self._selector.close()
+
+    def _received(self, inbox: "queue.SimpleQueue[bytearray]") -> bytearray:
+        while True:
+            try:
+                return inbox.get(timeout=0.5)
+            except queue.Empty:
+                self._check()
+
+    def _await_room(self) -> None:
+        while not self._room.acquire(timeout=0.5):
+            self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _do(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        self._bell.send(b"!")
+
+    def _from(self, team: int, root: int) -> IncomingPacket:
+        return self._incoming.setdefault((team, root), IncomingPacket(0, None, queue.SimpleQueue()))
+
+    # -- the network's thread ------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        try:
+            while not self._over():
+                for ready, _ in self._selector.select(self._pause_s()):
+                    ready.data(ready.fileobj)
+                for _ in range(len(self._commands)):
+                    self._commands.popleft()()
+                self._send()
+        except OSError as error:
+            self._failure = UserError(f"--multicast ip needs a network that takes multicasts. Received: {error}")
+        except Exception as error:
+            self._failure = error
+
+    def _over(self) -> bool:
+        return self._ends_s is not None and (not self._outgoing or time.monotonic() > self._ends_s)
+
+    def _pause_s(self) -> float | None:
+        return max(0.0, self._outgoing[0].sending.probe_s - time.monotonic()) if self._outgoing else None
+
+    def _join(self, team: int) -> None:
+        """Take in what is sent to the team."""
+        if team in self._groups or team.bit_count() == 2:
+            return
+        group, own = self._group(team), self._addresses[self.rank][0]
+        joined = self._groups[team] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        joined.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ranks of one host each get a copy
+        joined.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        joined.bind(group)
+        joined.setsockopt(
+            socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group[0]) + socket.inet_aton(own)
+        )
+        self._selector.register(joined, selectors.EVENT_READ, self._read)
+
+    def _group(self, team: int) -> Address:
+        """Of 239.0.0.0/8, which is for one organisation's use (RFC 2365); another run's groups are others."""
+        a, b, c = hashlib.blake2b(team.to_bytes(8, "big"), digest_size=3, key=self._key).digest()
+        return f"239.{a}.{b}.{c}", self._addresses[0][1]
+
+    def _enqueue(self, team: int, data: memoryview) -> None:
+        others = [k for k in range(self.size) if team >> k & 1 and k != self.rank]
+        to = self._addresses[others[0]] if len(others) == 1 else self._group(team)
+        packet = PacketId(team, self.rank, self._numbers[team])
+        self._numbers[team] += 1
+        self._outgoing.append(OutgoingPacket(packet, data, Sending(len(data), others, time.monotonic()), to))
+
+    def _send(self) -> None:
+        """One packet at a time: more would only fight over the same link."""
+        while self._outgoing and self._outgoing[0].sending.done:
+            self._outgoing.popleft()
+            self._room.release()
+            if self._outgoing:
+                self._outgoing[0].sending.begin(time.monotonic())
+        if not self._outgoing:
+            return
+        out, now = self._outgoing[0], time.monotonic()
+        again, new = out.sending.due(now)
+        for number in [*again, *new]:
+            self._own.sendto(self._piece(out, number), out.to)
+        self.again_bytes += PIECE * len(again)
+        if now >= out.sending.probe_s:
+            probe = self._piece(out, out.sending.probe(now))
+            for receiver in out.sending.behind:  # each by itself: it may not have joined yet
+                self._own.sendto(probe, self._addresses[receiver])
+        if now - out.sending.progress_s > SILENCE_S:
+            raise UserError(
+                f"a multicast must arrive. Received: no progress in {SILENCE_S:g} s to rank "
+                f"{', '.join(map(str, out.sending.behind))}; --multicast mpi does without IP multicast"
+            )
+
+    def _piece(self, out: OutgoingPacket, number: int) -> bytes:
+        payload = out.data[number * PIECE : (number + 1) * PIECE]
+        return self._wire.piece(out.id, number, len(out.data), payload)
+
+    def _read(self, ready: Any) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                nbytes = ready.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            message = self._wire.open(self._buffer[:nbytes])
+            if isinstance(message, Piece):
+                self._take(message)
+            elif isinstance(message, ReportDatagram):
+                self._hear(message)
+
+    def _hear(self, said: ReportDatagram) -> None:
+        if self._outgoing and self._outgoing[0].id == said.packet:
+            self._outgoing[0].sending.hear(said.receiver, said.report, time.monotonic())
+
+    def _take(self, piece: Piece) -> None:
+        packet = piece.packet
+        if packet.root == self.rank or not packet.team >> self.rank & 1:
+            return  # our own, copied back by the host
+        self._join(packet.team)
+        mine = self._from(packet.team, packet.root)
+        if packet.number < mine.number:
+            self._report(packet, ReceiverReport(ALL))
+        elif packet.number == mine.number:
+            self._add(mine, piece)
+
+    def _add(self, mine: IncomingPacket, piece: Piece) -> None:
+        mine.receiving = mine.receiving or Receiving(piece.nbytes)
+        if mine.receiving.take(piece.number, piece.payload):
+            self._report(piece.packet, mine.receiving.report())
+        if mine.receiving.done:
+            mine.inbox.put(mine.receiving.data)
+            mine.number, mine.receiving = mine.number + 1, None
+
+    def _report(self, packet: PacketId, report: ReceiverReport) -> None:
+        self._own.sendto(self._wire.report(packet, self.rank, report), self._addresses[packet.root])

@@ -1,0 +1,54 @@
+"""Comms whose exchange is Python on one packed vector: packed there, too, and in a fixed order of exchanges.
+
+In the graph an exchange is one operation: packing by TensorFlow would be three more for each tensor.
+
+Matching by order instead of by name is what MPI does, so all ranks must exchange in one order. TensorFlow promises none
+between ops without data between them: each exchange of a graph is made to wait for the one before.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from fdt.identity_map import IdentityMap
+from hfdt.collectives.base import Tensor, by_dtype
+
+Vector = npt.NDArray[Any]
+_NARROW = ("float16", "bfloat16", "bool")  # neither MPI nor numpy_function knows how to add these
+
+
+class Packed:
+    """Turns `reduce(vector, name) -> vector` on NumPy vectors into `Comm.sum`."""
+
+    def __init__(self, reduce: Callable[[Vector, str], Vector]) -> None:
+        self._reduce = reduce
+        self._last: IdentityMap[Any] = IdentityMap()  # a graph's last exchange
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return by_dtype(tensors, name, self._add)
+
+    def _add(self, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
+        dtype = tensors[0].dtype
+        if dtype.name in _NARROW:
+            return [tf.cast(t, dtype) for t in self._add([tf.cast(t, tf.float32) for t in tensors], name)]
+        if tf.executing_eagerly():
+            return [tf.constant(part) for part in self._added(name, *(t.numpy() for t in tensors))]
+        graph = tf.compat.v1.get_default_graph()
+        before = self._last.get(graph)
+        with tf.control_dependencies([before] if before is not None else []):
+            added = functools.partial(self._added, name)
+            parts = tf.numpy_function(added, tensors, [dtype] * len(tensors), stateful=True)
+        self._last.put(graph, parts[0].op)
+        for part, tensor in zip(parts, tensors, strict=True):
+            part.set_shape(tensor.shape)
+        return parts  # type: ignore[no-any-return]
+
+    def _added(self, name: str, *arrays: Any) -> list[Vector]:
+        """The arrays, each added over ranks."""
+        total = self._reduce(np.concatenate([np.ravel(a) for a in arrays]), name)
+        ends = np.cumsum([np.size(a) for a in arrays])
+        return [part.reshape(np.shape(a)) for part, a in zip(np.split(total, ends[:-1]), arrays, strict=True)]

@@ -1,0 +1,132 @@
+"""A packet to many receivers in numbered pieces, and the repair of what gets lost: decisions only, no socket, no clock.
+
+A receiver says what it has: every now and then, when a piece is missing between others or comes at last, when it has
+all, and when it is sent a piece again. The sender keeps no more than a window of pieces ahead of whoever is furthest
+behind, sends what is missing again, and probes whom it has not heard of for a while. The window grows while nothing is
+lost and is halved where something is, as TCP's does (RFC 5681), so the slowest receiver's link sets the pace.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PIECE = 1400  # bytes: with all headers below an Ethernet frame's 1500
+SAY_EVERY = 16  # pieces between two reports
+MOST_RANGES = 64  # of what is missing, in a report
+FIRST_WINDOW, LEAST_WINDOW, LARGEST_WINDOW = 32, 4, 512  # pieces
+AGAIN_S = 0.01  # a piece is sent again, and the window halved, no more than once in this time
+PROBE_S, LONGEST_PROBE_S = 0.03, 1.0  # doubled from one probe to the next
+
+
+def pieces_of(nbytes: int) -> int:
+    """At least one: an empty packet is announced too."""
+    return max(1, -(-nbytes // PIECE))
+
+
+@dataclass(frozen=True)
+class ReceiverReport:
+    """What a receiver has: all pieces below `first`, and of those that it must have been sent not `missing`, ranges."""
+
+    first: int
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+class Receiving:
+    """One packet on its way in."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.data, self.count = bytearray(nbytes), pieces_of(nbytes)
+        self._there = bytearray(self.count)
+        self._first = self._seen = self._unsaid = 0
+
+    @property
+    def done(self) -> bool:
+        return self._first == self.count
+
+    def take(self, number: int, payload: bytes | memoryview) -> bool:
+        """Piece `number` has come; is it time to report? Raises ValueError for what is no piece of this packet."""
+        low = number * PIECE
+        if not 0 <= number < self.count or len(payload) != min(PIECE, len(self.data) - low):
+            raise ValueError(f"piece {number} of {self.count}, {len(payload)} bytes")
+        if self._there[number]:
+            return True  # sent again, or a probe: the last report was lost
+        out_of_line = number != self._seen  # a gap is found, or filled
+        self.data[low : low + len(payload)] = payload
+        self._there[number], self._seen = 1, max(self._seen, number + 1)
+        after = self._there.find(0, self._first)
+        self._first = self.count if after < 0 else after
+        self._unsaid += 1
+        return out_of_line or self.done or self._unsaid >= SAY_EVERY
+
+    def report(self) -> ReceiverReport:
+        self._unsaid = 0
+        missing: list[tuple[int, int]] = []
+        at = self._first
+        while at < self._seen and len(missing) < MOST_RANGES:
+            end = self._there.find(1, at)
+            missing.append((at, end))
+            after = self._there.find(0, end)
+            at = self.count if after < 0 else after
+        return ReceiverReport(self._first, tuple(missing))
+
+
+class Sending:
+    """One packet on its way out to `receivers`. Times are seconds of one clock."""
+
+    def __init__(self, nbytes: int, receivers: Iterable[int], now: float) -> None:
+        self.count, self.window = pieces_of(nbytes), FIRST_WINDOW
+        self._first = dict.fromkeys(receivers, 0)
+        self._next, self._wait_s = 0, PROBE_S
+        self._again: dict[int, None] = {}
+        self._sent_again: dict[int, float] = {}
+        self._halved = -AGAIN_S
+        self.progress_s = self._asked_s = now
+
+    def begin(self, now: float) -> None:
+        """It has waited for its turn: time counts from here."""
+        self.progress_s = self._asked_s = now
+
+    @property
+    def done(self) -> bool:
+        return self._least == self.count
+
+    @property
+    def behind(self) -> list[int]:
+        """Receivers that have the least."""
+        return [k for k, first in self._first.items() if first == self._least and first < self.count]
+
+    @property
+    def _least(self) -> int:
+        return min(self._first.values(), default=self.count)
+
+    def due(self, now: float) -> tuple[list[int], list[int]]:
+        """(pieces to send again, new ones to send), now."""
+        again, self._again = list(self._again), {}
+        self._sent_again.update(dict.fromkeys(again, now))
+        end = max(self._next, min(self.count, self._least + self.window))
+        new, self._next = list(range(self._next, end)), end
+        return again, new
+
+    def hear(self, receiver: int, report: ReceiverReport, now: float) -> None:
+        before = self._least
+        if receiver not in self._first:
+            return
+        self._first[receiver] = max(self._first[receiver], min(report.first, self.count))
+        lost = [i for low, high in report.missing for i in range(low, min(high, self._next))]
+        self._again.update(dict.fromkeys(i for i in lost if now - self._sent_again.get(i, -AGAIN_S) >= AGAIN_S))
+        if lost and now - self._halved >= AGAIN_S:
+            self.window, self._halved = max(LEAST_WINDOW, self.window // 2), now
+        if self._least > before:
+            self.progress_s = self._asked_s = now
+            self._wait_s = PROBE_S
+            if not lost:
+                self.window = min(LARGEST_WINDOW, self.window + 1)
+
+    @property
+    def probe_s(self) -> float:
+        """When to probe, unless something is heard before."""
+        return self._asked_s + self._wait_s
+
+    def probe(self, now: float) -> int:
+        """The piece to send again to those behind: they will say what they lack before it."""
+        self._asked_s, self._wait_s = now, min(2 * self._wait_s, LONGEST_PROBE_S)
+        return self._next - 1

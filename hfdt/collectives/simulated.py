@@ -1,0 +1,192 @@
+"""Ranks on a described network (docs/cluster.md) with a simulated clock: threads that hand on one baton.
+
+A rank runs while the clock stands still, until it waits for another: all that it does costs no simulated time but what
+it says by `work`. Packets travel over the network's links; nothing else does, and one rank runs at a time, so a run is
+the same every time.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import simpy
+
+from fdt.network.cluster import Cluster
+from fdt.network.pace import Pace
+from fdt.network.topology import topology_of
+from fdt.network.transfers import Transfers
+from hfdt.collectives.base import Tensor
+from hfdt.collectives.packed import Packed, Vector
+
+Result = TypeVar("Result")
+Events = Generator[Any, Any, None]
+
+
+class SimulatedWorld:
+    """One rank on each of `cluster`'s workers. `seed` decides the times of their steps."""
+
+    def __init__(self, cluster: Cluster, seed: int = 0) -> None:
+        self.env, self._cluster = simpy.Environment(), cluster
+        self.size, self.failed = len(cluster.workers), False
+        self._places = [node.index for node in cluster.workers]
+        self.paces = [Pace(node, cluster.step_s, (seed,)) for node in cluster.workers]
+        self._topology = topology_of(cluster)
+        self._transfers = Transfers(self.env, self._topology)
+        self._mail: dict[tuple[int, int], Any] = {}
+        self._given: dict[int, tuple[str, Vector, Any]] = {}  # by rank, of the sum at hand
+
+    @property
+    def now_s(self) -> float:
+        return float(self.env.now)
+
+    def mail(self, sender: int, receiver: int) -> Any:
+        """Packets that have come, in order."""
+        return self._mail.setdefault((sender, receiver), simpy.Store(self.env))
+
+    def multicast(self, packet: Vector, root: int, to: Sequence[int]) -> int:
+        """`packet` sets out; how many times it crosses the sender's link."""
+        ends = [self._places[k] for k in to]
+        if self._cluster.multicast:
+            routes = [(self._topology.multicast(self._places[root], ends), list(to))]
+        else:
+            routes = [(self._topology.route(self._places[root], end), [k]) for end, k in zip(ends, to, strict=True)]
+        for route, receivers in routes:
+            self.env.process(
+                self._delivered(self._transfers.send(route, packet.nbytes), packet.copy(), root, receivers)
+            )
+        return len(routes)
+
+    def _delivered(self, arrival: Any, packet: Vector, root: int, receivers: Sequence[int]) -> Events:
+        yield arrival
+        for receiver in receivers:
+            self.mail(root, receiver).put(packet)
+
+    def rendezvous(self, rank: int, name: str, vector: Vector) -> Any:
+        """An event: the sum of all ranks' vectors, by a ring."""
+        met = self.env.event()
+        self._given[rank] = name, vector, met
+        if len(self._given) == self.size:
+            given, self._given = [self._given[k] for k in range(self.size)], {}
+            names = {name for name, _, _ in given}
+            if len(names) > 1:
+                raise RuntimeError(f"all ranks must exchange the same thing. Received: {sorted(names)}")
+            self.env.process(self._ring([v for _, v, _ in given], [event for _, _, event in given]))
+        return met
+
+    def _ring(self, vectors: list[Vector], events: list[Any]) -> Events:
+        """n - 1 parts go on to the next rank while they are added up, and n - 1 while the sums are passed on."""
+        n, part = self.size, vectors[0].nbytes / self.size
+        for _ in range(2 * (n - 1)):
+            ways = [self._topology.route(self._places[k], self._places[(k + 1) % n]) for k in range(n)]
+            yield simpy.AllOf(self.env, [self._transfers.send(way, part) for way in ways])
+        total = np.sum(np.stack(vectors), axis=0, dtype=vectors[0].dtype)
+        for event in events:
+            event.succeed(total)
+
+
+class SimulatedComm:
+    """One rank's. `work`: let it compute for so many of its node's training steps."""
+
+    eager_only = True  # the baton goes from rank to rank in their own threads
+
+    def __init__(self, world: SimulatedWorld, rank: int) -> None:
+        self._world, self.rank, self.size = world, rank, world.size
+        self._packed = Packed(self._reduce)
+        self._turn, self._blocked = threading.Semaphore(0), threading.Semaphore(0)
+        self._waits_for: Any = None
+        self._answer: Any = None
+        self.sent_bytes = 0  # by multicast; a copy for each receiver where the network has none
+
+    @property
+    def now_s(self) -> float:
+        return self._world.now_s
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.sum(tensors, name)
+
+    def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
+        """The sender goes on at once; receivers wait for the last byte."""
+        if root != self.rank:
+            received: Vector = self._wait(self._world.mail(root, self.rank).get())
+            return received
+        others = [k for k in members if k != root]
+        if others:
+            self.sent_bytes += packet.nbytes * self._world.multicast(packet, root, others)
+        return packet
+
+    def close(self) -> None:
+        """Nothing is held for multicasts alone."""
+
+    def work(self, steps: float) -> None:
+        world = self._world
+        self._wait(world.env.timeout(world.paces[self.rank].seconds(world.env.now, steps)))
+
+    def _reduce(self, vector: Vector, name: str) -> Vector:
+        if self.size == 1:
+            return vector
+        total: Vector = self._wait(self._world.rendezvous(self.rank, name, vector))
+        return total
+
+    # -- the baton -----------------------------------------------------------------------------------------------------
+    def _wait(self, event: Any) -> Any:
+        """In the rank's thread: until the clock has come to `event`."""
+        self._waits_for = event
+        self._blocked.release()
+        self._turn.acquire()
+        if self._world.failed:
+            raise RuntimeError("another rank has failed, or no packet will ever come")
+        return self._answer
+
+    def live(self) -> Events:
+        """The clock's side of it: let the rank run, again whenever what it waits for has happened."""
+        while (event := self._until_it_waits()) is not None:
+            self._answer = yield event
+
+    def _until_it_waits(self) -> Any:
+        self._waits_for = None
+        self._turn.release()
+        self._blocked.acquire()
+        return self._waits_for
+
+    def run(self, work: Callable[["SimulatedComm"], None]) -> None:
+        """The thread's: `work` at its first turn."""
+        self._turn.acquire()
+        try:
+            work(self)
+        finally:
+            self._waits_for = None
+            self._blocked.release()
+
+    def release(self) -> None:
+        self._turn.release()
+
+
+def on_simulated(world: SimulatedWorld, work: Callable[[SimulatedComm], Result]) -> list[Result]:
+    """What work(comm) returned on each rank; the world's clock stands where the last came to its end.
+
+    Raises what the first rank to fail raised.
+    """
+    comms = [SimulatedComm(world, rank) for rank in range(world.size)]
+    results: dict[int, Result] = {}
+    raised: list[BaseException] = []
+
+    def rank(comm: SimulatedComm) -> None:
+        try:
+            results[comm.rank] = work(comm)
+        except BaseException as error:
+            raised.append(error)
+            world.failed = True
+
+    threads = [threading.Thread(target=c.run, args=(rank,), daemon=True) for c in comms]
+    for thread, comm in zip(threads, comms, strict=True):
+        thread.start()
+        world.env.process(comm.live())
+    world.env.run()
+    world.failed = world.failed or len(results) < world.size
+    for thread, comm in zip(threads, comms, strict=True):  # those that wait for what will never come
+        comm.release()
+        thread.join()
+    if raised:
+        raise raised[0]
+    return [results[k] for k in range(world.size)]

@@ -1,0 +1,141 @@
+"""Installs Horovod: the one that is there, else the cached wheel, else a new build; one at a time on a machine."""
+
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fdt import doctor
+from fdt.launch.mpirun import find_mpirun
+from hfdt.engine import horovod_build
+from hfdt.engine.horovod_build import BuildError, Mpi, OnProgress
+
+_PROBE = "import tensorflow, horovod.tensorflow as h; print('built', int(h.mpi_built()), int(h.gloo_built()))"
+
+
+def install(progress: OnProgress) -> str:
+    """Make Horovod work in this environment and say how it came. Raises BuildError.
+
+    "already installed" | "from the cache" | "built"
+    """
+    mpi = find_mpi()
+    if fits(probe(), mpi):
+        return "already installed"
+    cache = cache_directory(key(mpi))
+    with _lock(cache / "lock", progress):
+        if _install_cached(cache, mpi):
+            return "from the cache"
+        _build_into(cache, mpi, progress)
+        progress("install", 100)
+        if not _install_cached(cache, mpi):
+            raise BuildError(f"the Horovod just built must import. Received: an error; see {cache / 'import.log'}")
+        return "built"
+
+
+def find_mpi() -> Mpi | None:
+    """The MPI that HFDT runs under (fdt/launch), so that what is built against it fits."""
+    mpirun = find_mpirun()
+    if mpirun is None:
+        return None
+    mpicxx = Path(mpirun).with_name("mpicxx")
+    said = doctor.output([mpirun, "--version"]) or ""
+    return Mpi(Path(mpirun), mpicxx if mpicxx.exists() else None, mpi_version(said))
+
+
+def mpi_version(said: str) -> str:
+    """Name and version from what `mpirun --version` prints."""
+    if found := re.search(r"\(Open ?MPI\) (\S+)", said):
+        return f"Open MPI {found[1]}"
+    if found := re.search(r"Version: +(\S+)", said):
+        return f"MPICH {found[1]}"
+    return said.strip().splitlines()[0][:40] if said.strip() else "unknown"
+
+
+def probe(log: Path | None = None) -> tuple[bool, bool] | None:
+    """(built with MPI, built with Gloo) of the Horovod that imports beside TensorFlow here; None when none does.
+
+    In a process of its own: a Horovod built for another TensorFlow fails at import, or worse.
+    """
+    argv = [sys.executable, "-c", _PROBE]
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return None
+    if log:
+        log.write_text(done.stdout + done.stderr)
+    found = re.search(r"built (\d) (\d)", done.stdout)
+    return (found[1] == "1", found[2] == "1") if found else None
+
+
+def fits(built: tuple[bool, bool] | None, mpi: Mpi | None) -> bool:
+    """Whether what `probe` found is all that could be built here."""
+    return built is not None and (built[0] or mpi is None or mpi.mpicxx is None)
+
+
+def key(mpi: Mpi | None) -> str:
+    """Everything that a compiled Horovod depends on."""
+    tensorflow = doctor.tensorflow_version()
+    if tensorflow is None:
+        raise BuildError("Horovod is built against TensorFlow. Received: none installed; pip install tensorflow")
+    place = "" if mpi is None or mpi.in_environment else "-system"
+    parts = [
+        f"tensorflow-{tensorflow}",
+        f"cp{sys.version_info[0]}{sys.version_info[1]}",
+        "gloo" if mpi is None or mpi.mpicxx is None else re.sub(r"\W*Open MPI\W*", "openmpi-", mpi.version) + place,
+        sysconfig.get_platform(),
+        *(["nccl"] if horovod_build.gpu_variables() else []),
+    ]
+    return "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
+
+
+def cache_directory(name: str) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = root / "hfdt" / "wheels" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@contextlib.contextmanager
+def _lock(path: Path, progress: OnProgress) -> Iterator[None]:
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another build", 0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _install_cached(cache: Path, mpi: Mpi | None) -> bool:
+    """Install the cached wheel; False when there is none or it does not work here."""
+    wheel = next(cache.glob("horovod-*.whl"), None)
+    if wheel is None:
+        return False
+    _pip_install("--force-reinstall", "--no-deps", wheel)
+    _pip_install(wheel)  # what it needs, where missing
+    return fits(probe(cache / "import.log"), mpi)
+
+
+def _pip_install(*words: object) -> None:
+    argv = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-q", *map(str, words)]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"pip must install {words[-1]}. Received: {done.stderr.strip()}")
+
+
+def _build_into(cache: Path, mpi: Mpi | None, progress: OnProgress) -> None:
+    """Build in a scratch directory; the wheel enters the cache whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix="hfdt-horovod-") as scratch:
+        built = Path(scratch) / "wheel"
+        built.mkdir()
+        wheel = horovod_build.build(built, Path(scratch), mpi, cache / "build.log", progress)
+        staged = cache / f".{wheel.name}.{os.getpid()}"
+        staged.write_bytes(wheel.read_bytes())  # another file system, often
+        os.replace(staged, cache / wheel.name)

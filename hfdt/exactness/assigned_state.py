@@ -1,0 +1,74 @@
+"""What the forward pass changes: variables that no gradient moves, such as BatchNorm's moving statistics.
+
+Each rank changes them by its slice. They are noted when they are assigned and averaged by share together with the
+gradients, in the same exchange.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
+
+from fdt.keras.variables import tensor_variable
+from fdt.patches import Patch, patched
+from hfdt.worker import step_context as steps
+from hfdt.worker.step_context import StepContext, Tensor, Variable
+
+_WRITERS = (
+    "assign",
+    "assign_add",
+    "assign_sub",
+    "scatter_add",
+    "scatter_sub",
+    "scatter_update",
+    "batch_scatter_update",
+)
+
+
+def averaged(variables: Iterable[Any], but: Iterable[Any]) -> dict[int, Variable]:
+    """The floating-point ones among `variables`, those of `but` left out, for `Terms.averaged`."""
+    left_out = {id(tensor_variable(v)) for v in but}
+    found = {id(tensor_variable(v)): tensor_variable(v) for v in variables}
+    return {key: v for key, v in found.items() if key not in left_out and v.dtype.is_floating}
+
+
+def take_touched(step: StepContext) -> list[Variable]:
+    """The variables assigned since the last call, in an order that is the same on every rank."""
+    taken, step.touched = list(step.touched.values()), {}
+    return taken
+
+
+def weigh_touched(step: StepContext, variables: list[Variable]) -> list[Tensor]:
+    return [step.weigh(tf.convert_to_tensor(v), step.share(v.dtype)) for v in variables]
+
+
+def flush(step: StepContext) -> None:
+    """Average what no exchange of gradients took along."""
+    variables = take_touched(step)
+    if variables:
+        write(variables, step.sum(weigh_touched(step, variables), "forward"))
+
+
+def write(variables: list[Variable], values: list[Tensor]) -> None:
+    with steps.entered(None):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Note assignments for as long as this lasts."""
+    methods = [
+        (owner, name) for owner in (BaseResourceVariable, ResourceVariable) for name in _WRITERS if name in vars(owner)
+    ]
+    with patched(Patch(owner, name, _noting) for owner, name in methods):
+        yield
+
+
+def _noting(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    step = steps.current()
+    if step is not None and id(self) in step.terms.averaged:
+        step.touched.setdefault(id(self), self)
+    return original(self, *args, **kwargs)

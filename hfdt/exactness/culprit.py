@@ -1,0 +1,165 @@
+"""Which part of a step does not add up over slices of a batch: a layer, a loss, an add_loss. Asked if so."""
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.data import slicing
+from fdt.patches import Patch, patched
+from hfdt.collectives import Comm
+from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched
+from hfdt.worker.step_context import Reading, StepTerms, Tensor
+
+
+@dataclass
+class StepComponent:
+    """A tensor of the step. `owner`: the layer or loss that made it; `kind`: "output", "loss" or "add_loss"."""
+
+    kind: str
+    owner: Any
+    name: str
+
+
+def find(trainable: Any, terms: StepTerms, batch: Any, state: Untouched, tolerance: float) -> str:
+    """What must change, and why, in words that can be followed by what it leads to. A collective."""
+    parts: list[StepComponent] = []
+    watched = _Watched(trainable.flavor.keras, parts)
+    trial = StepTrial(trainable, replace(terms, reading=Reading.MEAN), batch, watched)
+    if trial.tolerance >= COARSE:
+        return _of_the_step(trainable, terms)
+    state.restart()
+    sliced = trial.sliced(batch)
+    state.restart()
+    alone = trial.alone(batch)
+    return _judged(trainable, terms, batch, parts, sliced, alone, tolerance)
+
+
+def _judged(
+    trainable: Any,
+    terms: StepTerms,
+    batch: Any,
+    parts: list[StepComponent],
+    sliced: Result,
+    alone: Result,
+    tolerance: float,
+) -> str:
+    comm, sums = terms.comm, False
+    pairs = list(zip(parts, sliced.seen, alone.seen, strict=True))
+    for part, ours, theirs in pairs:
+        if part.kind == "output" and _agreed(comm, _differs(ours, theirs[: len(ours)], tolerance)):
+            layer = f"layer {part.owner.name!r}{_of(type(part.owner), 'call')}"
+            return f"{layer} must make of a row what does not depend on the batch's other rows. Received: {_DIFFERENT}"
+    share = _share(batch, comm)
+    for part, ours, theirs in pairs:
+        if part.kind == "output":
+            continue
+        mean, total = (comm.sum([ours * tf.cast(w, ours.dtype)], "hfdt.culprit")[0] for w in (share, 1.0))
+        if not _agreed(comm, _differs(mean, theirs, tolerance)):
+            continue
+        if part.kind == "loss" and not _agreed(comm, _differs(total, theirs, tolerance)):
+            sums = True
+        elif part.kind == "loss":
+            return f"the loss {part.name} must be a mean or a sum over samples. Received: {_DIFFERENT}"
+        else:
+            return f"what {part.name} adds as a loss must be a mean over samples. Received: {_DIFFERENT}"
+    if sums:
+        return f"the terms of the loss must all be means or all sums over samples. Received: both, {_DIFFERENT}"
+    return _of_the_step(trainable, terms)
+
+
+_DIFFERENT = "slices of a batch that do not add up to the batch"
+
+
+def _of_the_step(trainable: Any, terms: StepTerms) -> str:
+    model = trainable.model
+    loss = getattr(model, "loss", None)
+    what = f"the loss {named(loss)}" if terms.own_step else f"{type(model).__name__}.train_step"
+    place = "" if terms.own_step else _of(type(model), "train_step")
+    return f"{what}{place} must be a mean or a sum over samples. Received: {_DIFFERENT}"
+
+
+def named(loss: Any) -> str:
+    """A loss by name, with its place in the script."""
+    if isinstance(loss, str):
+        return loss
+    function = getattr(loss, "fn", loss)
+    if inspect.isfunction(function):
+        return f"{function.__name__}{_place(function)}"
+    return f"{type(loss).__name__}{_of(type(loss), 'call')}"
+
+
+def _of(cls: type, method: str) -> str:
+    return _place(getattr(cls, method, None))
+
+
+def _place(function: Any) -> str:
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    if code is None or "/keras/" in code.co_filename or "/tf_keras/" in code.co_filename:
+        return ""
+    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _share(batch: Any, comm: Comm) -> Tensor:
+    _, share = slicing.cut_batch(batch, comm.rank, comm.size)
+    return tf.cast(share[0], tf.float64) / tf.cast(share[1], tf.float64)
+
+
+def _differs(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
+    if ours.shape != theirs.shape:
+        return True
+    return float(tf.norm(ours - theirs)) > tolerance * (float(tf.norm(theirs)) + 1e-30)
+
+
+def _agreed(comm: Comm, yes: bool) -> bool:
+    """As rank 0 sees it: its slice is the batch's first rows."""
+    return bool(comm.sum([tf.constant(float(yes and comm.rank == 0), tf.float64)], "hfdt.culprit")[0])
+
+
+class _Watched:
+    """Fills a list with the tensors of a step that is traced, and `parts` with what they are."""
+
+    def __init__(self, keras: Any, parts: list[StepComponent]) -> None:
+        self._keras, self._parts = keras, parts
+
+    @contextlib.contextmanager
+    def __call__(self, batch: Any) -> Iterator[list[Tensor]]:
+        graph = tf.compat.v1.get_default_graph()
+        seen: list[Tensor] = []
+        keras = self._keras
+
+        def see(kind: str, owner: Any, name: str, tensor: Any) -> None:
+            """Those of inner graphs, loops for instance, cannot be had."""
+            if tf.is_tensor(tensor) and getattr(tensor, "graph", None) is graph and tensor.dtype.is_floating:
+                self._parts.append(StepComponent(kind, owner, name))
+                seen.append(tensor)
+
+        def call(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original(layer, *args, **kwargs)
+            for tensor in tf.nest.flatten(out):
+                if tf.is_tensor(tensor) and tensor.shape.rank and tensor.shape[0] is None:
+                    see("output", layer, layer.name, tensor)
+            return out
+
+        def lose(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original(loss, *args, **kwargs)
+            if tf.is_tensor(out) and out.shape.rank == 0:
+                see("loss", loss, named(loss), out)
+            return out
+
+        def add(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+            for tensor in tf.nest.flatten(args[:1]):
+                see("add_loss", layer, f"layer {layer.name!r}{_of(type(layer), 'call')}", tf.reduce_sum(tensor))
+            return original(layer, *args, **kwargs)
+
+        patches = [
+            Patch(keras.layers.Layer, "__call__", call),
+            Patch(keras.losses.Loss, "__call__", lose),
+            Patch(keras.layers.Layer, "add_loss", add),
+        ]
+        with patched(patches):
+            yield seen

@@ -1,0 +1,125 @@
+"""Metrics over all ranks, by their state: what each rank added since the last reset is added up.
+
+Sums, counts and confusion counts add, so the result is the one a single machine would have: never a mean of means.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.keras.variables import tensor_variable
+from fdt.patches import Patch, patched
+from fdt.tensors import Array
+from hfdt.worker import step_context as steps
+from hfdt.worker.step_context import StepContext, Tensor, Variable
+
+
+@contextlib.contextmanager
+def installed(flavor: str) -> Iterator[None]:
+    """Have Mean weigh what a script gives it as one number for the whole batch, for as long as this lasts.
+
+    For tf_keras, metrics made before are not reached: they keep the method they were made with.
+    """
+    if flavor == "keras":
+        from keras.src.metrics.reduction_metrics import Mean as owner
+    else:
+        from tf_keras.src.metrics.base_metric import Mean as owner
+    with patched([Patch(owner, "update_state", _update_mean)]):
+        yield
+
+
+def _update_mean(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
+    """Alone, a number without a weight counts 1. Here each rank's counts by its share: together that is 1 again.
+
+    Keras 3 gives its per-output loss trackers the static batch size (an int, or None where it is unknown, as with
+    arrays): a slice may have one where the batch has none, so it is not believed.
+    """
+    step = steps.current()
+    if step is None or not (sample_weight is None or isinstance(sample_weight, int)):
+        return original(self, values, sample_weight)
+    values = tf.convert_to_tensor(values)
+    if values.shape.rank != 0:
+        return original(self, values, sample_weight)
+    dtype = values.dtype if values.dtype.is_floating else tf.float32
+    value = step.over_share(tf.cast(values, dtype) * step.weight(dtype))
+    return original(self, value, step.share(dtype))
+
+
+class HeldMetrics:
+    """Metric variables that a rank without samples puts back after a step, in the graph."""
+
+    def __init__(self, step: StepContext, variables: list[Any]) -> None:
+        self._step = step
+        self._variables = [tensor_variable(v) for v in variables]
+        self._before = [tf.identity(v) for v in self._variables]
+
+    def restore(self) -> None:
+        idle = self._step.mine == 0
+        for variable, before in zip(self._variables, self._before, strict=True):
+            variable.assign(tf.where(idle, before, variable))
+
+
+class MetricTotals:
+    """The metric variables of a model, added over ranks."""
+
+    def __init__(self, comm: Any, variables: list[Any]) -> None:
+        self._comm = comm
+        self._variables: list[Variable] = [tensor_variable(v) for v in variables]
+        self._start: list[Tensor] = []
+        self._before: list[Tensor] = []
+
+    def started(self) -> None:
+        """The model's metrics have just been reset."""
+        self._start = self._read()
+        if self._before:
+            self.load(self._before)
+            self._before = []
+
+    @contextlib.contextmanager
+    def beginning_with(self, values: Sequence[Array]) -> Iterator[None]:
+        """Within, this rank counts as having added `values` after the next reset: what all ranks had, before."""
+        self._before = [tf.constant(value) for value in values]
+        try:
+            yield
+        finally:
+            self._before = []
+
+    def total(self) -> list[Tensor]:
+        """State at the last reset + what every rank added since. A collective."""
+        now = self._read()
+        start = self._start or [tf.zeros_like(v) for v in now]
+        if self._comm.size == 1 or not now:
+            return now
+        added = self._comm.sum([_minus(n, s) for n, s in zip(now, start, strict=True)], "hfdt.metrics")
+        return [_plus(s, a) for s, a in zip(start, added, strict=True)]
+
+    @contextlib.contextmanager
+    def loaded(self, values: list[Tensor]) -> Iterator[None]:
+        """The variables hold `values` meanwhile."""
+        mine = self._read()
+        self.load(values)
+        try:
+            yield
+        finally:
+            self.load(mine)
+
+    def load(self, values: list[Tensor]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def _read(self) -> list[Tensor]:
+        return [tf.identity(v) for v in self._variables]
+
+
+def arrays(values: list[Tensor]) -> list[Array]:
+    return [value.numpy() for value in values]
+
+
+def _minus(now: Tensor, start: Tensor) -> Tensor:
+    return tf.cast(now, tf.int32) - tf.cast(start, tf.int32) if now.dtype == tf.bool else now - start
+
+
+def _plus(start: Tensor, added: Tensor) -> Tensor:
+    return tf.logical_or(start, added > 0) if start.dtype == tf.bool else start + added

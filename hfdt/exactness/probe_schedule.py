@@ -1,0 +1,96 @@
+"""When a session's step is probed (hfdt/exactness/probe.py): before its first epoch, and when its loss has changed.
+
+A callback, or the script between two fits, may write a variable that training leaves alone, the weight of a term for
+instance. The traced step reads it, so a second look costs two small runs and no tracing.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.blobs import Blobs
+from fdt.job import State
+from fdt.keras.flavor import attribute
+from fdt.keras.variables import tensor_variable
+from fdt.options import is_on
+from hfdt.collectives import Comm
+from hfdt.exactness import batchnorm
+from hfdt.exactness.probe import Probe, agreed
+from hfdt.worker.step_context import StepTerms
+
+
+class Probing:
+    """`options`: the job's. `synchronised`: BatchNorm layers are in training what they are while it is probed."""
+
+    def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str], *, synchronised: bool) -> None:
+        self._trainable, self._comm, self._synchronised = trainable, comm, synchronised
+        self._local = options.get("batch_norm", "sync") == "local" and bool(batchnorm.find(trainable.model))
+        self._allow = self._local or is_on(options, "allow_inexact")
+        self._own = {name: getattr(trainable.model, name) for name in ("train_step", "reset_metrics")}
+        self._probe: Probe | None = None
+        self._written, self._writes, self._said = False, 0, [""]
+
+    def first(self, source: Any, terms: StepTerms, layers: list[Any]) -> list[str]:
+        """Probe; `terms.reading` is what was found. Returns lines for the user. Raises CaptureError. A collective."""
+        self._layers, self._terms, self._spec = layers, terms, source.element_spec
+        try:
+            whole = source.first_batch()
+        except IndexError:  # no data: Keras has its own words for it
+            return []
+        fp16, terms.fp16 = terms.fp16, False
+        with self._as_scripts_have_it():
+            self._probe = Probe(self._trainable, terms, whole)
+            notes = self._look(self._probe)
+        terms.fp16 = fp16
+        return notes
+
+    def warm(self, source: Any) -> list[str]:
+        """Before a later job of the same program: other data may take another way through the loss. A collective."""
+        if self._probe is not None and source.element_spec != self._spec:
+            return self.first(source, self._terms, self._layers)
+        return self.again(each=True)
+
+    def load(self, state: State, blobs: Blobs) -> None:
+        """Write the groups that `state` carries, and note whether it changes what only scripts write. A collective."""
+        seeds = {id(v) for v in self._trainable.seeds}
+        variables = [tensor_variable(v) for v in self._trainable.non_trainable if id(v) not in seeds]
+        before = [tf.identity(v) for v in variables] if state.model.id and self._probe is not None else []
+        self._trainable.load(state, blobs)
+        if before:
+            changed = any(bool(tf.reduce_any(v != b)) for v, b in zip(variables, before, strict=True))
+            self._written |= bool(agreed(self._comm, float(changed)))
+
+    def again(self, *, each: bool) -> list[str]:
+        """Probe again if something was written; not `each` time: the 1st, 2nd, 4th, 8th. A collective.
+
+        Returns lines for the user that are new. Raises CaptureError.
+        """
+        if self._probe is None or not self._written:
+            return []
+        self._writes += 1
+        if not each and self._writes & (self._writes - 1):
+            return []
+        self._written = False
+        with self._as_scripts_have_it():
+            return self._look(self._probe)
+
+    def _look(self, probe: Probe) -> list[str]:
+        found = probe.run(allow_inexact=self._allow)
+        if found.reading is not self._terms.reading:
+            self._terms.reading = found.reading
+            self._trainable.model.train_function = self._trainable.model.test_function = None
+        new = [note for note in found.notes if note not in self._said and not self._local]
+        self._said += new
+        return new
+
+    @contextlib.contextmanager
+    def _as_scripts_have_it(self) -> Iterator[None]:
+        """The model's own methods, and BatchNorm over all ranks."""
+        with contextlib.ExitStack() as stack:
+            for name, method in self._own.items():
+                stack.enter_context(attribute(self._trainable.model, name, method))
+            if not self._synchronised:
+                stack.enter_context(batchnorm.synchronised(self._layers, self._trainable.flavor.name))
+            yield

@@ -1,0 +1,259 @@
+"""One training step without its update, on a whole batch and in slices, for hfdt/exactness/probe.py to compare."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from fdt.data import slicing
+from fdt.keras import autograph
+from fdt.keras.variables import tensor_variable
+from hfdt.algorithms import allreduce
+from hfdt.collectives import Comm
+from hfdt.collectives.single import SoloComm
+from hfdt.exactness import assigned_state
+from hfdt.exactness.deterministic import without_randomness
+from hfdt.exactness.float64 import SUM_SCOPE, in_float64
+from hfdt.exactness.metrics import MetricTotals
+from hfdt.worker import step_context as steps
+from hfdt.worker.exchange import GradientExchange, StepGroup
+from hfdt.worker.step_context import Reading, StepContext, StepTerms, Tensor
+
+BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s of a core in float64
+# Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
+# to another neighbour, which a deep network magnifies to 1e-5. COARSE: of float32 throughout.
+EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
+_MOVED = 2**20  # elements of the largest variable that is moved
+
+
+@dataclass
+class Result:
+    """What one step leaves behind: gradients, metric states (over all ranks), non-trainable variables."""
+
+    gradients: list[Tensor]
+    metrics: list[Tensor]
+    forward: list[Tensor]
+    seen: Sequence[Tensor] = ()  # tensors that a trial was asked to watch
+
+
+class Scoped:
+    """A Comm whose operations are found again in a graph, by their scope."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm, self.rank, self.size = comm, comm.rank, comm.size
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        with tf.name_scope(SUM_SCOPE):
+            return self._comm.sum(tensors, name)
+
+
+class StepTrial:
+    """The step of `trainable`, its losses read as `terms.reading` says.
+
+    It is traced once, for batches of any size, and computed in float64. It runs eagerly as it is where a script that
+    runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
+
+    `tolerance`: how far gradients of equal steps may be apart (relative, L2 norm, of all together).
+
+    Args:
+        batch: A global batch; slices and wholes are like it but for their number of rows.
+        watched: What the trial adds to a traced step: called with the step's batch, it returns a context whose value
+            is a list that the step fills with tensors for `Result.seen`.
+    """
+
+    def __init__(self, trainable: Any, terms: StepTerms, batch: Any, watched: Any = None) -> None:
+        self._trainable, self.terms, self._watched = trainable, terms, watched
+        self._exchange = GradientExchange(allreduce.rule())
+        self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
+        self.row_cost = math.inf
+        self.still = False  # of eager ones: for the length of a step random functions are replaced, in all threads
+        self.tolerance = self._trace(batch)
+
+    def _trace(self, batch: Any) -> float:
+        terms = replace(self.terms, comm=Scoped(self.terms.comm))
+        spec = tf.nest.map_structure(_any_rows, batch)
+        function = tf.function(functools.partial(self._gradients, terms), autograph=False)
+        coarse = HALF if is_half(self._trainable.model) else COARSE
+        if getattr(self.terms.comm, "eager_only", False):
+            return coarse
+        try:
+            traced = function.get_concrete_function(spec, tf.TensorSpec([2], tf.int64))
+        except Exception:
+            if not self._trainable.model.run_eagerly:
+                raise
+            return coarse
+        self.terms.seen_scalar_loss |= terms.seen_scalar_loss
+        self.row_cost = cost_of_a_row(traced.graph)
+        try:
+            self._sliced, rounded = in_float64(traced, alone=False)
+        except (ValueError, tf.errors.OpError):  # an operation that float64 does not fit
+            return coarse
+        self._alone = functools.cache(lambda: in_float64(traced, alone=True)[0])
+        return ROUNDED if rounded else EXACT
+
+    def sliced(self, batch: Any) -> Result:
+        """Each rank its slice, exchanged as in training. A collective."""
+        comm = self.terms.comm
+        mine, share = slicing.cut_batch(batch, comm.rank, comm.size)
+        return self._run(self.terms, mine, share, alone=False)
+
+    def alone(self, batch: Any) -> Result:
+        """The whole batch on this rank."""
+        total = tf.cast(slicing.rows(batch), tf.int64)
+        terms = replace(self.terms, comm=SoloComm(), reading=Reading.MEAN, averaged={}, sent_bytes={})
+        return self._run(terms, batch, tf.stack([total, total]), alone=True)
+
+    def _run(self, terms: StepTerms, batch: Any, share: Tensor, *, alone: bool) -> Result:
+        self._reset()
+        totals = MetricTotals(terms.comm, self._trainable.metrics)
+        totals.started()
+        if self.tolerance < COARSE:
+            leaves = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+            with _unoptimized():
+                out = (self._alone() if alone else self._sliced)(*leaves, share)
+        else:
+            with without_randomness(self._trainable.flavor.name) if self.still else contextlib.nullcontext():
+                out = self._gradients(terms, batch, share)
+            self.terms.seen_scalar_loss |= terms.seen_scalar_loss
+        if int(share[0]) == 0:
+            totals.load(totals._start)
+        changed = [tf.identity(tensor_variable(v)) for v in forward_variables(self._trainable)]
+        count = len(out) - (len(self._watching) if self._watched else 0)
+        return Result(out[:count], totals.total(), changed, out[count:])
+
+    def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
+        flavor, model = self._trainable.flavor, self._trainable.model
+        step = StepContext(terms, share)
+        step.deferred = []
+        with contextlib.ExitStack() as stack:
+            for optimizer in flavor.optimizers(model):
+                stack.enter_context(flavor.replace_apply(optimizer, self._exchange.apply))
+            stack.enter_context(_unscaled(model.optimizer))
+            stack.enter_context(steps.entered(step))
+            self._watching = stack.enter_context(self._watched(batch)) if self._watched else []
+            autograph.call(flavor.name, self._train_step, batch)
+            means = [StepGroup(step).mean(put_off.gradient) for put_off in step.deferred]
+            gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
+            assigned_state.flush(step)
+        return [*gradients, *self._watching]
+
+
+def is_half(model: Any) -> bool:
+    """Does any layer compute in half precision?"""
+    layers = model._flatten_layers(include_self=True, recursive=True)
+    return any(str(getattr(layer, "compute_dtype", "")) in ("float16", "bfloat16") for layer in layers)
+
+
+def forward_variables(trainable: Any) -> list[Any]:
+    """Those that the forward pass may change, but for the states of random generators."""
+    seeds = {id(v) for v in trainable.seeds}
+    return [v for v in trainable.non_trainable if id(v) not in seeds and tensor_variable(v).dtype.is_floating]
+
+
+class Untouched:
+    """Within, variables and metrics may change; at the end they are as before.
+
+    `moved`: trainable variables are a little off meanwhile, so that a term behind a weight that begins at zero shows.
+    """
+
+    def __init__(self, trainable: Any, *, moved: bool) -> None:
+        groups = (trainable.trainable, trainable.non_trainable, trainable.metrics)
+        self._variables = [tensor_variable(v) for group in groups for v in group]
+        self._before = [tf.identity(v) for v in self._variables]
+        self._start = list(self._before)
+        for i in range(len(trainable.trainable) if moved else 0):
+            self._start[i] = _moved(self._before[i])
+        self._seeds = {id(tensor_variable(v)) for v in trainable.seeds}
+
+    def restart(self) -> None:
+        """As at the start, but for random generators: a second look draws other numbers."""
+        for variable, value in zip(self._variables, self._start, strict=True):
+            if id(variable) not in self._seeds:
+                variable.assign(value)
+
+    def __enter__(self) -> "Untouched":
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        for variable, value in zip(self._variables, self._before, strict=True):
+            variable.assign(value)
+
+
+def _moved(value: Tensor) -> Tensor:
+    """Off by a tenth of the mean magnitude, up or down: the same on every rank. Large ones do not begin at zero."""
+    size = value.shape.num_elements()
+    if not value.dtype.is_floating or not 0 < size <= _MOVED:
+        return value
+    wave = tf.reshape(tf.cos(tf.range(size, dtype=tf.float32)), value.shape)
+    scale = tf.maximum(tf.reduce_mean(tf.abs(tf.cast(value, tf.float32))), 0.01)
+    return value + tf.cast(0.1 * scale * wave, value.dtype)
+
+
+def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
+    """The first rows of a batch: half, a quarter, ... until a step costs BUDGET or each rank would have under four.
+
+    Halves, because rows may belong together in pairs.
+    """
+    rows, parts = int(slicing.rows(batch)), 1
+    while math.isfinite(row_cost) and rows * row_cost > BUDGET and rows % 2 == 0 and rows // 2 >= 4 * ranks:
+        rows, parts = rows // 2, parts * 2
+    return slicing.cut_between(batch, 0, 1, parts)[0]
+
+
+def cost_of_a_row(graph: Any) -> float:
+    """Multiplications of a traced step for one row; loops and called functions are not looked into."""
+    return float(sum(map(_cost, graph.get_operations())))
+
+
+def _cost(op: Any) -> int:
+    shapes = [t.shape for t in op.outputs if t.shape.rank]
+    if not shapes or shapes[0][0] is not None:
+        return 0
+    elements: int = math.prod(d or 1 for d in shapes[0].as_list())
+    weights = op.inputs[1].shape if len(op.inputs) > 1 else None
+    if op.type not in ("Conv2D", "Conv3D", "MatMul", "BatchMatMulV2", "DepthwiseConv2dNative") or not weights:
+        return elements
+    summed = weights[:-1] if op.type.startswith("Conv") else weights[-2:-1]
+    depth: int = math.prod(d or 1 for d in summed.as_list())
+    return 3 * elements * depth
+
+
+def _any_rows(leaf: Any) -> Any:
+    if leaf is None or leaf.shape.rank == 0:
+        return leaf if leaf is None else tf.type_spec_from_value(leaf)
+    spec = tf.type_spec_from_value(leaf)
+    shape = tf.TensorShape([None, *spec.shape[1:]])
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return type(spec)(shape, spec.dtype)
+
+
+@contextlib.contextmanager
+def _unoptimized() -> Iterator[None]:
+    """A graph that runs twice is not worth optimising."""
+    here = context.context()
+    before, config = here.function_call_options, here.config
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    here.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    try:
+        yield
+    finally:
+        here.function_call_options = before
+
+
+@contextlib.contextmanager
+def _unscaled(optimizer: Any) -> Iterator[None]:
+    """Without loss scaling: half-precision training often begins with scales that overflow."""
+    if not hasattr(optimizer, "scale_loss"):
+        yield
+        return
+    object.__setattr__(optimizer, "scale_loss", lambda loss: loss)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "scale_loss")

@@ -1,0 +1,23 @@
+"""A rank, made when the script has imported TensorFlow: before that nothing of it may be."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fdt.process_group.group import ReplicaGroup
+
+
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+    from hfdt import algorithm_registry
+    from hfdt.replica.sessions import HfdtSessions
+    from replica.rank import PlacedRank
+
+    # refuses one that replicated scripts do not have
+    algorithm_registry.step_rule(options.get("rule") or algorithm_registry.DEFAULT)
+    allowed = options.get("allow_replicated") == "1"
+    fp16 = options.get("fp16_allreduce") == "1"
+
+    def sessions(count: Any, replicated: Any) -> HfdtSessions:
+        return HfdtSessions(group, count, replicated if allowed else None, fp16=fp16)
+
+    return PlacedRank(group, options, say, sessions)

@@ -1,0 +1,1 @@
+"""A worker process: one rank, which trains its part of each global batch."""

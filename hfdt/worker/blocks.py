@@ -1,0 +1,245 @@
+"""Rules that cut every batch into blocks (hfdt/algorithm.py, BlockAlgorithm): each rank's gradients of its blocks,
+their exchange
+as the rule has it, and one update with the sum.
+
+A block is a step of Keras's own on some rows, compiled once and run for one block after another; the exchange between
+is NumPy. What a block's forward pass changes travels with its gradient. Random numbers are the block's, not the
+rank's, as several ranks must get the same from it.
+"""
+
+import contextlib
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.data import slicing
+from fdt.errors import UserError
+from fdt.keras import autograph
+from fdt.keras.variables import shifted_seed, tensor_variable
+from hfdt.algorithm import BlockAlgorithm, BlockPlan
+from hfdt.collectives import Comm, MulticastTransport
+from hfdt.exactness import assigned_state
+from hfdt.worker import block_sizes
+from hfdt.worker import step_context as steps
+from hfdt.worker.exchange import Apply, Deferred
+from hfdt.worker.step_context import StepContext, StepTerms, Tensor, Variable
+
+MEASURED_WORDS = 250_000
+
+
+class Blocks:
+    """Runs `rule` among the ranks of `comm`. `apply` is given to `Flavor.replace_apply`."""
+
+    def __init__(
+        self, rule: BlockAlgorithm, trainable: Any, comm: Comm, air: MulticastTransport, terms: StepTerms
+    ) -> None:
+        compiled = not trainable.model.run_eagerly
+        self._trainable, self._comm, self._air, self._terms = trainable, comm, air, terms
+        self._seeds: list[Variable] = [tensor_variable(v) for v in trainable.seeds]
+        self._metrics: list[Variable] = [tensor_variable(v) for v in trainable.metrics]
+        self._put_off: list[Deferred] = []
+        self._touched: list[Variable] = []
+        self._block: Any = self._block_step
+        self._update: Any = self._apply_sum
+        if compiled:
+            self._block = tf.function(self._block_step, reduce_retracing=True, autograph=False)
+            self._update = tf.function(self._apply_sum, autograph=False)
+        self._rule, self.plan, self.redundancy = rule, BlockPlan([], _never, int), 0
+        self._ends: list[int] = []  # where blocks end, and the first begins
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        self._check_next, self.waited_s = True, 0.0
+
+    def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
+        """In place of the outermost optimizer's own apply: kept for when the sum is there."""
+        step = steps.current()
+        if step is None:
+            original(list(gradients), list(variables))
+            return
+        self._put_off.append(Deferred(list(gradients), list(variables), original))
+
+    def settle(self, train_step: Any, batch: Any) -> str:
+        """Choose the redundancy, now that there is a first batch; a line for the user."""
+        rule, n = self._rule, self._comm.size
+        chosen = rule.redundancy or self._fastest(train_step, batch)
+        try:
+            self.plan, self.redundancy = rule.plan(n, chosen), chosen
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        sizes = self._sizes(train_step, batch)
+        self._ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        return self._says(sizes)
+
+    def train(self, train_step: Any, batch: Any) -> tuple[Any, int]:
+        """One step: (Keras's logs, samples that this rank counts)."""
+        before = [tf.identity(v) for v in self._terms.averaged.values()]
+        seeds = [tf.identity(v) for v in self._seeds]
+        own, logs, samples = {}, None, 0
+        for number, owners in enumerate(self.plan.owners):
+            if self._comm.rank not in owners:
+                continue
+            _assign(self._terms.averaged.values(), before)
+            between = self._ends[number], self._ends[number + 1], self._ends[-1]
+            vector, logs, mine = self._one(train_step, batch, number, between, seeds, owners)
+            own[number] = vector
+            samples += mine
+        self._finish_seeds(seeds)
+        if self._check_next and self.plan.needs_same_bits:
+            self._check_bits(own)
+        began = time.perf_counter()
+        try:
+            total = self.plan.total(own, self._air)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        self.waited_s += time.perf_counter() - began
+        self._update(tf.constant(total))
+        return logs, samples
+
+    # -- one block -----------------------------------------------------------------------------------------------------
+    def _one(
+        self,
+        train_step: Any,
+        batch: Any,
+        number: int,
+        between: tuple[int, int, int],
+        seeds: list[Tensor],
+        owners: tuple[int, ...],
+    ) -> tuple[Any, Any, int]:
+        rows, share = slicing.cut_between(batch, *between)
+        _assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
+        counts = owners[number % len(owners)] == self._comm.rank  # a block's samples are in one rank's metrics
+        self._train_step = train_step
+        vector, logs = self._block(rows, share, tf.constant(counts))
+        return vector.numpy(), logs, int(share[0]) if counts else 0
+
+    def _block_step(self, rows: Any, share: Tensor, counts: Tensor) -> tuple[Tensor, Any]:
+        step = StepContext(self._terms, share, alone=True)
+        held = [tf.identity(v) for v in self._metrics]
+        self._put_off = []
+        with steps.entered(step):
+            logs = autograph.call(self._trainable.flavor.name, self._train_step, rows)
+        keeps = tf.logical_and(counts, share[0] > 0)
+        for variable, before in zip(self._metrics, held, strict=True):
+            variable.assign(tf.where(keeps, variable, before))
+        self._touched = assigned_state.take_touched(step)
+        gradients = [g for put_off in self._put_off for g in put_off.gradient if g is not None]
+        parts = [step.weigh(tf.convert_to_tensor(g), step.weight(g.dtype)) for g in gradients]
+        parts += assigned_state.weigh_touched(step, self._touched)
+        dtype = tf.float64 if any(p.dtype == tf.float64 for p in parts) else tf.float32
+        return tf.concat([tf.reshape(tf.cast(p, dtype), [-1]) for p in parts], axis=0), logs
+
+    def _finish_seeds(self, before: list[Tensor]) -> None:
+        """Every block has drawn as often; which were ours must not show."""
+        last = max(b for b, owners in enumerate(self.plan.owners) if self._comm.rank in owners)
+        _assign(self._seeds, [v - shifted_seed(seed, last) + seed for v, seed in zip(self._seeds, before, strict=True)])
+
+    # -- the sum -------------------------------------------------------------------------------------------------------
+    def _apply_sum(self, total: Tensor) -> None:
+        like = [g for put_off in self._put_off for g in put_off.gradient if g is not None] + self._touched
+        parts = tf.split(total, [int(np.prod(t.shape)) for t in like])
+        values = iter([tf.cast(tf.reshape(p, t.shape), t.dtype) for p, t in zip(parts, like, strict=True)])
+        for put_off in self._put_off:
+            gradient = [None if g is None else next(values) for g in put_off.gradient]
+            put_off.apply(gradient, put_off.variables)
+        assigned_state.write(self._touched, list(values))
+
+    def _check_bits(self, own: dict[int, Any]) -> None:
+        """Once an epoch. Raises UserError where two ranks got different bits from one block."""
+        self._check_next = False
+        table = np.zeros([len(self.plan.owners), self._comm.size], np.int64)
+        for number, vector in own.items():
+            table[number, self._comm.rank] = zlib.crc32(vector.tobytes())
+        table = np.asarray(self._comm.sum([tf.constant(table)], "hfdt.blocks.bits")[0])
+        for number, owners in enumerate(self.plan.owners):
+            if len({table[number, k] for k in owners}) > 1:
+                raise UserError(
+                    "--placement paper needs ranks that get the same bits from the same block. Received: ranks "
+                    f"{', '.join(map(str, owners))} differ (other processors, or random numbers of TensorFlow's own); "
+                    "--placement groups or cyclic does without"
+                )
+
+    # -- how the work is divided ---------------------------------------------------------------------------------------
+    def _sizes(self, train_step: Any, batch: Any) -> list[int]:
+        """Of each block, the same on every rank."""
+        speeds, owners = self._rule.speeds, self.plan.owners
+        if speeds == ():
+            return [1] * len(owners)
+        if speeds is None:
+            mine = np.zeros(self._comm.size)
+            mine[self._comm.rank] = 1 / self._compute_s(train_step, batch)
+            speeds = tuple(np.asarray(self._comm.sum([tf.constant(mine)], "hfdt.blocks.speeds")[0]))
+        if len(speeds) != self._comm.size:
+            raise UserError(
+                f"--worker-shares must have a number for each of {self._comm.size} workers. Received: {len(speeds)}"
+            )
+        found = block_sizes.block_sizes(owners, speeds) if self._comm.rank == 0 else [0] * len(owners)
+        agreed = self._comm.sum([tf.constant(found, tf.int64)], "hfdt.blocks.sizes")[0]
+        return [int(size) for size in np.asarray(agreed)]
+
+    # -- redundancy ----------------------------------------------------------------------------------------------------
+    def _fastest(self, train_step: Any, batch: Any) -> int:
+        """The r with the least r * T_calc + T_comm(r), both measured; the same on every rank."""
+        n = self._comm.size
+        compute_s, word_s = self._compute_s(train_step, batch), self._word_s()
+        words = sum(int(np.prod(v.shape)) for v in self._trainable.trainable)
+        costs = {}
+        for r in range(1, n):
+            with contextlib.suppress(ValueError):
+                costs[r] = r * compute_s + self._rule.plan(n, r).sent_words(words) * word_s
+        total = np.asarray(self._comm.sum([tf.constant(list(costs.values()), tf.float64)], "hfdt.blocks.cost")[0])
+        return list(costs)[int(np.argmin(total))]
+
+    def _compute_s(self, train_step: Any, batch: Any) -> float:
+        """Of one n-th of the batch; the second run, as the first is traced. Everything is put back."""
+        trainable, rank = self._trainable, self._comm.rank
+        variables = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics]]
+        kept = [tf.identity(v) for v in variables]
+        seeds = [tf.identity(v) for v in self._seeds]
+        for _ in range(2):
+            began = time.perf_counter()
+            self._one(train_step, batch, rank, (rank, rank + 1, self._comm.size), seeds, (0,))
+        seconds = time.perf_counter() - began
+        _assign(variables, kept)
+        return seconds
+
+    def _word_s(self) -> float:
+        """Of a word that every rank multicasts to all."""
+        packet, everyone = np.zeros(MEASURED_WORDS, np.float32), tuple(range(self._comm.size))
+        for _ in range(2):  # the first makes connections
+            began = time.perf_counter()
+            for root in everyone:
+                self._air.multicast(packet, root, everyone)
+        return (time.perf_counter() - began) / MEASURED_WORDS
+
+    def _says(self, sizes: Sequence[int]) -> str:
+        n, r, g = self._comm.size, self.redundancy, sum(int(np.prod(v.shape)) for v in self._trainable.trainable)
+        count = len(self.plan.owners)
+        uncoded = (n - r) * count * g // n
+        sent = self.plan.sent_words(g)
+        mega = 4 / 1e6
+        said = (
+            f"coded: {count} blocks a batch, each on {r} of {n} workers, who send {sent * mega:.3g} MB each a step "
+            f"(these blocks uncoded {uncoded * mega:.3g} MB, SSGD that sums first {g * mega:.3g} MB)"
+        )
+        if self._rule.speeds == ():
+            return said
+        loads = block_sizes.loads(self.plan.owners, sizes, n)
+        return f"{said}; of a batch they compute {', '.join(f'{load:.0%}' for load in loads)}"
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._air.sent_bytes
+
+
+def _assign(variables: Any, values: Sequence[Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _never(own: Any, air: Any) -> Any:
+    raise AssertionError("no plan yet")

@@ -1,0 +1,154 @@
+"""The seam between a training step and the other ranks: gradients in, an optimizer step with all of them out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.keras.variables import tensor_variable
+from hfdt.algorithm import StepAlgorithm, Tree
+from hfdt.exactness import assigned_state
+from hfdt.worker import step_context as steps
+from hfdt.worker.step_context import StepContext, Tensor, Variable
+
+Apply = Callable[[Tree, list[Any]], Any]
+
+
+@dataclass
+class Deferred:
+    """An optimizer step that is put off: its gradients, its variables, and Keras's own apply."""
+
+    gradient: Tree
+    variables: list[Any]
+    apply: Apply
+
+
+class StepGroup:
+    """All ranks, as a rule sees them from inside one step."""
+
+    def __init__(self, step: StepContext) -> None:
+        self._step = step
+        self.rank, self.size = step.comm.rank, step.comm.size
+        self.whose: Tensor = None  # under a guard, behind a mean: whose gradient is not finite
+
+    def mean(self, tensors: Sequence[Tensor]) -> Tree:
+        """The ranks' tensors, each weighed (hfdt/worker/step_context.py), added; what the forward pass changed travels
+        along."""
+        step = self._step
+        slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
+        gather = Gather(step, slices) if slices else None
+        dense = [t for t in tensors if t is not None and not isinstance(t, tf.IndexedSlices)]
+        dense += gather.values() if gather else []
+        weighed = [step.weigh(t, step.weight(t.dtype)) for t in dense]
+        touched = assigned_state.take_touched(step)
+        wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
+        indices = gather.indices() if gather else []
+        guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
+        said = [guard.mine(self.rank, weighed)] if guard else []  # before 16 bits have made it infinite
+        added = step.timed_sum([*said, *wire, *indices, *moved], "gradient")
+        if guard:
+            self.whose = guard.whose(added.pop(0), added[: len(wire)] if step.terms.fp16 else ())
+        assigned_state.write(touched, added[len(wire) + len(indices) :])
+        wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
+        return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])
+
+
+class StepLocal:
+    """A rank's gradient and the script's optimizer, as a rule sees them. See hfdt/algorithm.py, Local."""
+
+    def __init__(self, deferred: Deferred, group: StepGroup, guard: Any) -> None:
+        self.gradient = deferred.gradient
+        self._deferred, self._group, self._guard = deferred, group, guard
+        self.updated: Tree = []
+
+    def update(self, gradient: Tree) -> Tree:
+        def apply() -> None:
+            self._deferred.apply(gradient, self._deferred.variables)
+
+        with steps.entered(None):
+            if self._guard is None:
+                apply()
+            else:
+                self._guard.unless(self._group.whose, apply)
+        self.updated = [tensor_variable(v) for v in self._deferred.variables]
+        return self.updated
+
+
+class GradientExchange:
+    """Runs a rule where Keras would apply gradients. Its `apply` is given to `Flavor.replace_apply`."""
+
+    def __init__(self, rule: StepAlgorithm) -> None:
+        self._rule = rule
+        self._states: dict[tuple[int, ...], list[Variable]] = {}  # one per optimizer, by the variables it moves
+
+    def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
+        """In place of the outermost optimizer's own apply: before any test of finiteness, so ranks never part."""
+        step = steps.current()
+        if step is None:
+            original(list(gradients), list(variables))
+            return
+        deferred = Deferred(list(gradients), list(variables), original)
+        if step.deferred is not None:
+            step.deferred.append(deferred)
+        else:
+            self.run(step, deferred)
+
+    def run(self, step: StepContext, deferred: Deferred) -> None:
+        """One step of the rule."""
+        group = StepGroup(step)
+        local = StepLocal(deferred, group, step.terms.guard)
+        params: Tree = [tensor_variable(v) for v in deferred.variables]
+        state = self._started(params, group)
+        after, new_state = self._rule.step([tf.convert_to_tensor(v) for v in state], params, local, group)
+        if after is not local.updated:
+            assigned_state.write(params, after)
+        assigned_state.write(state, new_state)
+
+    def _started(self, params: Tree, group: StepGroup) -> list[Variable]:
+        key = tuple(map(id, params))
+        if key not in self._states:
+            with tf.init_scope():
+                self._states[key] = [tf.Variable(value, trainable=False) for value in self._rule.init(params, group)]
+        return self._states[key]
+
+
+class Gather:
+    """IndexedSlices (an embedding's gradient) of all ranks, end to end, as a single machine would have them.
+
+    Not added into the whole tensor: Keras 3 optimizers treat every slice by itself, also where indices repeat, so the
+    same gradient means another step when it is dense. Each rank adds its rows, at their place, to zeros.
+    """
+
+    def __init__(self, step: StepContext, slices: list[Any]) -> None:
+        own = tf.stack([tf.where(step.mine > 0, tf.shape(s.indices, tf.int64)[0], 0) for s in slices])
+        place = tf.one_hot(step.comm.rank, step.comm.size, dtype=tf.int64)
+        counts = step.sum([own[:, None] * place[None, :]], "rows")[0]  # (slices, ranks)
+        self._slices, self._own = slices, own
+        self._before = tf.reduce_sum(counts[:, : step.comm.rank], axis=1)
+        self._behind = tf.reduce_sum(counts[:, step.comm.rank + 1 :], axis=1)
+
+    def values(self) -> list[Tensor]:
+        return [self._placed(i, s.values) for i, s in enumerate(self._slices)]
+
+    def indices(self) -> list[Tensor]:
+        return [self._placed(i, tf.cast(s.indices, tf.int64)) for i, s in enumerate(self._slices)]
+
+    def _placed(self, index: int, rows: Tensor) -> Tensor:
+        paddings = [[self._before[index], self._behind[index]], *[[0, 0]] * (rows.shape.rank - 1)]
+        return tf.pad(rows[: self._own[index]], paddings)
+
+
+def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tensor]) -> Tree:
+    """`added` (dense tensors, then values of slices) where `tensors` had theirs; None stays None."""
+    slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
+    dense = iter(added[: len(added) - len(slices)])
+    whole = iter(
+        tf.IndexedSlices(v, tf.cast(i, t.indices.dtype), t.dense_shape)
+        for v, i, t in zip(added[len(added) - len(slices) :], indices, slices, strict=True)
+    )
+    return [None if t is None else next(whole if isinstance(t, tf.IndexedSlices) else dense) for t in tensors]
+
+
+def _narrow(tensor: Tensor) -> Tensor:
+    return tf.cast(tensor, tf.float16) if tensor.dtype in (tf.float32, tf.float64) else tensor

@@ -1,0 +1,283 @@
+"""A rank of HFDT: `python -m hfdt.worker.process`, started by the engine, kept warm between jobs."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fdt.early_start import warm_up
+from fdt.environment import bind_to_share, local_rank, local_size
+from fdt.errors import UserError
+from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
+from fdt.logs import numbers
+from fdt.rpc import job_pb2, tensor_pb2
+from fdt.rpc.session_pb2 import (
+    Command,
+    Commit,
+    EpochEnd,
+    Evaluated,
+    Event,
+    FeedWanted,
+    Finished,
+    Note,
+    Progress,
+    Ready,
+    StepEnd,
+)
+from fdt.rpc.session_pb2 import Epoch as EpochCommand
+from fdt.service.blame import failure
+from fdt.service.member import Member
+from hfdt.worker import commits
+from hfdt.worker.progress import Watch
+
+
+def main() -> None:
+    """Attach first, so that the engine knows of us; import TensorFlow before any job asks for it."""
+    member = Member.attach("worker")
+    try:
+        comm, notes = _warm_up(member)
+    except Exception as error:
+        member.send(Event(rank=member.rank, failed=failure(error)))
+        for _ in member.commands():  # until the engine, told why, ends us
+            pass
+        return
+    HfdtWorker(member, comm, notes).run()
+
+
+def _warm_up(member: Member) -> tuple[Any, list[str]]:
+    if os.environ.get("HFDT_BIND_TO", "cores") == "cores":
+        bind_to_share(local_rank(), local_size())
+    warm_up(member.run_dir, computes=True)
+    from hfdt.collectives import choose
+    from hfdt.collectives.counted import CountedComm
+
+    comm, notes = choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)
+    if comm.size == 1:
+        return comm, notes
+    counted = CountedComm(comm)
+    member.counts = counted.counts
+    return counted, notes
+
+
+@dataclass
+class Job:
+    """What a rank holds of the job at hand."""
+
+    id: str
+    spec: JobSpec
+    session: Any  # hfdt.worker.session.RankProgram
+    source: Any
+    validation: Any
+    feeds: dict[str, Any]
+    commits_every: int = 0  # steps; 0: at epochs' ends only
+
+
+class HfdtWorker:
+    """Takes the engine's commands one by one and answers each."""
+
+    def __init__(self, member: Member, comm: Any, notes: list[str]) -> None:
+        self._member, self._comm, self._notes = member, comm, notes
+        self._commands: Iterator[Command] = member.commands()
+        self._flavors = contextlib.ExitStack()
+        self._patched: set[str] = set()
+        self._warm: tuple[Any, Any] | None = None  # (what it was made for, session)
+        self._job: Job
+        self._bytes = 0
+
+    def run(self) -> None:
+        for command in self._commands:
+            try:
+                self._handle(command)
+            except Exception as error:
+                self._send(command.job, failed=failure(error))
+
+    def _handle(self, command: Command) -> None:
+        kind = command.WhichOneof("kind")
+        if kind == "setup":
+            self._setup(command.job, command.setup.job)
+        elif kind == "epoch":
+            self._epoch(command.epoch)
+        elif kind == "evaluate":
+            self._evaluate(command.evaluate.epoch)
+        elif kind == "finish":
+            for feed in self._job.feeds.values():
+                feed.close()
+            self._send(command.job, finished=Finished())
+
+    # -- setup -----------------------------------------------------------------------------------------------------
+    def _setup(self, job: str, message: job_pb2.JobSpec) -> None:
+        import tensorflow as tf
+
+        spec = JobSpec.from_proto(message)
+        tf.random.set_seed(spec.seed % 2**31 + self._comm.rank)
+        session = self._session(spec)
+        session.load(spec.state, self._member.blobs)
+        feeds = self._feeds(job, spec)
+        source, validation = self._open(spec, spec.data, feeds), None
+        if spec.validation is not None:
+            validation = self._open(spec, spec.validation, feeds)
+        self._job = Job(job, spec, session, source, validation, feeds)
+        rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
+        lock_step = spec.fit.batch_hooks != BatchHooks.NONE
+        notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
+        self._job.commits_every, more = commits.plan(spec, session.rule)
+        self._notes = []  # said once a run
+        steps = session.steps(source, spec.fit.initial_epoch) or 0
+        self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes + more)))
+
+    def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
+        """By name, what takes in the batches that the client draws."""
+        from fdt.data import Feed
+
+        def want(wanted: FeedWanted) -> None:
+            self._send(job, feed_wanted=wanted)
+
+        data = [d for d in (spec.data, spec.validation) if isinstance(d, FeedData)]
+        feeds = {d.name: Feed(d.name, self._member.blobs, want) for d in data}
+        self._member.on_feed = lambda batch: feeds[batch.name].offer(batch) if batch.name in feeds else None
+        return feeds
+
+    def _open(self, spec: JobSpec, data: Data, feeds: dict[str, Any]) -> Any:
+        from fdt.data import open_source
+
+        return open_source(
+            data,
+            spec.fit,
+            self._member.blobs,
+            spec.seed,
+            training=data is spec.data,
+            options=spec.options,
+            feed=feeds.get(data.name) if isinstance(data, FeedData) else None,
+            flavor=spec.program.flavor,
+        )
+
+    def _session(self, spec: JobSpec) -> Any:
+        """The warm one when program and options are those of the last job; else a new one."""
+        from fdt.trainable import build
+        from hfdt.worker.session import RankProgram, patches
+
+        made_for = (spec.program.digest, spec.options)
+        if self._warm is not None and self._warm[0] == made_for:
+            return self._warm[1]
+        if self._warm is not None:
+            self._warm[1].close()
+            self._warm = None
+        flavor = spec.program.flavor
+        if flavor not in self._patched:
+            self._flavors.enter_context(patches(flavor))
+            self._patched.add(flavor)
+        session = RankProgram(build(spec.program, self._member.blobs), self._comm, spec.options)
+        self._warm = made_for, session
+        return session
+
+    # -- training --------------------------------------------------------------------------------------------------
+    def _epoch(self, command: EpochCommand) -> None:
+        job, epoch, begin = self._job, command.epoch, None
+        self._load(command.changed)
+        if command.HasField("begin"):
+            self._load(command.begin.state)
+            metrics = self._member.blobs.get_arrays(command.begin.metrics)
+            begin = commits.Begin(command.begin.step, command.begin.samples, metrics, command.begin.skipped)
+        self._probe_again(each=True)
+        watch = Watch(self, epoch, begin.step if begin else 0)
+        start = time.monotonic()
+        logs = job.session.train(job.source, epoch, watch.on_batch, begin)
+        seconds = time.monotonic() - start
+        sent = job.session.sent_bytes(watch.steps)
+        self._bytes += sent
+        end = EpochEnd(
+            epoch=epoch,
+            steps=watch.steps - job.session.skipped(),
+            skipped=job.session.skipped(),
+            samples=job.session.samples(),
+            seconds=seconds,
+            busy_seconds=max(0.0, seconds - job.session.waited()),
+            bytes_sent=sent,
+            bytes_received=sent,
+        )
+        if self._comm.rank == 0:
+            end.logs.update(logs)
+            end.state.CopyFrom(self._state())
+            end.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
+        self._send(job.id, epoch_end=end)
+
+    def progress(self, epoch: int, step: int, logs: Any) -> None:
+        """Tell how far this rank is."""
+
+        session = self._job.session
+        sent = self._bytes + session.sent_bytes(step)
+        said = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
+        said.logs.update(numbers(logs or {}))
+        self._send(self._job.id, progress=said)
+
+    def commit(self, epoch: int, step: int, logs: Any) -> None:
+        """Tell of the state after this step. A collective; rank 0 speaks for all."""
+        metrics, samples = commits.take(self._job.session, logs or {})
+        if self._comm.rank == 0:
+            commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
+            commit.state.CopyFrom(self._state())
+            commit.metrics.CopyFrom(self._put(metrics))
+            self._send(self._job.id, commit=commit)
+
+    def lock_step(self, step: int, logs: Any) -> bool:
+        """Tell of a step and wait for the client's callbacks. False when they want no more of this epoch."""
+
+        job = self._job
+        whole, metrics = job.session.peek(logs or {})
+        end = StepEnd(step=step, last=step == job.session.epoch_steps)
+        if self._comm.rank == 0:
+            end.logs.update(numbers(whole))
+            end.metrics.CopyFrom(self._put(metrics))
+            if job.spec.fit.batch_hooks == BatchHooks.STATE:
+                end.state.CopyFrom(self._state())
+        self._send(job.id, step_end=end)
+        return bool(end.last) or self._answer()
+
+    def _answer(self) -> bool:
+        command = next(self._commands, None)
+        kind = command.WhichOneof("kind") if command is not None else None
+        if command is None or kind not in ("step", "end_epoch"):
+            raise UserError(f"a step must be answered by the next or the epoch's end. Received: {kind}")
+        if kind == "step":
+            self._load(command.step.changed)
+            self._probe_again(each=False)
+        return bool(kind == "step")
+
+    # -- validation ------------------------------------------------------------------------------------------------
+    def _evaluate(self, epoch: int) -> None:
+        job = self._job
+        said = Evaluated(epoch=epoch)
+        said.logs.update(job.session.evaluate(job.validation, epoch))
+        if self._comm.rank == 0:
+            said.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
+        self._send(job.id, evaluated=said)
+
+    # -- small things ----------------------------------------------------------------------------------------------
+    @property
+    def job(self) -> Job:
+        return self._job
+
+    def _load(self, changed: job_pb2.State) -> None:
+        self._job.session.load(State(changed.model, changed.optimizer), self._member.blobs)
+
+    def _probe_again(self, *, each: bool) -> None:
+        for note in self._job.session.probing.again(each=each):
+            self._send(self._job.id, note=Note(text=note))
+
+    def _state(self) -> job_pb2.State:
+        trainable = self._job.session.trainable
+        return job_pb2.State(
+            model=self._put(trainable.model_arrays()), optimizer=self._put(trainable.optimizer_arrays())
+        )
+
+    def _put(self, arrays: Any) -> tensor_pb2.BlobRef:
+        return self._member.blobs.put_arrays(arrays)
+
+    def _send(self, job: str, **what: Any) -> None:
+        self._member.send(Event(job=job, rank=self._member.rank, **what))
+
+
+if __name__ == "__main__":
+    main()

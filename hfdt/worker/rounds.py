@@ -1,0 +1,292 @@
+"""Rules whose ranks train on their own and speak once a round (hfdt/algorithm.py, RoundAlgorithm).
+
+Inside a round nothing travels: a rank's step is Keras's own, on its slice, what it would have asked others for worked
+out from the slice alone (hfdt/worker/step_context.py, `alone`). What stands in the optimizer's place adds the round's
+task to the
+gradient, or adds gradients up, where a pass only looks. Beginnings and ends of rounds are plain Python.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.keras.variables import tensor_variable
+from hfdt.algorithm import LocalProblem, RoundAlgorithm, Tree
+from hfdt.collectives import Comm
+from hfdt.exactness import assigned_state
+from hfdt.worker import conjugate_gradients
+from hfdt.worker import step_context as steps
+from hfdt.worker.batch_callback import OnBatch
+from hfdt.worker.exchange import Apply
+from hfdt.worker.step_context import StepContext, Tensor, Variable
+
+Dataset = Any
+Logs = dict[str, float]
+Open = Callable[[], Dataset]  # the rank's slices of the epoch at hand, from their start
+Fit = Callable[[Dataset, OnBatch], Logs]
+
+
+class RoundGroup:
+    """All ranks at the beginning or end of a round; each weighs the samples it has seen in it."""
+
+    def __init__(self, comm: Comm, tally: Variable) -> None:
+        self._comm, self._tally = comm, tally
+        self.rank, self.size = comm.rank, comm.size
+        self.sent_bytes, self.waited_s, self._calls = 0, 0.0, 0
+
+    def mean(self, tensors: Sequence[Tensor]) -> Tree:
+        mine, total = self._tally.numpy()
+        dense = [None if t is None else tf.convert_to_tensor(t) for t in tensors]
+        weighed = [_weighed(t, mine / total) for t in dense if t is not None]
+        self.sent_bytes += sum(int(t.shape.num_elements()) * int(t.dtype.size) for t in weighed)
+        self._calls += 1
+        began = time.perf_counter()
+        added = iter(self._comm.sum(weighed, f"hfdt.round.{self._calls}"))
+        self.waited_s += time.perf_counter() - began
+        return [None if t is None else next(added) for t in dense]
+
+    def begin(self) -> None:
+        """Names of exchanges start anew with every round."""
+        self._calls = 0
+
+
+class Rounds:
+    """Runs `rule` over the model of `trainable`. `travelling`: variables averaged at a round's end besides parameters.
+
+    `kept`: variables that a pass which only looks leaves as they were.
+    """
+
+    def __init__(self, rule: RoundAlgorithm, trainable: Any, comm: Comm, travelling: Sequence[Variable]) -> None:
+        self.rule, self._model = rule, trainable.model
+        self._params: list[Variable] = [tensor_variable(v) for v in trainable.trainable]
+        self._place = {id(p): i for i, p in enumerate(self._params)}
+        self._travelling = [v for v in travelling if v.dtype.is_floating]
+        self.kept = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *trainable.optimizer]]
+        self.tally = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # samples of the round: mine, all ranks'
+        self.group = RoundGroup(comm, self.tally)
+        self._looking = rule.solver == "cg"
+        self._sums, self._linear, self._first = (self._slots() if rule.begin else [] for _ in range(3))
+        self._mu = tf.Variable(0.0, trainable=False)
+        self._look = tf.function(self._look_at, reduce_retracing=True, autograph=False)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what earlier rounds have left: another job begins."""
+        self._state = self.rule.init([tf.identity(p) for p in self._params])
+        self._round: Tree = []
+
+    @property
+    def passes(self) -> int:
+        """Passes of an epoch that are steps of Keras's fit."""
+        return 1 if self.rule.solver == "cg" else self.rule.passes
+
+    @property
+    def passes_in_all(self) -> int:
+        """1 where the epoch's data are read once only."""
+        return self.passes + 1 if self.rule.begin is not None else self.passes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of buffers given to exchanges in the epoch at hand."""
+        return self.group.sent_bytes
+
+    @property
+    def waited_s(self) -> float:
+        return self.group.waited_s
+
+    # -- inside a step -------------------------------------------------------------------------------------------------
+    def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
+        """In place of the innermost optimizer's apply, which sees gradients as they are, not scaled."""
+        step = steps.current()
+        if step is None:
+            original(list(gradients), list(variables))
+            return
+        own = [None if g is None else _own(step, g) for g in gradients]
+        if self._looking:
+            self._add(step, own, variables)
+        else:
+            with steps.entered(None):
+                original([self._with_task(g, v) for g, v in zip(own, variables, strict=True)], list(variables))
+
+    def _add(self, step: StepContext, gradients: Tree, variables: Sequence[Any]) -> None:
+        with steps.entered(None):
+            for g, v in zip(gradients, variables, strict=True):
+                if g is not None:
+                    total = self._sums[self._place[id(tensor_variable(v))]]
+                    total.assign_add(tf.convert_to_tensor(g) * tf.cast(step.mine, total.dtype))
+
+    def _with_task(self, gradient: Tensor, variable: Any) -> Tensor:
+        """grad O_i(w) - linear + mu (w - w0)."""
+        if gradient is None or not self._linear:
+            return gradient
+        raw = tensor_variable(variable)
+        place = self._place[id(raw)]
+        pull = tf.cast(self._mu, raw.dtype) * (raw - self._first[place])
+        return tf.convert_to_tensor(gradient) - self._linear[place] + pull
+
+    # -- around steps --------------------------------------------------------------------------------------------------
+    def epoch(self, data: Open, fit: Fit, on_batch: OnBatch) -> Logs:
+        """One epoch of rounds; `fit` trains on a data set and asks its second argument after each step."""
+        counting = _Counting(on_batch, self.rule.batches, self._turn)
+        logs: Logs = {}
+        self.group.sent_bytes, self.group.waited_s = 0, 0.0
+        self._begin(data)
+        for _ in range(self.passes):
+            counting.next_pass()
+            logs = fit(data(), counting)
+            if counting.stopped:
+                break
+        self._end(data)
+        return logs
+
+    def _turn(self) -> None:
+        """One round ends and the next begins, inside an epoch."""
+        self._end(None)
+        self._begin(None)
+
+    def _begin(self, data: Open | None) -> None:
+        self.group.begin()
+        self.tally.assign([0, 0])
+        self._round = [tf.identity(p) for p in self._params]
+        if self._looking:
+            _clear(self._sums)  # the epoch's own pass looks
+        elif self.rule.begin is not None:
+            self._take(self._task(data, None))
+            self.tally.assign([0, 0])
+
+    def _task(self, data: Open | None, gradient: Tree | None) -> LocalProblem:
+        assert self.rule.begin is not None and data is not None
+        shard = _LocalObjective(self, data, self._round, gradient)
+        task, self._state = self.rule.begin(self._state, self._round, shard, self.group)
+        return task
+
+    def _take(self, task: LocalProblem) -> None:
+        for variable, value in zip(self._linear, task.linear, strict=True):
+            variable.assign(value)
+        for variable, value in zip(self._first, self._round, strict=True):
+            variable.assign(value)
+        self._mu.assign(task.mu)
+
+    def _end(self, data: Open | None) -> None:
+        if not int(self.tally[1]):
+            return  # no batch since the last round
+        if self._looking:
+            mine = self._exactly(data)
+        else:
+            mine = [tf.identity(p) for p in self._params]
+        after, self._state = self.rule.end(self._state, self._round, mine, self.group)
+        assigned_state.write(self._params, after)
+        if self._travelling:
+            assigned_state.write(self._travelling, self.group.mean(self._travelling))
+
+    # -- passes that only look -----------------------------------------------------------------------------------------
+    def gradient_at(self, params: Tree, data: Open) -> Tree:
+        """grad O_i at `params`, over the rank's part of the epoch; nothing else is changed."""
+        kept = [(v, tf.identity(v)) for v in [*self.kept, *self._params]]
+        assigned_state.write(self._params, params)
+        self.tally.assign([0, 0])
+        _clear(self._sums)
+        for element in data():
+            (self._look_at if self._model.run_eagerly else self._look)(element)
+        for variable, value in kept:
+            variable.assign(value)
+        return self.looked()
+
+    def looked(self) -> Tree:
+        samples = max(int(self.tally[0]), 1)
+        return [total / tf.cast(samples, total.dtype) for total in self._sums]
+
+    def _look_at(self, element: Any) -> None:
+        before, self._looking = self._looking, True
+        try:
+            self._model.train_step(element)
+        finally:
+            self._looking = before
+
+    def _exactly(self, data: Open | None) -> Tree:
+        """The task's minimiser, by conjugate gradients."""
+        gradient = self.looked()
+        task = self._task(data, gradient)
+        assert data is not None
+        step = conjugate_gradients.minimise(_LocalObjective(self, data, self._round, gradient), task)
+        return [w + d for w, d in zip(self._round, step, strict=True)]
+
+    def _slots(self) -> list[Variable]:
+        return [tf.Variable(tf.zeros_like(p), trainable=False) for p in self._params]
+
+
+class _LocalObjective:
+    """A rank's part of the epoch's data, as a rule sees it (hfdt/algorithm.py, Shard)."""
+
+    def __init__(self, rounds: Rounds, data: Open, params: Tree, gradient: Tree | None) -> None:
+        self._rounds, self._data, self._params, self._gradient = rounds, data, params, gradient
+
+    def gradient(self) -> Tree:
+        if self._gradient is None:
+            self._gradient = self._rounds.gradient_at(self._params, self._data)
+        return self._gradient
+
+    def curvature(self, direction: Tree) -> Tree:
+        """A difference of gradients, as long as the parameters are, or 1: for a quadratic it is exact."""
+        here, norm = self.gradient(), conjugate_gradients.norm
+        scale = max(norm(self._params), 1.0) / max(norm(direction), 1e-30)
+        away = [w + scale * d for w, d in zip(self._params, direction, strict=True)]
+        there = self._rounds.gradient_at(away, self._data)
+        return [(t - h) / scale for t, h in zip(there, here, strict=True)]
+
+
+class _Counting:
+    """Counts an epoch's steps over its passes; calls `turn` after every `batches` of them, 0 for never."""
+
+    def __init__(self, on_batch: OnBatch, batches: int, turn: Callable[[], None]) -> None:
+        self._on_batch, self._batches, self._turn = on_batch, batches, turn
+        self._before, self._done, self.stopped = 0, 0, False
+
+    def next_pass(self) -> None:
+        self._before = self._done
+
+    def __call__(self, step: int, logs: Any) -> bool:
+        self._done = self._before + step + 1
+        if self._batches and self._done % self._batches == 0:
+            self._turn()
+        self.stopped = not self._on_batch(self._done - 1, logs)
+        return not self.stopped
+
+
+def says(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
+    """What an epoch, a round, `iterations` and schedules mean under `rule`, in one line."""
+    counted = "iterations and schedules count a worker's own steps"
+    if rule.batches and whole_batches:
+        return f"{name}: a round is {rule.batches} batches of each worker, then an average; {counted}"
+    if rule.batches:
+        return (
+            f"{name}: a round is {rule.batches} batches, each worker training on its part of them, then an average; "
+            "an epoch is the data once; iterations and schedules count batches, as alone"
+        )
+    if rule.solver == "cg":
+        return f"{name}: an epoch is one round, solved by conjugate gradients; iterations and schedules stand still"
+    times = "once" if rule.passes == 1 else f"{rule.passes} times"
+    part = "batches" if whole_batches else "part of every batch (--batch per-worker: batches of its own, fewer steps)"
+    return f"{name}: an epoch is one round, each worker training {times} through its {part}; {counted}"
+
+
+def _own(step: StepContext, gradient: Tensor) -> Tensor:
+    """A rank's estimate of the whole batch's gradient; 0 from one without samples."""
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    scale = tf.math.divide_no_nan(step.weight(values.dtype), step.share(values.dtype))
+    scaled = step.weigh(values, scale)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(scaled, gradient.indices, gradient.dense_shape)
+    return scaled
+
+
+def _weighed(tensor: Tensor, share: float) -> Tensor:
+    """share * tensor; zeros, whatever they are, from a rank that has seen nothing."""
+    return tensor * tf.cast(share, tensor.dtype) if share else tf.zeros_like(tensor)
+
+
+def _clear(variables: list[Variable]) -> None:
+    for variable in variables:
+        variable.assign(tf.zeros_like(variable))

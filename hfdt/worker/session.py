@@ -1,0 +1,297 @@
+"""One program on one rank, kept warm: jobs of the same program reuse its traced functions."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fdt.blobs import Blobs
+from fdt.data.source import in_memory
+from fdt.errors import CaptureError
+from fdt.job import State
+from fdt.keras.variables import shifted_seed, tensor_variable
+from fdt.logs import numbers
+from fdt.options import is_on
+from fdt.tensors import Array
+from hfdt import algorithm_registry
+from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
+from hfdt.algorithms import allreduce
+from hfdt.collectives import Comm, multicasting
+from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
+from hfdt.exactness.probe_schedule import Probing
+from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
+from hfdt.worker import split_compilation as splitting
+from hfdt.worker.batch_callback import OnBatch, listening
+from hfdt.worker.blocks import Blocks
+from hfdt.worker.commits import Begin
+from hfdt.worker.exchange import GradientExchange
+from hfdt.worker.rounds import Rounds
+from hfdt.worker.sharded_model import ShardedModel
+from hfdt.worker.step_context import StepTerms
+
+
+@contextlib.contextmanager
+def patches(flavor: str) -> Iterator[None]:
+    """What a worker changes in Keras and TensorFlow: in place before a model is built, no effect outside a step."""
+    with losses.installed(flavor), metrics.installed(flavor), assigned_state.installed():
+        yield
+
+
+class RankProgram:
+    """`options`: the job's (hfdt/cli.py, JOB_OPTIONS)."""
+
+    def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
+        self.trainable, self.comm, self.options = trainable, comm, dict(options)
+        self._stack = contextlib.ExitStack()
+        self.rule = algorithm_registry.make(options.get("rule", algorithm_registry.DEFAULT))
+        self.rounds: Rounds | None = None
+        self.blocks: Blocks | None = None
+        self._sent_before = 0
+        self.sharded: ShardedModel
+        self.epoch_steps: int | None = None  # of the epoch at hand
+        self.per_worker = options.get("batch", "global") == "per-worker" and comm.size > 1
+        self.probing = Probing(trainable, comm, self.options, synchronised=isinstance(self.rule, StepAlgorithm))
+        self._at_once = trainable.flavor.steps_per_execution(trainable.model)  # the script's own
+
+    # -- preparing -------------------------------------------------------------------------------------------------
+    def prepare(
+        self, source: Any, validation: Any, rebuilt: Sequence[Any] = (), *, lock_step: bool = False
+    ) -> list[str]:
+        """Before a job's first epoch; the first time also probe and patch. Returns lines for the user.
+
+        `rebuilt`: sources that each rank built for itself, and that may have come out different. `lock_step`: the
+        client is asked after every step.
+        """
+        at_once = 1 if lock_step else self._steps_at_once()
+        self.trainable.flavor.set_steps_per_execution(self.trainable.model, at_once)
+        sources = [s for s in (source, validation) if s is not None]
+        idle = self.per_worker or any(checks.may_idle(s, self.comm.size) for s in sources)
+        if self.comm.size > 1:
+            checks.same_everywhere(self.comm, rebuilt)
+        if hasattr(self, "sharded"):
+            self.sharded.allow_idle(idle)
+            if self.rounds is not None:
+                self.rounds.restart()
+            return self.probing.warm(source)
+        return self._attach(source, idle)
+
+    def _steps_at_once(self) -> int:
+        """The script's own, or what divides a round: rounds end between executions."""
+        if isinstance(self.rule, BlockAlgorithm):
+            return 1
+        batches = self.rule.batches if isinstance(self.rule, RoundAlgorithm) else 0
+        return math.gcd(self._at_once, batches) if batches else self._at_once
+
+    def _attach(self, source: Any, may_idle: bool) -> list[str]:
+        terms, layers, notes = self._terms()
+        split = False
+        if self.comm.size > 1:
+            if isinstance(self.rule, StepAlgorithm):
+                self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
+            notes += self.probing.first(source, terms, layers)
+            split, more = self._decide_split(terms)
+            notes += more
+            self._refuse_what_blocks_cannot(terms)
+            terms.sent_bytes.clear()
+        if self.per_worker:
+            notes += self._scale_rate(source)
+        exchange, more = self._exchange(terms)
+        on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
+        self.sharded = ShardedModel(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)
+        self._stack.enter_context(self.sharded.attached())
+        if self.blocks is not None:
+            with contextlib.suppress(IndexError):  # no data: Keras has its own words for it
+                more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
+        return notes + said + more
+
+    def _exchange(self, terms: StepTerms) -> tuple[GradientExchange | Rounds | Blocks, list[str]]:
+        """What runs the rule, and what the rule means for the script."""
+        if isinstance(self.rule, StepAlgorithm):
+            return GradientExchange(self.rule), []
+        if isinstance(self.rule, BlockAlgorithm):
+            if self.comm.size == 1:  # nobody to send to
+                return GradientExchange(allreduce.rule()), []
+            air = multicasting(self.comm, self.options.get("multicast", "mpi"))
+            self._stack.callback(air.close)
+            self.blocks = Blocks(self.rule, self.trainable, self.comm, air, terms)
+            return self.blocks, []
+        assert isinstance(self.rule, RoundAlgorithm)
+        slots = [v for v in map(tensor_variable, self.trainable.optimizer) if self.rule.slots and v.shape.rank]
+        self.rounds = Rounds(self.rule, self.trainable, self.comm, [*terms.averaged.values(), *slots])
+        return self.rounds, [rounds.says(self.options["rule"].partition("(")[0], self.rule, self.per_worker)]
+
+    def _terms(self) -> tuple[StepTerms, list[Any], list[str]]:
+        trainable = self.trainable
+        found = batchnorm.find(trainable.model)
+        local = self.options.get("batch_norm", "sync") == "local"
+        layers = [] if local else found
+        notes = (
+            ["BatchNorm's statistics are each rank's own: numbers differ from a single machine's"]
+            if found and (local or not isinstance(self.rule, StepAlgorithm))
+            else []
+        )
+        own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
+        synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
+        averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
+        fp16 = is_on(self.options, "fp16_allreduce")
+        terms = StepTerms(self.comm, own_step=own, averaged=averaged, fp16=fp16)
+        return terms, layers, notes if self.comm.size > 1 else []
+
+    def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:
+        """A block's forward pass cannot ask for the batch's other blocks. Asked after the probe has run a step."""
+        if not isinstance(self.rule, BlockAlgorithm) or is_on(self.options, "allow_inexact"):
+            return
+        asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
+        if asked:
+            raise CaptureError(
+                "--rule coded works on blocks of a batch one by one. Received: a model that needs the whole batch "
+                f"({', '.join(sorted(asked))}); --allow-inexact takes each block's own"
+            )
+
+    def _decide_split(self, terms: StepTerms) -> tuple[bool, list[str]]:
+        model = self.trainable.model
+        if not model.jit_compile or model.run_eagerly or isinstance(self.rule, RoundAlgorithm):
+            return False, []
+        if isinstance(self.rule, BlockAlgorithm):
+            return False, ["jit_compile is off: the rule runs a batch's blocks one by one"]
+        reason = splitting.why_not(self.trainable.flavor, model, terms)
+        return not reason, [f"jit_compile is off: {reason}"] if reason else []
+
+    def _scale_rate(self, source: Any) -> list[str]:
+        warmup = float(self.options.get("warmup_epochs", "0"))
+        steps = per_worker_batches.steps(source.steps, self.comm.size) or 0
+        # a worker's minimising is its own affair
+        alone = isinstance(self.rule, RoundAlgorithm) and not self.rule.batches
+        scale = self.options.get("lr_scale", "none" if alone else "linear")
+        context = per_worker_batches.scaled_rate(
+            self.trainable.model.optimizer, scale, self.comm.size, round(warmup * steps)
+        )
+        self._stack.enter_context(context)
+        ignored = warmup > 0 and not steps
+        return ["--warmup-epochs is not used: it is not known how many steps an epoch has"] if ignored else []
+
+    # -- state -----------------------------------------------------------------------------------------------------
+    def load(self, state: State, blobs: Blobs) -> None:
+        """Write the groups that `state` carries, and part the ranks' random numbers. Rank 0 keeps the script's own."""
+        self.probing.load(state, blobs)
+        if not state.model.id or isinstance(self.rule, BlockAlgorithm):
+            return  # a block's random numbers are its own, whoever works on it
+        for seed in self.trainable.seeds:
+            variable = tensor_variable(seed)
+            variable.assign(shifted_seed(variable, self.comm.rank))
+
+    # -- running ---------------------------------------------------------------------------------------------------
+    def steps(self, source: Any, epoch: int) -> int | None:
+        count = self._pass_steps(source, epoch)
+        return count and count * (self.rounds.passes if self.rounds is not None else 1)
+
+    def _pass_steps(self, source: Any, epoch: int) -> int | None:
+        count = source.count(epoch)
+        return per_worker_batches.steps(count, self.comm.size) if self.per_worker else count
+
+    def train(self, source: Any, epoch: int, on_batch: OnBatch, begin: Begin | None = None) -> dict[str, float]:
+        """One epoch, or what `begin` leaves of it; its logs over all ranks."""
+        self.sharded.counted.assign([begin.samples if begin and self.comm.rank == 0 else 0, 0, 1])
+        self.sharded.waited.assign(0.0)
+        if self.sharded.guard is not None:
+            self.sharded.guard.begin(*((begin.step, begin.skipped) if begin else (0, 0)))
+        self.epoch_steps = self.steps(source, epoch) or None
+        steps = self._pass_steps(source, epoch) or None
+        if self.blocks is not None:
+            self._sent_before = self.blocks.sent_bytes
+            self.blocks.begin_epoch()
+            with self._eagerly():
+                return self._fit(source.slices(epoch, 0, 1), epoch, steps, on_batch)
+        if self.rounds is None:
+            done = begin.step if begin else 0
+            data = self._dataset(source, epoch)
+            data = data.skip(done) if done else data
+            with self.sharded.totals.beginning_with(begin.metrics if begin and self.comm.rank == 0 else ()):
+                return self._fit(data, epoch, steps and steps - done, on_batch)
+        return self.rounds.epoch(
+            self._reader(source, epoch), lambda data, asked: self._fit(data, epoch, steps, asked), on_batch
+        )
+
+    @contextlib.contextmanager
+    def _eagerly(self) -> Iterator[None]:
+        """Keras runs its steps as Python within: the rule compiles their parts (hfdt/worker/blocks.py)."""
+        model = self.trainable.model
+        asked, model.run_eagerly = model.run_eagerly, True
+        try:
+            yield
+        finally:
+            model.run_eagerly = asked
+
+    def _fit(self, data: Any, epoch: int, steps: int | None, on_batch: OnBatch) -> dict[str, float]:
+        model = self.trainable.model
+        callbacks = listening(self.trainable.flavor.keras, model, on_batch, epoch + 1, steps)
+        history = model.fit(
+            data,
+            initial_epoch=epoch,
+            epochs=epoch + 1,
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+        )
+        return numbers({name: values[-1] for name, values in history.history.items()})
+
+    def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
+        """(logs, metric state) of all ranks in the middle of an epoch."""
+        whole, values = self.sharded.peek(logs)
+        return whole, metrics.arrays(values)
+
+    def evaluate(self, source: Any, epoch: int) -> dict[str, float]:
+        slices = source.slices(epoch, self.comm.rank, self.comm.size)
+        steps = source.count(epoch) or None
+        with self.sharded.asking():
+            return numbers(self.trainable.model.evaluate(slices, steps=steps, verbose=0, return_dict=True))
+
+    def samples(self) -> int:
+        """Samples this rank has trained on in this epoch."""
+        return int(self.sharded.counted[0])
+
+    def skipped(self) -> int:
+        """Steps of this epoch that were left out, as their gradients were not finite."""
+        return self.sharded.guard.skipped if self.sharded.guard is not None else 0
+
+    def check_finite(self, epoch: int) -> None:
+        """After steps of `epoch`. Raises UserError for a gradient that was not finite, where that is to end the run."""
+        if self.sharded.guard is not None:
+            self.sharded.guard.check(epoch)
+
+    def waited(self) -> float:
+        """Seconds of this epoch that gradients spent in their exchange; those of BatchNorm and masks do not count."""
+        return float(self.sharded.waited) + sum(
+            each.waited_s for each in (self.rounds, self.blocks) if each is not None
+        )
+
+    def sent_bytes(self, steps: int) -> int:
+        """Bytes this rank has sent (and received) in `steps` of the epoch at hand.
+
+        A ring passes each buffer on 2 (n - 1) / n times.
+        """
+        size = self.comm.size
+        if self.blocks is not None:
+            return self.blocks.sent_bytes - self._sent_before
+        if self.rounds is not None:
+            buffers = self.rounds.sent_bytes
+        else:
+            buffers = sum(self.sharded.terms.sent_bytes.values()) * steps
+        return round(buffers * 2 * (size - 1) / size)
+
+    def close(self) -> None:
+        """Take everything off the model."""
+        self._stack.close()
+
+    def _reader(self, source: Any, epoch: int) -> Callable[[], Any]:
+        """Opens the rank's part of the epoch, from its start and in the same order every time."""
+        if source.reads_once and self.rounds is not None and self.rounds.passes_in_all > 1:
+            kept = in_memory(self._dataset(source, epoch))
+            return lambda: kept
+        return lambda: self._dataset(source, epoch)
+
+    def _dataset(self, source: Any, epoch: int) -> Any:
+        if self.per_worker:
+            return per_worker_batches.cut(source.slices(epoch, 0, 1), self.comm.rank, self.comm.size)
+        return source.slices(epoch, self.comm.rank, self.comm.size)

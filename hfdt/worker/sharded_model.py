@@ -1,0 +1,194 @@
+"""A model whose own `fit` and `evaluate` take (batch, share) elements and mean the whole global batch.
+
+Keras's loop, train_step and metrics stay Keras's. Around them: a step context (hfdt/worker/step_context.py), the
+exchange in place of the
+optimizer's apply, metric states added over ranks where Keras reads results.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.keras import autograph
+from fdt.keras.variables import inner_optimizer
+from fdt.patches import Patch, patched
+from hfdt.exactness import assigned_state
+from hfdt.exactness.metrics import HeldMetrics, MetricTotals
+from hfdt.worker import step_context as steps
+from hfdt.worker.blocks import Blocks
+from hfdt.worker.exchange import GradientExchange
+from hfdt.worker.nonfinite_guard import Guard
+from hfdt.worker.rounds import Rounds
+from hfdt.worker.split_compilation import run_split
+from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms, Tensor
+
+RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_get_metrics_result"}
+
+
+class ShardedModel:
+    """`trainable` (fdt/trainable.py) on one rank. `split`: XLA for the two halves of a step
+    (hfdt/worker/split_compilation.py).
+
+    `may_idle`: some global batch may be smaller than there are ranks. `on_nan`: "stop" or "skip" steps whose gradients
+    are not finite; "": take them as Keras does.
+    """
+
+    def __init__(
+        self,
+        trainable: Any,
+        terms: StepTerms,
+        exchange: GradientExchange | Rounds | Blocks,
+        *,
+        split: bool,
+        may_idle: bool,
+        on_nan: str = "",
+    ) -> None:
+        self.trainable, self.terms, self.exchange = trainable, terms, exchange
+        self.model, self.flavor = trainable.model, trainable.flavor
+        self.totals = MetricTotals(terms.comm, trainable.metrics)
+        self.counted = tf.Variable([0, 0, 1], dtype=tf.int64, trainable=False)  # samples; last step's mine, total
+        self.waited = terms.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self._split, terms.may_idle = split, may_idle
+        self.own_step = self.model.train_step
+        self.guard: Guard | None = None
+        if on_nan:
+            self.guard = terms.guard = Guard(trainable, self.counted, terms, skips=on_nan == "skip")
+        self._blocks = exchange if isinstance(exchange, Blocks) else None
+        self._rounds = exchange if isinstance(exchange, Rounds) else None
+        if self._rounds is not None:
+            self._rounds.kept.append(self.counted)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """The model's methods are ours for as long as this lasts; its train functions are made anew."""
+        model, optimizer = self.model, self.model.optimizer
+        patches = [
+            Patch(model, "train_step", self._train_step),
+            Patch(model, "test_step", self._test_step),
+            Patch(model, "reset_metrics", self._reset_metrics),
+            Patch(model, RESULTS[self.flavor.name], self._results),
+        ]
+        if hasattr(optimizer, "finalize_variable_values"):
+            patches.append(Patch(optimizer, "finalize_variable_values", _nothing))  # the client's Keras does it, once
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patched(patches))
+            for each in self.flavor.optimizers(model):  # a custom train_step may keep several
+                if self._rounds is not None:
+                    stack.enter_context(self.flavor.replace_apply(inner_optimizer(each), self.exchange.apply))
+                elif self.terms.comm.size > 1:
+                    stack.enter_context(self.flavor.replace_apply(each, self.exchange.apply))
+                elif self.guard is not None:
+                    stack.enter_context(self.flavor.replace_apply(each, self.guard.apply))
+            if self.terms.comm.size > 1 and self._rounds is None:
+                _set_jit(model, False)
+            model.train_function = model.test_function = None
+            yield
+        model.train_function = model.test_function = None
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Test functions made within may ask other ranks, which XLA cannot; a round's training may stay compiled."""
+        asked = self.model.jit_compile
+        if self.terms.comm.size > 1:
+            _set_jit(self.model, False)
+        try:
+            yield
+        finally:
+            _set_jit(self.model, asked)
+
+    def allow_idle(self, may_idle: bool) -> None:
+        """A later job's data may leave ranks idle where the first's did not: trace anew."""
+        if may_idle and not self.terms.may_idle:
+            self.terms.may_idle = True
+            self.model.train_function = self.model.test_function = None
+
+    def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:
+        """(logs, metric state) over all ranks, now; each rank's own state stays as it is. A collective."""
+        values = self.totals.total()
+        with self.totals.loaded(values):
+            return self._whole(dict(logs)), values
+
+    def _train_step(self, original: Any, element: Any) -> Any:
+        with self.guard.step() if self.guard is not None else contextlib.nullcontext():
+            return self._trained(original, *element)
+
+    def _trained(self, original: Any, batch: Any, share: Tensor) -> Any:
+        if self._blocks is not None:
+            logs, samples = self._blocks.train(original, batch)
+            self.counted.assign(tf.stack([self.counted[0] + samples, samples, share[1]]))
+            return logs
+        self.counted.assign(tf.stack([self.counted[0] + share[0], share[0], share[1]]))
+        if self._rounds is not None:
+            self._rounds.tally.assign_add(share)
+            return self._in_step(share, lambda _: autograph.call(self.flavor.name, original, batch), alone=True)
+        if self.terms.comm.size == 1:
+            return autograph.call(self.flavor.name, original, batch)
+        return self._in_step(share, lambda step: self._differentiate(original, batch, share, step))
+
+    def _test_step(self, original: Any, element: Any) -> Any:
+        batch, share = element
+        if self.terms.comm.size == 1:
+            return autograph.call(self.flavor.name, original, batch)
+        return self._in_step(share, lambda step: autograph.call(self.flavor.name, original, batch))
+
+    def _in_step(self, share: Tensor, run: Any, *, alone: bool = False) -> Any:
+        step = StepContext(self.terms, share, alone=alone)
+        held = HeldMetrics(step, self.trainable.metrics) if self.terms.may_idle else None
+        with steps.entered(step):
+            logs = run(step)
+            if not alone:
+                assigned_state.flush(step)
+        if held is not None:
+            held.restore()
+        return logs
+
+    def _differentiate(self, original: Any, batch: Any, share: Tensor, step: StepContext) -> Any:
+        if self._split:
+            assert isinstance(self.exchange, GradientExchange)
+            with contextlib.suppress(ExchangeInCompiled):
+                return run_split(original, batch, share, step, self.exchange)
+            self._split = False
+        return autograph.call(self.flavor.name, original, batch)
+
+    def _reset_metrics(self, original: Any) -> Any:
+        original()
+        self.totals.started()
+
+    def _results(self, original: Any, logs: Any) -> Any:
+        """In place of Keras's own: the metrics of all ranks, kept in the variables."""
+        if self.terms.comm.size == 1:
+            return original(logs)
+        self.totals.load(self.totals.total())
+        return original(self._whole(logs)) if isinstance(logs, dict) else original(logs)
+
+    def _whole(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """`logs` as all ranks have them: metrics from their (loaded) state, plain numbers averaged by share."""
+        metric_logs = self.model.get_metrics_result()
+        if self.terms.comm.size == 1:
+            return {name: metric_logs.get(name, value) for name, value in logs.items()}
+        plain = sorted(name for name, value in logs.items() if name not in metric_logs and _is_number(value))
+        whole = {name: metric_logs.get(name, value) for name, value in logs.items()}
+        if plain:
+            weighed = [tf.cast(logs[name], tf.float32) * self._last_weight() for name in plain]
+            whole.update(zip(plain, self.terms.comm.sum(weighed, "hfdt.logs"), strict=True))
+        return whole
+
+    def _last_weight(self) -> Tensor:
+        _, mine, total = tf.unstack(self.counted)
+        if self.terms.reading is Reading.STEP_SUM:
+            return tf.cast(mine > 0, tf.float32)
+        return tf.cast(mine, tf.float32) / tf.cast(total, tf.float32)
+
+
+def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:
+    return None
+
+
+def _set_jit(model: Any, value: bool) -> None:
+    model.jit_compile = value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (tf.is_tensor(value) and value.shape.rank == 0)

@@ -1,0 +1,101 @@
+"""The options that choose an algorithm, which `nfdt run` and `nfdt simulate` share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fdt.cli.options import CountType, apply, rule_names
+from fdt.cli.program import option
+from fdt.errors import UsageError
+from nfdt.options import SERVER_OPTIMIZER
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+ALGORITHM = "The algorithm"
+SYNCHRONOUS = "ssgd"
+RULES = Path(__file__).parent / "algorithms"
+
+
+def algorithm_options(function: Decorated) -> Decorated:
+    """--async, --sync, --rule, the parameters of server_optimizer, --partition."""
+    add = [
+        option(
+            ALGORITHM,
+            "--async",
+            "asynchronous",
+            is_flag=True,
+            help="Each worker's gradient is applied as it comes (default). Also taken after the script.",
+        ),
+        option(ALGORITHM, "--sync", is_flag=True, help=f"--rule {SYNCHRONOUS}. Also taken after the script."),
+        option(
+            ALGORITHM,
+            "--rule",
+            metavar="NAME|NAME(PARAMETER=VALUE)",
+            help=f"What the server does with a gradient that comes late: {rule_names(RULES)}, or a file of your own."
+            "  [default: ddc_asgd]",
+        ),
+        *server_optimizer_options(),
+        option(
+            ALGORITHM,
+            "--partition",
+            type=click.Choice(["shuffle-split", "random-sampling"]),
+            help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
+        ),
+    ]
+    return apply(add, function)
+
+
+def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
+    """The parameters of server_optimizer (nfdt/options.py, SERVER_OPTIMIZER)."""
+    return [
+        option(
+            ALGORITHM,
+            "--worker-optimizer",
+            type=click.Choice(["captured"]),
+            help="server_optimizer: what workers train with, the script's own.  [default: captured]",
+        ),
+        option(
+            ALGORITHM,
+            "--local-steps",
+            type=CountType("a number of batches"),
+            metavar="K",
+            help="server_optimizer: push what K batches changed.  [default: 1]",
+        ),
+        option(
+            ALGORITHM,
+            "--server-optimizer",
+            metavar="NAME",
+            help="server_optimizer: sgd, adagrad, adam or yogi.  [default: sgd]",
+        ),
+        option(
+            ALGORITHM,
+            "--server-lr",
+            type=float,
+            metavar="RATE",
+            help="server_optimizer: the server's learning rate.  [default: 1; 0.01 but for sgd]",
+        ),
+        option(
+            ALGORITHM,
+            "--server-momentum",
+            type=float,
+            metavar="MU",
+            help="server_optimizer: the server's momentum.  [default: 0; 0.9 but for sgd]",
+        ),
+    ]
+
+
+def checked_rule(given: dict[str, Any]) -> str | None:
+    """The rule asked for, None for the optimizer's default. Raises UsageError for one that cannot be built."""
+    if given["sync"] and given["asynchronous"]:
+        raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
+    if given["sync"] and given["rule"] is not None:
+        raise UsageError(f"--sync is --rule {SYNCHRONOUS}: give one of them. Received: --rule {given['rule']} too")
+    if given["worker_optimizer"] is not None and not str(given["rule"]).startswith("server_optimizer"):
+        raise UsageError(f"--worker-optimizer goes with --rule server_optimizer. Received: rule {given['rule']}")
+    if not given["sync"] and all(given[name] is None for name in ("rule", *SERVER_OPTIMIZER)):
+        return None  # without the rules, and so without NumPy, for a script that may never train
+    from nfdt import algorithm_registry
+
+    return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], given)

@@ -1,0 +1,39 @@
+"""NFDT's rules by name: the files of nfdt/algorithms. How a rule is spelled: fdt/algorithm_registry.py."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fdt.algorithm_registry import AlgorithmRegistry, Options
+from nfdt import algorithms
+from nfdt.algorithm import AsyncAlgorithm
+from nfdt.options import SERVER_OPTIMIZER
+
+DEFAULT = "ddc_asgd"
+OPTIONS: Options = {option: (("server_optimizer",), parameter) for option, parameter in SERVER_OPTIMIZER.items()}
+
+_book = AlgorithmRegistry(algorithms, AsyncAlgorithm, "nfdt/algorithm.py")
+names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make
+
+
+def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
+    """The rule `text` with those of OPTIONS that are given; None where nothing was asked for. Raises UsageError."""
+    return _book.spelled(text, DEFAULT, OPTIONS, given)
+
+
+def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
+    """The rule when none is asked for. `trainable`: the whole model's, so that every shard and worker chooses alike."""
+    from nfdt.model.momentum import can_be_off  # TensorFlow: not for those who only ask for names
+
+    return default(trainable, can_be_off=can_be_off(optimizer))
+
+
+def default(trainable: Sequence[Any], *, can_be_off: bool) -> str:
+    """As `default_for`. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?"""
+    from fdt.keras.variables import tensor_variable
+
+    if any(tensor_variable(variable).dtype.base_dtype == "float16" for variable in trainable):
+        return "asgd"  # the default's running squares and its 1e-30 underflow in float16: 0 / 0
+    constrained = any(getattr(variable, "constraint", None) is not None for variable in trainable)
+    if can_be_off and not constrained:  # a look-ahead would send weights outside their constraint
+        return DEFAULT
+    return f"{DEFAULT}(momentum='captured')"

@@ -1,0 +1,23 @@
+"""ASGD: every gradient is applied as it comes, whatever its delay.
+
+Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, section 4.1. We fetch and push on every
+step (their n_fetch = n_push = 1) and the captured optimizer takes the place of their Adagrad.
+"""
+
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.tree import Tree
+
+
+def rule() -> AsyncAlgorithm:
+    """No parameters."""
+
+    def init(params: Tree, workers: int) -> tuple[State, State]:
+        return None, None
+
+    def pull(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
+        return params, shared, mine
+
+    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
+        return Update(push.gradient), shared, mine
+
+    return AsyncAlgorithm(init, pull, push)

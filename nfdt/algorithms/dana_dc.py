@@ -1,0 +1,51 @@
+"""DANA-DC: a momentum per worker, a look-ahead over all of them, and delay compensation.
+
+Hakimi, Barkai, Gabel and Schuster, "Taming Momentum in a Distributed Asynchronous Environment" (DANA), 2019,
+arXiv:1907.11612, algorithms 4 to 6 and "DANA-DC": v_m <- mu v_m + g + lam g*g*(w - w_m); w <- w - eta v_m; worker m is
+sent w - eta mu sum_j v_j, where the weights will be when its gradient arrives if every worker pushes once until then.
+Zheng et al. 2017 (arXiv:1609.08326) for the compensation, from the weights that were sent.
+
+Only for SGD: eta mu sum_j v_j is a displacement of the weights only where an update is eta times v.
+"""
+
+from typing import NamedTuple
+
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, Update
+from nfdt.tree import Array, Tree, zeros, zip_map
+
+
+class Shared(NamedTuple):
+    total: list[Array]  # sum_j v_j
+
+
+class Mine(NamedTuple):
+    v: list[Array]
+    seen: list[Array]
+
+
+def rule(lam: float = 0.04) -> AsyncAlgorithm:
+    """`lam` weighs the compensation; 0 gives DANA-Slim's update, and without momentum plain ASGD."""
+    if lam < 0:
+        raise ValueError(f"dana_dc: lam must be >= 0. Received: lam={lam}")
+
+    def compensate(g: Array, w: Array, w_m: Array) -> Array:
+        return g + lam * g * g * (w - w_m)
+
+    def init(params: Tree, workers: int) -> tuple[Shared, Mine]:
+        zero = zeros(params)
+        return Shared(zero), Mine(zero, params)
+
+    def pull(shared: Shared, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, Mine]:
+        ahead = zip_map(lambda w, total: w - hyper.eta * hyper.mu * total, params, shared.total)
+        return ahead, shared, Mine(mine.v, ahead)
+
+    def push(shared: Shared, mine: Mine, params: Tree, push: Push) -> tuple[Update | None, Shared, Mine]:
+        fresh = zip_map(compensate, push.gradient, params, mine.seen)
+        v = zip_map(lambda v, g: push.mu * v + g, mine.v, fresh)
+        total = zip_map(lambda total, new, old: total + (new - old), shared.total, v, mine.v)
+        return Update(v, momentum="rule", fresh=fresh), Shared(total), Mine(v, mine.seen)
+
+    def leave(shared: Shared, mine: Mine, worker: int) -> Shared:
+        return Shared(zip_map(lambda total, v: total - v, shared.total, mine.v))
+
+    return AsyncAlgorithm(init, pull, push, leave, needs_sgd=True)

@@ -1,0 +1,40 @@
+"""DC-ASGD with one momentum on the server: what DC-ASGD becomes when SGD's momentum is simply added to it.
+
+The baseline of the DDC-ASGD thesis ("impulse"). Zheng et al., arXiv:1609.08326, equation 10, with Polyak's momentum:
+v <- mu v + g + lam g*g*(w - w_m), w <- w - eta v, one v for the pushes of all workers. It counts momentum as if pushes
+came one after another, and asynchrony adds momentum of its own (Mitliagkas et al. 2016): it diverges early.
+"""
+
+from typing import NamedTuple
+
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.tree import Array, Tree, zeros, zip_map
+
+
+class Shared(NamedTuple):
+    v: list[Array]
+
+
+def rule(lam: float = 0.04, mu: float | None = None) -> AsyncAlgorithm:
+    """`lam` weighs the compensation; `mu` is the momentum, by default the captured optimizer's."""
+    if lam < 0:
+        raise ValueError(f"dc_asgd_k: lam must be >= 0. Received: lam={lam}")
+    if mu is not None and not 0 <= mu < 1:
+        raise ValueError(f"dc_asgd_k: mu must be in [0, 1). Received: mu={mu}")
+
+    def compensate(g: Array, w: Array, w_m: Array) -> Array:
+        return g + lam * g * g * (w - w_m)
+
+    def init(params: Tree, workers: int) -> tuple[Shared, State]:
+        return Shared(zeros(params)), params
+
+    def pull(shared: Shared, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
+        return params, shared, params
+
+    def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
+        keep = push.mu if mu is None else mu
+        fresh = zip_map(compensate, push.gradient, params, seen)
+        v = zip_map(lambda v, g: keep * v + g, shared.v, fresh)
+        return Update(v, momentum="rule", fresh=fresh), Shared(v), seen
+
+    return AsyncAlgorithm(init, pull, push)

@@ -1,0 +1,165 @@
+"""Group synchronisation: workers of like speed take rounds together, the groups go on without each other.
+
+The idea is that of a patent of 2017 (HUST, grouped parameter servers for clusters of unequal machines); its formulas
+are ours. With t_m the measured seconds of worker m for a batch:
+
+    warm-up    `warm_up` rounds of all workers together, as ssgd, in which t_m is measured
+    groups     in the order of t_m: whoever needs more than `ratio` times as long as its group's fastest begins the next
+               group; or `groups` of them, parted where neighbours differ most
+    in a group a round is one batch of each member, their mean by samples is one update (ssgd); so each worker's share
+               of the data is as its group's speed
+    between    w <- w - eta (n_g / n) / max(tau_g, 1) mean_g    n_g of n workers; tau_g updates of others meanwhile
+               (a batch counts what it counts under ssgd: Goyal et al. 2017, arXiv:1706.02677; over its staleness: Zhang
+               et al. 2016, arXiv:1511.05950)
+    drift      when a worker's t_m has changed by more than sqrt(ratio) since it was grouped, all are grouped anew, and
+               what is held is applied with the round that ends
+
+One group of all is ssgd. A worker that comes later is a group of its own until it has been measured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.tree import Array, Tree, averaged, maximum
+
+NOTE = "group_sync: a round is one batch of every worker of a group; optimizer.iterations and schedules count rounds"
+KEEP = 0.9  # of a running mean of times, once it is of ten
+TINY = 1e-9  # seconds
+BY_WORKER = ("counts", "seconds", "grouped", "group_of")  # fields of Shared
+
+
+@dataclass(frozen=True)
+class Held:
+    """A round under way. `arrived` wait for its end."""
+
+    arrived: frozenset[int] = frozenset()
+    mean: list[Array] = field(default_factory=list)
+    samples: Array = 0.0
+    tau: Array = 0.0
+
+
+@dataclass(frozen=True)
+class Shared:
+    members: frozenset[int]
+    counts: Mapping[int, int] = field(default_factory=dict)  # by worker: measurements
+    seconds: Mapping[int, float] = field(default_factory=dict)  # by worker: t_m
+    grouped: Mapping[int, float] = field(default_factory=dict)  # t_m by which groups were made; empty in the warm-up
+    group_of: Mapping[int, int] = field(default_factory=dict)
+    held: Mapping[int, Held] = field(default_factory=dict)  # by group
+
+
+def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorithm:
+    """`groups`: how many, 0: as `ratio` says; `warm_up`: rounds in which speeds are measured."""
+    if groups < 0:
+        raise ValueError(f"group_sync: groups must be >= 0. Received: groups={groups}")
+    if ratio <= 1:
+        raise ValueError(f"group_sync: ratio must be > 1. Received: ratio={ratio}")
+    if warm_up < 1:
+        raise ValueError(f"group_sync: warm_up must be >= 1. Received: warm_up={warm_up}")
+
+    def init(params: Tree, workers: int) -> tuple[Shared, State]:
+        return Shared(frozenset(range(workers))), None
+
+    def pull(now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
+        held = now.held.get(_group(now, hyper.worker), Held())
+        return (None if hyper.worker in held.arrived else params), now, mine
+
+    def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
+        group = _group(now, push.worker)
+        held = _add(now.held.get(group, Held()), push)
+        now = replace(_measured(now, push), held={**now.held, group: held})
+        if _members(now, group) - held.arrived:
+            return None, now, mine
+        if not _regroup(now, ratio, warm_up):
+            return _update(now, [group]), _without(now, group), mine
+        return *flush(now, params), mine
+
+    def leave(now: Shared, mine: State, worker: int) -> Shared:
+        """Those who waited for it alone go on; their mean waits for their next round's end."""
+        group = _group(now, worker)
+        known = {name: {m: v for m, v in getattr(now, name).items() if m != worker} for name in BY_WORKER}
+        now = replace(now, members=now.members - {worker}, **known)
+        held = now.held.get(group, Held())
+        if _members(now, group) - held.arrived:
+            return now
+        return replace(now, held={**now.held, group: replace(held, arrived=frozenset())})
+
+    def join(now: Shared, worker: int) -> Shared:
+        return replace(now, members=now.members | {worker})
+
+    def flush(now: Shared, params: Tree) -> tuple[Update | None, Shared]:
+        """Apply all that is held, as one round, and group anew where it is time."""
+        update = _update(now, list(now.held))
+        now = replace(now, held={})
+        if not _regroup(now, ratio, warm_up):
+            return update, now
+        return update, replace(now, grouped=now.seconds, group_of=groups_by_speed(now.seconds, ratio, groups))
+
+    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True, note=NOTE)
+
+
+def _regroup(now: Shared, ratio: float, warm_up: int) -> bool:
+    """Whether it is time: the warm-up has ended, somebody has come or gone, or a speed has drifted."""
+    if any(count < warm_up for count in now.counts.values()) or not now.counts:
+        return False
+    if now.grouped.keys() != now.seconds.keys():
+        return True
+    return any(not ratio**-0.5 <= now.seconds[m] / t <= ratio**0.5 for m, t in now.grouped.items())
+
+
+def groups_by_speed(seconds: Mapping[int, float], ratio: float, count: int = 0) -> dict[int, int]:
+    """The group of each worker, 0 the fastest: `count` of them, or none wider than `ratio`."""
+    order = sorted(seconds, key=lambda m: (seconds[m], m))
+    steps = [seconds[after] / seconds[before] for before, after in zip(order, order[1:], strict=False)]
+    widest = set(sorted(range(len(steps)), key=lambda i: -steps[i])[: count - 1] if count else [])
+    groups, number, first = {order[0]: 0}, 0, order[0]
+    for place, worker in enumerate(order[1:]):
+        if place in widest if count else seconds[worker] > ratio * seconds[first]:
+            number, first = number + 1, worker
+        groups[worker] = number
+    return groups
+
+
+def _group(now: Shared, worker: int) -> int:
+    """In the warm-up all are group 0; afterwards one that is in none is its own, numbered below 0."""
+    return now.group_of.get(worker, -1 - worker) if now.grouped else 0
+
+
+def _members(now: Shared, group: int) -> frozenset[int]:
+    return frozenset(worker for worker in now.members if _group(now, worker) == group)
+
+
+def _measured(now: Shared, push: Push) -> Shared:
+    """With this push's seconds a batch in the running mean of its worker."""
+    taken = max(push.seconds / push.batches, TINY)
+    count, before = now.counts.get(push.worker, 0) + 1, now.seconds.get(push.worker, taken)
+    mean = before + (taken - before) * max(1.0 / count, 1.0 - KEEP)
+    return replace(now, counts={**now.counts, push.worker: count}, seconds={**now.seconds, push.worker: mean})
+
+
+def _add(held: Held, push: Push) -> Held:
+    """The running mean by samples: with one gradient that gradient, to the bit."""
+    arrived = held.arrived | {push.worker}
+    if not held.mean:
+        return Held(arrived, push.gradient, push.samples, push.tau)
+    mean, samples = averaged(held.mean, held.samples, push.gradient, push.samples)
+    return Held(arrived, mean, samples, maximum(held.tau, push.tau))
+
+
+def _update(now: Shared, groups: list[int]) -> Update | None:
+    """The rounds of `groups`, ended: their mean by samples, at the rate of all their workers."""
+    rounds = [now.held[group] for group in groups if now.held[group].mean]
+    if not rounds:
+        return None
+    total = rounds[0]
+    for other in rounds[1:]:
+        mean, samples = averaged(total.mean, total.samples, other.mean, other.samples)
+        total = Held(frozenset(), mean, samples, maximum(total.tau, other.tau))
+    workers = sum(len(_members(now, group)) for group in groups)
+    share_of_all = max(1, workers) / max(1, len(now.members))
+    return Update(total.mean, lr_scale=share_of_all / maximum(total.tau, 1.0))
+
+
+def _without(now: Shared, group: int) -> Shared:
+    return replace(now, held={other: held for other, held in now.held.items() if other != group})

@@ -1,0 +1,46 @@
+"""SSP: asynchronous, but nobody runs more than `bound` steps ahead of the slowest.
+
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 2. A
+worker's clock counts its pushes; one more than `bound` ahead of the slowest waits at its pull.
+Each gradient is applied as it comes.
+
+Deviation: what a worker pulls holds every update so far, not only those that the bound guarantees.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.tree import Tree
+
+
+@dataclass(frozen=True)
+class Clocks:
+    of: Mapping[int, int]  # by worker: its pushes
+
+
+def rule(bound: int = 3) -> AsyncAlgorithm:
+    """`bound`: how many steps a worker may be ahead of the slowest; 0 waits for everybody after each step."""
+    if bound < 0:
+        raise ValueError(f"ssp: bound must be >= 0. Received: bound={bound}")
+
+    def init(params: Tree, workers: int) -> tuple[Clocks, State]:
+        return Clocks(dict.fromkeys(range(workers), 0)), None
+
+    def pull(clocks: Clocks, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Clocks, State]:
+        ahead = clocks.of[hyper.worker] - min(clocks.of.values())
+        return (None if ahead > bound else params), clocks, mine
+
+    def push(clocks: Clocks, mine: State, params: Tree, push: Push) -> tuple[Update | None, Clocks, State]:
+        return Update(push.gradient), Clocks({**clocks.of, push.worker: clocks.of[push.worker] + 1}), mine
+
+    def leave(clocks: Clocks, mine: State, worker: int) -> Clocks:
+        return Clocks({other: clock for other, clock in clocks.of.items() if other != worker})
+
+    def join(clocks: Clocks, worker: int) -> Clocks:
+        return Clocks({**clocks.of, worker: min(clocks.of.values(), default=0)})
+
+    def flush(clocks: Clocks, params: Tree) -> tuple[Update | None, Clocks]:
+        return None, Clocks(dict.fromkeys(clocks.of, 0))  # the slowest has no batch left: nobody waits for it
+
+    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True)

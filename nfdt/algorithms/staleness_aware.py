@@ -1,0 +1,23 @@
+"""Staleness-aware ASGD: the learning rate of a push is divided by its staleness.
+
+Zhang, Gupta, Lian and Liu, "Staleness-Aware Async-SGD for Distributed Deep Learning", IJCAI 2016, arXiv:1511.05950,
+equation 5: alpha = alpha_0 / tau. A push that nothing overtook (tau 0 here) has the whole rate.
+"""
+
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.tree import Tree, maximum
+
+
+def rule() -> AsyncAlgorithm:
+    """No parameters."""
+
+    def init(params: Tree, workers: int) -> tuple[State, State]:
+        return None, None
+
+    def pull(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
+        return params, shared, mine
+
+    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
+        return Update(push.gradient, lr_scale=1.0 / maximum(push.tau, 1.0)), shared, mine
+
+    return AsyncAlgorithm(init, pull, push)

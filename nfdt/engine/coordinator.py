@@ -1,0 +1,301 @@
+"""What NFDT's engine decides: one job's commands and events in, what to pass on out. No clock, no threads.
+
+Servers get the epochs; workers get the job and then hear from the servers alone. An epoch has ended when every server
+has given its snapshot and every worker its counts and metric states, which add up.
+"""
+
+from collections.abc import Container, Sequence
+
+from fdt.blobs import Blobs
+from fdt.rpc.job_pb2 import State
+from fdt.rpc.session_pb2 import (
+    Command,
+    EpochEnd,
+    Event,
+    Failed,
+    Fault,
+    Finished,
+    Leave,
+    Membership,
+    Note,
+    Ready,
+    Setup,
+)
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.supervise.outcome import Outcome, blobs_in
+from nfdt.engine.epoch_aggregator import EpochAggregator
+from nfdt.engine.feeding import Feeding
+from nfdt.engine.membership import LossVerdict, WorkerMembership
+from nfdt.engine.recovery import ServerRecovery
+from nfdt.options import Options
+
+WORKER, SERVER = "worker", "server"
+WAITS = "this fit's batches are drawn by the script"
+HOW = {"left": "has left", "lost": "was lost", "failed": "has failed"}
+
+
+class ServersCoordinator:
+    """One job on `workers` workers and the servers at `addresses`. `blobs`: to add up what members report.
+
+    `hosted`: the one server is in the one worker's process, which takes the commands of both and reports for both.
+    """
+
+    def __init__(self, workers: int, addresses: Sequence[str], blobs: Blobs, *, hosted: bool = False) -> None:
+        self._hosted = hosted
+        self._to_servers = WORKER if hosted else SERVER
+        self._servers = 0 if hosted else len(addresses)
+        self._worker_membership, self._recovery = WorkerMembership(workers), ServerRecovery(self._servers)
+        self._workers, self._addresses, self._blobs = workers, list(addresses), blobs
+        self._job = ""
+        self._setup = Setup()
+        self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
+        self._announced = False  # the client knows that all are ready
+        self._finishing = False
+        self._ready: dict[tuple[str, int], Ready] = {}
+        self._finished: set[tuple[str, int]] = set()
+        self._epochs: dict[int, EpochAggregator] = {}
+        self._wanted_epoch = -1  # the client asked for it; ends of later ones are kept back
+        self._given_epoch = -1  # the last whose end the client has
+        self._epoch = Command()  # the client's last
+        self._changed: list[BlobRef] = []
+        self._read: list[BlobRef] = []  # the command before's: with overlapped epochs a server may come to it late
+        self._feeding = Feeding()
+        self.done = self.failed = False
+
+    # -- the client's commands -------------------------------------------------------------------------------
+
+    def from_client(self, command: Command) -> Outcome:
+        self._job = command.job
+        kind = command.WhichOneof("kind") or ""
+        handler = getattr(self, f"_client_{kind}", None)
+        if handler is None:
+            return self.fail(Failed(message=f"nfdt does not know this command. Received: {kind}"))
+        outcome: Outcome = handler(command)
+        return outcome
+
+    def _client_setup(self, command: Command) -> Outcome:
+        self._setup = Setup(job=command.setup.job, peers=self._addresses)
+        options = Options.read(command.setup.job.options)
+        self._worker_membership = WorkerMembership(self._workers, options.restarts, options.min_np)
+        self._recovery.begin(self._setup.job)
+        to_servers = [] if self._hosted else [(SERVER, None, command)]
+        outcome = Outcome(commands=[*to_servers, *self._to_first_workers()])
+        for role, rank, failure in self._lost_early:
+            outcome = outcome.followed_by(self.lost(role, rank, failure))
+        return outcome
+
+    def _to_first_workers(self) -> list[tuple[str, int | None, Command]]:
+        """Not to one that is lost already: its replacement would find this Setup in its outbox, and then its own."""
+        early = {rank for role, rank, _ in self._lost_early if role == WORKER}
+        ranks: list[int | None] = [rank for rank in range(self._workers) if rank not in early] if early else [None]
+        return [(WORKER, rank, Command(job=self._job, setup=self._setup)) for rank in ranks]
+
+    def _client_epoch(self, command: Command) -> Outcome:
+        self._wanted_epoch, self._epoch = command.epoch.epoch, command
+        outcome = self._end_if_complete()  # overlapped epochs: it may be over already
+        self._keep(command.epoch.changed)
+        outcome.commands.insert(0, (self._to_servers, None, command))
+        return outcome
+
+    def _client_step(self, command: Command) -> Outcome:
+        if command.step.changed.model.id:
+            message = "NFDT workers go on while a batch hook runs: it must not write weights. Received: weights written"
+            return self.fail(Failed(message=f"{message}; hfdt run takes them"))
+        self._keep(command.step.changed)
+        return Outcome(commands=[(self._to_servers, None, command)])
+
+    def _client_end_epoch(self, command: Command) -> Outcome:
+        return Outcome(commands=[(self._to_servers, None, command)])
+
+    def _client_finish(self, command: Command) -> Outcome:
+        self._finishing = True
+        to_servers = [] if self._hosted else [(SERVER, None, command)]
+        return Outcome(
+            commands=[*to_servers, *((WORKER, rank, command) for rank in self._worker_membership.incarnations)]
+        )
+
+    def _client_feed(self, command: Command) -> Outcome:
+        self._feeding.fed(command.feed)
+        return Outcome(commands=[(WORKER, None, command)])
+
+    # -- the members' events ---------------------------------------------------------------------------------
+
+    def from_member(self, role: str, rank: int, event: Event) -> Outcome:
+        kind = event.WhichOneof("kind")
+        if self.done or event.job != self._job:
+            return Outcome(drop=list(blobs_in(event)))
+        if role == SERVER and rank in self._recovery.restoring and kind not in ("ready", "failed"):
+            return Outcome(drop=list(blobs_in(event)))  # of before
+        if kind == "checkpoint":
+            return Outcome(drop=self._recovery.keep(rank, event.checkpoint))
+        if kind == "failed":
+            return self.fail(event.failed)
+        if kind in ("progress", "output", "step_end"):
+            return Outcome(events=[event])
+        if kind == "ready":
+            return self._member_ready(role, rank, event.ready)
+        if kind == "epoch_end":
+            return self._member_epoch_end(role, rank, event.epoch_end)
+        if kind == "feed_wanted":
+            ask, drop = self._feeding.wants(rank, event.feed_wanted, len(self._worker_membership.incarnations))
+            return Outcome(events=[Event(job=self._job, feed_wanted=event.feed_wanted)] if ask else [], drop=drop)
+        if kind == "finished":
+            return self._member_finished(role, rank, event)
+        return Outcome()
+
+    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
+        """Batches of a worker go to others, another may take its place (nfdt/engine/membership.py). Servers go back
+        (recovery.py)."""
+        if not self._job:
+            self._lost_early.append((role, rank, failure))
+            return Outcome()
+        if self._hosted or rank is None or self._setup.job.data.HasField("feed"):
+            return self.fail(failure)
+        if role == SERVER:
+            return self._restore(rank, failure)
+        incarnation = self._worker_membership.incarnations[rank]
+        verdict = self._worker_membership.lose(rank, over=self._finishing)
+        if verdict is LossVerdict.TOO_FEW:
+            return self.fail(failure)
+        leave = self._leave(rank, incarnation)
+        outcome = Outcome(commands=[(SERVER, None, leave)], events=[self._fault(rank, verdict, failure)])
+        if verdict is LossVerdict.REPLACED:
+            outcome.restart.append((WORKER, rank))
+            setup = Setup(incarnation=incarnation + 1)
+            setup.MergeFrom(self._setup)
+            outcome.commands.append((WORKER, rank, Command(job=self._job, setup=setup)))
+        return self._without(outcome)
+
+    def _restore(self, shard: int, failure: Failed) -> Outcome:
+        """All servers go back to the last snapshot; batches after it are dealt again."""
+        if (
+            self._finishing
+            or not self._recovery.reaches(self._wanted_epoch)
+            or not self._worker_membership.use_restart()
+        ):
+            return self.fail(failure)
+        setups, spent = self._recovery.restore(self._setup.job)
+        spent += self._epochs.pop(self._wanted_epoch, EpochAggregator()).blobs()
+        follows = f"all servers go back to their last checkpoint, replacement {self._worker_membership.used} of "
+        text = f"{failure.message}; {follows}{self._worker_membership.restarts} starts"
+        fault = Fault(message=text, member=f"{SERVER} {shard}", action="restored")
+        outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
+        for number, setup in enumerate(setups):
+            outcome.commands.append((SERVER, number, Command(job=self._job, setup=setup)))
+        outcome.commands += [(SERVER, None, self._leave(*gone)) for gone in self._worker_membership.gone.items()]
+        if self._wanted_epoch >= 0 and not self._recovery.holds(self._wanted_epoch):
+            outcome.commands.append((SERVER, None, self._epoch))
+        return outcome
+
+    def joined(self, rank: int, host: str) -> Outcome:
+        """A worker has come by itself: it gets the job as a replacement would. Twice is once."""
+        if not self._job or self._finishing or self.done or rank in self._worker_membership.incarnations:
+            return Outcome()
+        name = f"{WORKER} {rank} has joined from {host}"
+        if self._hosted or self._setup.job.data.HasField("feed"):
+            return Outcome(events=[Event(job=self._job, note=Note(text=f"{name}, and waits: {WAITS}"))])
+        setup = Setup(incarnation=self._worker_membership.join(rank))
+        setup.MergeFrom(self._setup)
+        commands: list[tuple[str, int | None, Command]] = [(WORKER, rank, Command(job=self._job, setup=setup))]
+        return Outcome(commands=commands, events=[self._membership(rank, "joined", name)])
+
+    def left(self, rank: int, how: str, why: str = "") -> Outcome:
+        """It is gone: its batches go to others."""
+        if rank not in self._worker_membership.incarnations:
+            return Outcome()
+        leave = self._leave(rank, self._worker_membership.incarnations[rank])
+        self._ready.pop((WORKER, rank), None)
+        if not self._worker_membership.leave(rank):
+            return self.fail(Failed(message=f"a job needs a worker. Received: none, {WORKER} {rank} {how} too"))
+        text = f"{WORKER} {rank}, which had joined, {HOW[how]}{why and ': ' + why}; its batches go to the others"
+        events = [] if self._finishing else [self._membership(rank, how, text)]
+        return self._without(Outcome(commands=[(SERVER, None, leave)], events=events))
+
+    def _without(self, outcome: Outcome) -> Outcome:
+        """`outcome`, and what was only waiting for one that is gone."""
+        for then in (self._ready_if_all_are, self._end_if_complete, self._done_if_all_have_finished):
+            outcome = outcome.followed_by(then())
+        return outcome
+
+    def _membership(self, rank: int, action: str, text: str) -> Event:
+        return Event(job=self._job, membership=Membership(message=text, member=f"{WORKER} {rank}", action=action))
+
+    def _leave(self, rank: int, incarnation: int) -> Command:
+        return Command(job=self._job, leave=Leave(rank=rank, incarnation=incarnation))
+
+    def _fault(self, rank: int, verdict: LossVerdict, failure: Failed) -> Event:
+        worker_membership = self._worker_membership
+        follows = {
+            LossVerdict.REPLACED: f"replacement {worker_membership.used} of {worker_membership.restarts} starts",
+            LossVerdict.LEFT_OUT: f"{len(worker_membership.incarnations)} go on without it",
+        }[verdict]
+        text = f"{failure.message}; its batches go to the others, {follows}"
+        return Event(job=self._job, fault=Fault(message=text, member=f"{WORKER} {rank}", action=verdict.value))
+
+    def fail(self, failure: Failed) -> Outcome:
+        self.done = self.failed = True
+        return Outcome(drop=self._recovery.end(), events=[Event(job=self._job, failed=failure)])
+
+    def _member_ready(self, role: str, rank: int, ready: Ready) -> Outcome:
+        self._ready[role, rank] = ready
+        if role == SERVER:
+            self._recovery.restoring.discard(rank)
+        return self._ready_if_all_are()
+
+    def _ready_if_all_are(self) -> Outcome:
+        if self._announced or not self._all(self._ready):
+            return Outcome()
+        self._announced = True
+        notes = dict.fromkeys(line for r in self._ready.values() for line in r.notes.splitlines())
+        steps = max(ready.steps_per_epoch for (role, _), ready in self._ready.items() if role == WORKER)
+        return Outcome(events=[Event(job=self._job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))])
+
+    def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
+        if end.epoch <= self._given_epoch:  # told again by members that went back
+            return Outcome(drop=list(blobs_in(end)))
+        if self._hosted and end.state.model.id:
+            role = SERVER
+        epoch = self._epochs.setdefault(end.epoch, EpochAggregator())
+        (epoch.servers if role == SERVER else epoch.workers)[rank] = end
+        return self._end_if_complete()
+
+    def _end_if_complete(self) -> Outcome:
+        epoch = self._epochs.get(self._wanted_epoch)
+        if epoch is None or len(epoch.servers) < len(self._addresses):
+            return Outcome()
+        there = [w.rank for w in epoch.servers[0].workers if self._worker_membership.has(w.rank, w.incarnation)]
+        if any(rank not in epoch.workers for rank in there):
+            return Outcome()
+        del self._epochs[self._wanted_epoch]
+        return self._epoch_end(epoch)
+
+    def _epoch_end(self, epoch: EpochAggregator) -> Outcome:
+        self._given_epoch = self._wanted_epoch
+        end, spent = epoch.aggregated(self._blobs)
+        spent += [*self._read, *self._feeding.passed(end.epoch)]
+        self._read, self._changed = self._changed, []
+        return Outcome(events=[Event(job=self._job, epoch_end=end)], drop=spent)
+
+    def _member_finished(self, role: str, rank: int, event: Event) -> Outcome:
+        self._finished.add((role, rank))
+        return self._done_if_all_have_finished()
+
+    def _done_if_all_have_finished(self) -> Outcome:
+        if not self._all(self._finished):
+            return Outcome()
+        self.done = True
+        return Outcome(events=[Event(job=self._job, finished=Finished())], drop=self._unclaimed())
+
+    def _all(self, said: Container[tuple[str, int]]) -> bool:
+        """Whether every member that is there has `said` it. Of guests, those that have come so far as to be ready."""
+        ranks = self._worker_membership.incarnations
+        workers = [(WORKER, rank) for rank in ranks if rank < self._workers or (WORKER, rank) in self._ready]
+        return all(member in said for member in [*((SERVER, s) for s in range(self._servers)), *workers])
+
+    def _unclaimed(self) -> list[BlobRef]:
+        """EpochAggregator of epochs that the client did not wait for, and what it wrote last."""
+        refs = [ref for ends in self._epochs.values() for ref in ends.blobs()]
+        return [*refs, *self._read, *self._changed, *self._recovery.end()]
+
+    def _keep(self, changed: State) -> None:
+        self._changed += [ref for ref in (changed.model, changed.optimizer) if ref.id]

@@ -1,0 +1,56 @@
+"""`nfdt run --emulate`: workers and server on hosts of their own, as a cluster description has them.
+
+Each node's links are shaped (fdt/launch/emulated.py) and its steps paced: a worker that has computed a gradient waits
+until as long has passed as the description's node would have taken. Where this machine is slower, so is the step.
+"""
+
+from pathlib import Path
+
+from fdt.blobs import LocalBlobs
+from fdt.launch import Launcher, Task
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
+from fdt.network.cluster import Cluster
+from fdt.network.reading import check_always_there, read_cluster
+from fdt.network.topology import SERVER, topology_of
+from fdt.service.transport import EMULATED_VARIABLE
+from fdt.supervise.supervisor import Supervisor
+from nfdt.engine.engine import NfdtEngine
+from nfdt.worker.pacing import CLUSTER_VARIABLE
+
+PORT = 7077
+
+
+class EmulationEngine(NfdtEngine):
+    """NFDT with one worker a node of the cluster in `file`, and one server. Raises UserError without the privilege."""
+
+    def __init__(self, file: Path, run_dir: Path) -> None:
+        self._cluster = emulated_cluster(file)
+        self.workers, self.run_dir = len(self._cluster.workers), run_dir
+        self._network = EmulatedNetwork(topology_of(self._cluster))
+        self.blobs = LocalBlobs.create()
+        self._addresses = [f"{address_of(0)}:{PORT}"]
+        self._hosted = self._joinable = False
+        launcher = EmulatedLauncher(run_dir, self._network, self._host)
+        shared = {EMULATED_VARIABLE: "1", CLUSTER_VARIABLE: str(file.resolve())}
+        tasks = [Task(task.role, task.argv, task.count, {**task.env, **shared}) for task in self._tasks(1)]
+        launches: list[tuple[Launcher, Task]] = [(launcher, task) for task in tasks]
+        self._supervisor = Supervisor(self.name, run_dir, self.blobs, launches)
+
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            self._network.close()
+
+    def _host(self, role: str, rank: int) -> EmulatedHost:
+        if role == "server":
+            return EmulatedHost(SERVER, "server", address_of(0))
+        node = self._cluster.workers[rank]
+        return EmulatedHost(node.index, node.name, address_of(node.index + 1))
+
+
+def emulated_cluster(file: Path) -> Cluster:
+    """Raises UsageError for what cannot be emulated."""
+    cluster = read_cluster(file).with_workers(None)
+    check_always_there(cluster)
+    return cluster

@@ -1,0 +1,106 @@
+"""NFDT's engine: parameter servers and workers as local processes, kept warm between jobs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fdt.blobs import LocalBlobs
+from fdt.errors import UsageError
+from fdt.launch import Launcher, Task
+from fdt.launch.local import LocalLauncher
+from fdt.launch.placement import Placement, run_identity
+from fdt.rpc.session_pb2 import Command, Event
+from fdt.service.member import ANYWHERE
+from fdt.service.transport import free_ports
+from fdt.supervise.elastic_workers import MOST
+from fdt.supervise.supervisor import Supervisor
+from nfdt.elastic.rendezvous import JoinEndpoint, JoinListener
+from nfdt.engine.coordinator import ServersCoordinator
+
+
+class NfdtEngine:
+    """`workers` workers, and `ps` parameter servers that share the variables.
+
+    `apart`: members may be replaced: a server has a process of its own even where there is one worker, and on other
+    hosts each member an ssh of its own. `placement`: the hosts that they are on, where these are not this one alone.
+    `join_endpoint`: others may join. Raises UsageError when a number is less than 1, and as `bind` does for an address
+    where nobody can join.
+    """
+
+    name = "nfdt"
+    reception: JoinListener | None = None
+
+    def __init__(
+        self,
+        workers: int,
+        run_dir: Path,
+        *,
+        ps: int = 1,
+        apart: bool = False,
+        placement: Placement | None = None,
+        join_endpoint: JoinEndpoint | None = None,
+    ) -> None:
+        if workers < 1 or ps < 1:
+            raise UsageError(f"-np and --ps must be 1 or more. Received: {workers} and {ps}")
+        self.workers, self.run_dir = workers, run_dir
+        self.blobs = LocalBlobs.create()
+        members = (
+            placement.identity if placement else run_identity() if join_endpoint and join_endpoint.remote else None
+        )
+        self._addresses = self._listening(ps, placement, remote=members is not None)
+        self._joinable, self._singly = join_endpoint is not None, apart
+        apart = apart or placement is not None or self._joinable
+        self._hosted = workers == ps == 1 and not apart  # in the only worker's process nothing has to travel
+        tasks = self._tasks(ps)
+        launches = [(self._launcher(task.role, placement), task) for task in tasks]
+        self._supervisor = Supervisor(self.name, run_dir, self.blobs, launches, members)
+        try:
+            if join_endpoint is not None:
+                self.reception = JoinListener(join_endpoint, self._supervisor.registry, workers, members)
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        self._supervisor.start()
+
+    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        self.start()
+        return self._supervisor.run(
+            ServersCoordinator(self.workers, self._addresses, self.blobs, hosted=self._hosted), commands
+        )
+
+    def stop(self) -> None:
+        self._supervisor.close()
+        if self.reception is not None:
+            self.reception.close()
+        self.blobs.close()
+
+    def _listening(self, ps: int, placement: Placement | None, *, remote: bool) -> list[str]:
+        """Each server's addresses. `remote`: for other hosts too."""
+        if placement is not None:
+            return placement.addresses(self.workers, ps)
+        here = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]
+        if not remote:
+            return here
+        return [f"{address},{ANYWHERE}:{port}" for address, port in zip(here, free_ports(ps), strict=True)]
+
+    def _launcher(self, role: str, placement: Placement | None) -> Launcher:
+        if placement is None:
+            return LocalLauncher(self.run_dir)
+        if role == "server":
+            return placement.servers(self.run_dir, self.workers, len(self._addresses), singly=self._singly)
+        return placement.workers(self.run_dir, self.workers, singly=self._singly)
+
+    def _tasks(self, ps: int) -> list[Task]:
+        worker = (sys.executable, "-m", "nfdt.worker.process")
+        if self._hosted:
+            return [Task("worker", worker, 1, {"NFDT_HOSTS_SERVER": "1"})]
+        env = {
+            "NFDT_SERVERS": json.dumps(self._addresses),
+            "NFDT_WORKERS": str(self.workers),
+            "NFDT_PLACES": str(self.workers + (MOST if self._joinable else 0)),
+        }
+        server = Task("server", (sys.executable, "-m", "nfdt.server"), ps, env)
+        return [server, Task("worker", worker, self.workers)]

@@ -1,0 +1,30 @@
+"""An optimizer of `tf.compat.v1` outside of sessions (an eager loop, a tf.function), as one of Keras's is looked at."""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import optimizer as optimizers
+
+
+class CompatOptimizer:
+    """`learning_rate` is the optimizer's; `iterations` is the global step that the script has it count, if any."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        counted = getattr(optimizer, "_fdt_counted", None)  # session_optimizers.py
+        with tf.init_scope():
+            self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False) if counted is None else counted
+
+    @property
+    def learning_rate(self) -> Any:
+        rate = next(
+            (getattr(self._optimizer, n) for n in ("_lr", "_learning_rate") if hasattr(self._optimizer, n)), 1.0
+        )
+        return rate() if callable(rate) else rate
+
+
+def looked_at(optimizer: Any) -> Any:
+    """Keras's own as they are."""
+    if not isinstance(optimizer, optimizers.Optimizer):
+        return optimizer
+    return type(type(optimizer).__name__, (CompatOptimizer,), {})(optimizer)  # errors name it

@@ -1,0 +1,76 @@
+"""The sessions that train, by numbers that are the same for all workers, and where their variables become rank 0's."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow.python.client.session import BaseSession
+
+from client_shim.replica.sessions import values
+from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.plans import collected
+from fdt.process_group.group import ReplicaGroup
+from replica.exchange import arrays_of_rank_0
+
+
+class SyncedSessions:
+    """`met`: has no worker trained since all met?"""
+
+    def __init__(self, group: ReplicaGroup) -> None:
+        self._group = group
+        self.met = True
+        self.original: Any = BaseSession.run
+        self._count = 0
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._open: dict[int, Any] = {}  # held until all have met: rank 0's are the server's
+        self._names: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+        self._same: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def train(self, call: SessionCall, variables: Sequence[Any]) -> bool:
+        """A training run begins, which reaches `variables`. Must all meet before it, for them to be rank 0's?"""
+        session = call.session
+        if session not in self._numbers:
+            self._numbers[session] = self._count
+            self._count += 1
+        self._open[self._numbers[session]] = session
+        self._names.setdefault(session, set()).update(str(v.op.name) for v in variables)
+        self.original, self.met = call.original, False
+        return session not in self._same
+
+    def differ(self, session: Any) -> None:
+        """Its variables have been written since, by each worker for itself."""
+        self._same.discard(session)
+
+    def has(self, session: Any) -> bool:
+        """Did it train since all met?"""
+        return not self.met and session in self._open.values()
+
+    def number(self, session: Any) -> int:
+        return self._numbers[session]
+
+    def session(self, number: int) -> Any:
+        """None where there is none any more."""
+        return next((session for session, its in self._numbers.items() if its == number), None)
+
+    def meet(self) -> None:
+        """All workers come here; they leave with rank 0's variables. Rank 0 serves pushes until the last has come."""
+        self.met = True
+        mine = [[number, sorted(self._names[s])] for number, s in sorted(self._open.items()) if not s._closed]
+        for number, names in self._group.broadcast(mine, "sessions"):
+            self._become_rank_0s(number, names)
+        self._open.clear()
+
+    def _become_rank_0s(self, number: int, names: Sequence[str]) -> None:
+        session = self.session(number)
+        if session is not None and session._closed:
+            session = None
+        known = collected(session.graph) if session is not None else {}
+        call = SessionCall(self.original, session)
+        variables = [known[name] for name in names] if known else []
+        arrays = [np.asarray(a) for a in values.read(call.plainly, variables)]
+        rank_0s = arrays_of_rank_0(self._group, {"": arrays}, "variables")[""]
+        if self._group.rank and variables:
+            values.write_changed(call.plainly, variables, rank_0s, arrays)
+        if session is not None:
+            self._same.add(session)

@@ -1,1 +1,0 @@
-"""One algorithm per file; the file's name is the rule's (nfdt/rulebook.py)."""

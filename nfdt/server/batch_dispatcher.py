@@ -1,0 +1,122 @@
+"""Which batch of the epoch went to whom: each is dealt to one worker, and dealt again if that worker leaves."""
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class BatchDispatcher:
+    """Batches 0, 1, ... of one epoch. `steps` is None until the source says where it ends."""
+
+    steps: int | None
+    done: int = 0
+    _next: int = 0
+    _returned: list[int] = field(default_factory=list)  # heap
+    _assigned: dict[int, deque[int]] = field(default_factory=dict)  # none is empty
+    _last: dict[int, int] = field(default_factory=dict)  # the highest batch that each worker has had
+    _ahead: set[int] = field(default_factory=set)  # who has more than one batch: few, at an epoch's end, of many
+
+    def assign(self, worker: int) -> int | None:
+        """Give `worker` the lowest batch that nobody has; None when there is none left."""
+        if self._returned:
+            batch = heapq.heappop(self._returned)
+        elif self.steps is None or self._next < self.steps:
+            batch, self._next = self._next, self._next + 1
+        else:
+            return None
+        return self._record(worker, batch)
+
+    def reassign(self, worker: int, at_work: int = 1) -> int | None:
+        """Give `worker` a batch that another has beyond the `at_work` it computes, so that nobody idles at the end.
+
+        Only one behind all that `worker` has had: what reads a stream cannot go back.
+        """
+        last = self._last.get(worker, -1)
+        rich = [w for w in self._ahead if len(self._assigned[w]) > at_work and self._assigned[w][-1] > last]
+        if not rich:
+            return None
+        batch = self._assigned[min(rich)].pop()
+        self._update_ahead(min(rich))
+        return self._record(worker, batch)
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is left to deal or to steal."""
+        return not self._returned and self.steps is not None and self._next >= self.steps and not self._ahead
+
+    def assigned(self, worker: int) -> tuple[int, ...]:
+        """Batches that `worker` has and has not pushed yet."""
+        return tuple(self._assigned.get(worker, ()))
+
+    def busy(self, workers: Mapping[int, None]) -> list[int]:
+        """Those of `workers`, an ordered set, that have a batch."""
+        # as long as the fewer of both: nobody idles, or all but a few do
+        found = workers.keys() & self._assigned.keys()
+        return list(found) if len(found) < 2 else [worker for worker in workers if worker in found]
+
+    def finish(self, worker: int, batch: int) -> None:
+        """Count a batch whose push arrived. Raises ValueError when `worker` does not have it."""
+        try:
+            self._assigned.get(worker, deque()).remove(batch)
+        except ValueError:
+            raise ValueError(f"worker {worker} pushed a batch it was not dealt. Received: {batch}") from None
+        self._update_ahead(worker)
+        self.done += 1
+
+    def take_back(self, worker: int) -> None:
+        """Return the batches of a worker that left, to be dealt again."""
+        for batch in self._assigned.pop(worker, ()):
+            heapq.heappush(self._returned, batch)
+        self._update_ahead(worker)
+
+    def end_at(self, steps: int) -> None:
+        """The source ended: batches `steps` and above do not exist."""
+        self.steps = steps if self.steps is None else min(self.steps, steps)
+        self._returned = [batch for batch in self._returned if batch < self.steps]
+        heapq.heapify(self._returned)
+        for worker, hand in list(self._assigned.items()):
+            self._assigned[worker] = deque(batch for batch in hand if batch < self.steps)
+            self._update_ahead(worker)
+
+    def stop(self) -> None:
+        """Deal no more and forget what was dealt: the epoch is over by the client's word."""
+        self.steps = self.done
+        self._returned.clear()
+        self._assigned.clear()
+        self._ahead.clear()
+        self._next = max(self._next, self.steps)
+
+    @property
+    def complete(self) -> bool:
+        return self.steps is not None and self.done >= self.steps
+
+    def _record(self, worker: int, batch: int) -> int:
+        self._assigned.setdefault(worker, deque()).append(batch)
+        self._last[worker] = max(batch, self._last.get(worker, -1))
+        self._update_ahead(worker)
+        return batch
+
+    def _update_ahead(self, worker: int) -> None:
+        """What is known of a hand by its length, after it has changed."""
+        count = len(self._assigned.get(worker, ()))
+        if count == 0:
+            self._assigned.pop(worker, None)
+        if count > 1:
+            self._ahead.add(worker)
+        else:
+            self._ahead.discard(worker)
+
+
+@dataclass
+class Epoch:
+    """What the policy knows of an epoch that runs."""
+
+    number: int
+    dispatcher: BatchDispatcher
+    samples: int = 0
+    stopping: bool = False
+    staleness: Counter[int] = field(default_factory=Counter)
+    greeted: set[int] = field(default_factory=set)
+    skipped: int = 0

@@ -1,0 +1,264 @@
+"""The parameter server's policy: events in, instructions out. No I/O, no clock, no TensorFlow.
+
+A worker asks (`ask`, or `push`, which asks for the next weights too), is sent weights and batches (Send), computes, and
+pushes. It is in one of three states: asking, computing, or away (told that the epoch ended, not yet asking again).
+gRPC (service.py) is one shell over this object, a simulated clock (nfdt/simulator/) another.
+"""
+
+from collections.abc import Callable
+
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.server.batch_dispatcher import BatchDispatcher, Epoch
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
+
+LOOKAHEAD = 2  # pushes whose batches are in a worker's hand: the one it computes and the one it fetches meanwhile
+
+
+class Scheduler:
+    """Decides for all shards. `steps` is None while unknown; the source's end is then told by `end_of_data`.
+
+    `on_nan`: whether a push that is not finite is applied like any other, skipped, or an error ("stop").
+    """
+
+    def __init__(
+        self, core: AlgorithmState, steps: int | None, *, lock_step: bool = False, on_nan: str = "apply"
+    ) -> None:
+        self.on_nan = on_nan
+        self.state = core
+        self.steps = steps
+        self.lock_step = lock_step
+        self.epoch: Epoch | None = None
+        self.ended = -1  # the last epoch that is over
+        self.finished = False
+        self.absent: set[int] = set()  # workers that are to come: nothing is dealt to them, nobody waits for them
+        self._asking: dict[int, None] = {}  # an ordered set: first come, first served
+        self._missed: dict[int, int] = {}  # by worker: the epoch that ended while it was away
+        self._told: dict[int, int] = {}  # by worker: the epoch of whose end it was told, until it speaks again
+        self._computing: set[int] = set()
+        self._per_push = core.rule.local_steps or 1  # batches
+        self._held: list[WorkerPush] = []  # lock step: waiting for the client
+        self._untold: list[StepDone] = []  # lock step: of a push that was taken
+        self._gate_open = True
+        self._out: list[Instruction] = []
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def start_epoch(self, number: int) -> list[Instruction]:
+        """Begin dealing the batches of an epoch. One push's for everybody first: a barrier needs all of them."""
+        self.epoch = Epoch(number, BatchDispatcher(self.steps))
+        self._gate_open = True
+        for _ in range(self._per_push):
+            for worker in self._present():
+                self.epoch.dispatcher.assign(worker)
+        return self._settle()
+
+    def ask(self, worker: int) -> list[Instruction]:
+        """`worker` wants weights and a batch. One that was away when an epoch ended is told so first."""
+        if worker not in self.state.worker_states:
+            return []
+        self.absent.discard(worker)
+        self._computing.discard(worker)
+        self._told.pop(worker, None)
+        if worker in self._missed and not self.finished:
+            self._told[worker] = self._missed.pop(worker)
+            return [EpochOver(worker, self._told[worker])]
+        self._asking[worker] = None
+        return self._settle()
+
+    def push(self, pushed: WorkerPush) -> list[Instruction]:
+        """A gradient, and the wish for the next weights. Of a worker that has left: nothing."""
+        if pushed.worker not in self.state.worker_states:
+            return []
+        if pushed.worker in self._missed:  # a retry: the epoch ended with it
+            return self.ask(pushed.worker)
+        if self._gate_open:
+            self._take(pushed)
+        else:
+            self._held.append(pushed)
+        return self._settle()
+
+    def step(self) -> list[Instruction]:
+        """Lock step: the client's callbacks have seen the last push."""
+        self._gate_open = True
+        if self._untold:
+            self._tell()
+        elif self._held:
+            self._take(self._held.pop(0))
+        return self._settle()
+
+    def stop_epoch(self) -> list[Instruction]:
+        """The client wants no more steps of this epoch: what is still computed is not applied."""
+        self._gate_open = True
+        if self.epoch:
+            self.epoch.stopping = True
+            self.epoch.dispatcher.stop()
+        self._untold.clear()
+        for pushed in self._held:
+            self._take(pushed)
+        self._held.clear()
+        return self._settle()
+
+    def end_of_data(self, worker: int, batch: int) -> list[Instruction]:
+        """The source has no batch `batch`, which `worker` was dealt; it asks again."""
+        assert self.epoch, "the source ends inside an epoch"
+        self.epoch.dispatcher.end_at(batch)
+        return self.ask(worker)
+
+    def leave(self, *workers: int) -> list[Instruction]:
+        """They are gone, all at once; their batches go to others."""
+        gone = [worker for worker in workers if worker in self.state.worker_states]
+        for worker in gone:
+            self._asking.pop(worker, None)
+            self._computing.discard(worker)
+            self._missed.pop(worker, None)
+            self._told.pop(worker, None)
+            self._held = [pushed for pushed in self._held if pushed.worker != worker]
+            self.state.leave(worker)
+            if self.epoch:
+                self.epoch.dispatcher.take_back(worker)
+        return self._settle() if gone else []
+
+    def join(self, worker: int) -> list[Instruction]:
+        """`worker` begins, perhaps in the place of one that left. It has said nothing yet."""
+        self.state.join(worker)
+        return self._settle()
+
+    def reconnect(self, worker: int, heard: int) -> None:
+        """Its session broke and begins anew: what it asked for is forgotten till it asks again, and others wait for it.
+
+        `heard`: of how many epochs' end it knows; it is told again of one behind these.
+        """
+        if worker in self._asking:
+            del self._asking[worker]
+            self._computing.add(worker)
+        told = self._told.pop(worker, -1)
+        if told >= heard:
+            self._missed[worker] = told
+
+    def saved(self) -> tuple[Epoch | None, dict[int, int]]:
+        """The epoch, and who is yet to be told that one has ended; when none runs, everybody."""
+        over = dict.fromkeys(self._present(), self.ended)
+        return self.epoch, self._missed if self.epoch else over
+
+    def restore(self, epoch: Epoch | None, missed: dict[int, int]) -> None:
+        """Go on from what was saved. Whoever comes is dealt batches anew: those in hand were lost with the sessions."""
+        self.epoch, self._missed = epoch, missed
+        if epoch:
+            epoch.greeted.clear()
+            for worker in self.state.worker_states:
+                epoch.dispatcher.take_back(worker)
+
+    def finish(self) -> list[Instruction]:
+        """The job is over: whoever asks is released."""
+        self.finished = True
+        self.epoch = None
+        return self._settle()
+
+    def _present(self) -> list[int]:
+        return [worker for worker in self.state.worker_states if worker not in self.absent]
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def _take(self, pushed: WorkerPush) -> None:
+        self._computing.discard(pushed.worker)
+        self._asking[pushed.worker] = None
+        epoch = self.epoch
+        if epoch is None or epoch.stopping:
+            return
+        if not set(pushed.batches) <= set(epoch.dispatcher.assigned(pushed.worker)):
+            return  # a retry, or computed before the server was restored: dealt again since
+        if not pushed.gradient.finite and self.on_nan != "apply":
+            self._refuse(pushed, epoch)
+            return
+        tau = self.state.push(pushed.worker, pushed.push, pushed.gradient)
+        if tau is None:
+            return
+        self._finish(pushed, epoch)
+        epoch.samples += pushed.gradient.samples
+        epoch.staleness[tau] += 1
+        if self.lock_step:
+            done, count = epoch.dispatcher.done, len(pushed.batches)
+            last = done if epoch.dispatcher.complete else -1
+            steps = range(done - count + 1, done + 1)
+            self._untold = [StepDone(pushed.worker, n, n == last, pushed.note, n == steps[0]) for n in steps]
+            self._tell()
+
+    def _tell(self) -> None:
+        told = self._untold.pop(0)
+        self._gate_open = told.last  # the client does not answer the last step
+        self._out.append(told)
+
+    def _refuse(self, pushed: WorkerPush, epoch: Epoch) -> None:
+        """Raises NotFinite, or counts the batches as done without having applied them."""
+        if self.on_nan == "stop":
+            raise NotFinite(pushed, epoch.number)
+        if self.state.skip(pushed.worker, pushed.push):
+            self._finish(pushed, epoch)
+            epoch.skipped += len(pushed.batches)
+
+    def _finish(self, pushed: WorkerPush, epoch: Epoch) -> None:
+        for batch in pushed.batches:
+            epoch.dispatcher.finish(pushed.worker, batch)
+
+    def _settle(self) -> list[Instruction]:
+        if self.finished:
+            self._reply_all(Release)
+        elif self.epoch:
+            self._serve(self.epoch)
+            if not self._computing and self._asking and not self._held and self._gate_open:
+                self._move_on(self.epoch)
+        out, self._out = self._out, []
+        return out
+
+    def _serve(self, epoch: Epoch) -> None:
+        if epoch.stopping or not self._gate_open:
+            return
+        for worker in self._asking:
+            if epoch.dispatcher.exhausted:
+                break
+            for _ in range(self._per_push - len(epoch.dispatcher.assigned(worker))):
+                if epoch.dispatcher.assign(worker) is None:
+                    epoch.dispatcher.reassign(worker, self._per_push)
+        for worker in epoch.dispatcher.busy(self._asking):
+            self._send(epoch, worker)
+
+    def _send(self, epoch: Epoch, worker: int) -> None:
+        sent = self.state.pull(worker)
+        if sent is None:
+            return
+        while (
+            len(epoch.dispatcher.assigned(worker)) < LOOKAHEAD * self._per_push
+            and epoch.dispatcher.assign(worker) is not None
+        ):
+            pass
+        del self._asking[worker]
+        self._computing.add(worker)
+        first = worker not in epoch.greeted
+        epoch.greeted.add(worker)
+        hand, count, pull = epoch.dispatcher.assigned(worker), self._per_push, self.state.pulls
+        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:], pull))
+
+    def _move_on(self, epoch: Epoch) -> None:
+        """Nobody computes: the epoch is over, or the rule keeps everybody waiting and must apply what it holds."""
+        if epoch.dispatcher.complete:
+            self._end(epoch)
+        elif epoch.dispatcher.busy(self._asking):
+            self.state.flush()
+            self._serve(epoch)
+            if not self._computing:
+                raise RuntimeError("a rule must let somebody go on after flush(). Received: None for every pull")
+
+    def _end(self, epoch: Epoch) -> None:
+        self.state.flush()
+        self.ended = epoch.number
+        self._missed.update({worker: epoch.number for worker in self._present() if worker not in self._asking})
+        self._told.update(dict.fromkeys(self._asking, epoch.number))
+        self._reply_all(lambda worker: EpochOver(worker, epoch.number))
+        there = tuple(self._present())
+        applied = epoch.dispatcher.done - epoch.skipped
+        self._out.append(EpochDone(epoch.number, applied, epoch.samples, epoch.staleness, there, epoch.skipped))
+        self.epoch = None
+
+    def _reply_all(self, reply: Callable[[int], Instruction]) -> None:
+        self._out.extend(reply(worker) for worker in self._asking)
+        self._asking.clear()

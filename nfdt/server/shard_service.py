@@ -1,0 +1,289 @@
+"""Where sessions meet the policy: one lock, one queue of replies per worker, one log per follower.
+
+`ShardService` is shard 0's, `FollowerShardService` (follower.py) every other's. A session gives what its worker said
+and waits on its
+queue; whoever's event releases it puts the reply there.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fdt.errors import UserError
+from fdt.job import BatchHooks, State
+from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
+from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.tensors import Array
+from nfdt.model import staleness
+from nfdt.model.metrics import add_up
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
+from nfdt.server.job import ServedJob
+from nfdt.server.messages import epoch_end, to_proto
+from nfdt.server.replicated_log import Reader, ReplicatedLog
+from nfdt.server.scheduler import Scheduler
+from nfdt.server.snapshot import SchedulerState, restore, save
+
+Reply = Send | EpochOver | Release | None  # None: the session ends
+Replies = queue.SimpleQueue[Reply]
+
+
+class ReplyInbox(Protocol):
+    """Where a worker's replies are put: a queue, or what wakes a simulated worker."""
+
+    def put(self, item: Reply) -> None: ...
+
+
+@dataclass(frozen=True)
+class Note:
+    """Lock step: what the worker said of its step."""
+
+    logs: dict[str, float]
+    metrics: BlobRef
+
+
+class ShardService:
+    """One job on shard 0. `send`: to the engine. Thread-safe."""
+
+    def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
+        self.job = job
+        hooks = job.spec.fit.batch_hooks
+        self._with_state = hooks == BatchHooks.STATE
+        core, lock_step = AlgorithmState(job.rule, job.applier, workers * job.lanes), hooks != BatchHooks.NONE
+        # A script that looks at every step may have an answer of its own (TerminateOnNaN).
+        on_nan = job.options.on_nan or ("apply" if lock_step else "stop")
+        self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan)
+        self._send_event = send
+        self._lanes = job.lanes
+        self._incarnations: dict[int, int] = {}  # by rank, of workers that were replaced
+        self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
+        self._checkpoints = 0
+        self._resumed: EpochEnd | None = None  # told again after a restoration
+        self.closed = threading.Event()
+        self._lock = threading.Lock()
+        self._replies: dict[int, ReplyInbox] = {}
+        self._log = ReplicatedLog()
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
+        """A worker's session begins, or begins anew; its queue is what it then says its words with.
+
+        `heard`: of how many epochs' end it knows.
+        """
+        replies: Replies = queue.SimpleQueue()
+        with self._lock:
+            if self.closed.is_set() or not self._admit(worker // self._lanes, incarnation):
+                replies.put(None)
+                return replies
+            before = self._replies.get(worker)
+            self.scheduler.reconnect(worker, heard)
+            self._connect(worker, steps, replies)
+        if before is not None:
+            before.put(None)
+        return replies
+
+    def connect(self, worker: int, steps: int | None, inbox: ReplyInbox) -> None:
+        """As `open`, with an inbox of the worker's own."""
+        with self._lock:
+            self._connect(worker, steps, inbox)
+
+    def ask(self, worker: int, session: Replies | None = None) -> None:
+        """`session`: the worker's queue; what comes by one that was replaced is passed over. So for all of these."""
+        self._handle(worker, session, lambda: self.scheduler.ask(worker))
+
+    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
+        """True: an answer comes by the queue."""
+        note = Note(dict(message.logs), message.metrics)
+        pushed = WorkerPush(worker, message.push, tuple(message.batches), gradient, note)
+        self._handle(worker, session, lambda: self.scheduler.push(pushed))
+        return True
+
+    def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
+        self._handle(worker, session, lambda: self.scheduler.end_of_data(worker, batch))
+
+    def leave(self, worker: int) -> None:
+        self._do(lambda: self.scheduler.leave(worker))
+
+    def lose(self, rank: int, incarnation: int) -> None:
+        """This worker's process is gone: none of its lanes says anything any more."""
+        with self._lock:
+            if self._incarnations.get(rank, 0) <= incarnation:
+                self._incarnations[rank] = incarnation + 1
+                self._leave(rank)
+
+    def follow(self, position: int = 0) -> Reader:
+        """What was and will be logged behind the first `position` entries; None ends it."""
+        with self._lock:
+            return self._log.open(position)
+
+    def unfollow(self, reader: Reader) -> None:
+        with self._lock:
+            self._log.close(reader)
+
+    # -- the engine's commands -------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int, changed: State) -> None:
+        """Load what the client changed and begin, unless the epoch began by itself (overlapped epochs)."""
+
+        def start() -> list[Instruction]:
+            self._write(pb.Logged(kind="load", epoch=epoch))
+            self.job.load(changed)
+            running = self.scheduler.epoch is not None and self.scheduler.epoch.number >= epoch
+            return [] if running or epoch <= self.scheduler.ended else self.scheduler.start_epoch(epoch)
+
+        self._do(start)
+
+    def step(self, changed: State) -> None:
+        """Lock step: the next push may be taken. A changed learning rate is loaded."""
+
+        def step() -> list[Instruction]:
+            self.job.load(changed)
+            return self.scheduler.step()
+
+        self._do(step)
+
+    def stop_epoch(self) -> None:
+        self._do(self.scheduler.stop_epoch)
+
+    def finish(self) -> None:
+        self._do(self.scheduler.finish)
+        with self._lock:
+            self._log.end()
+
+    # -- who is there ----------------------------------------------------------------------------------------
+
+    def _admit(self, rank: int, incarnation: int) -> bool:
+        """Whether a worker may begin. One that takes another's place ends that one here."""
+        known = self._incarnations.get(rank, 0)
+        if incarnation < known:
+            return False
+        if incarnation > known:
+            self._incarnations[rank] = incarnation
+            self._leave(rank)
+        for lane in self._lanes_of(rank):
+            if lane not in self.scheduler.state.worker_states:
+                self._carry_out(self.scheduler.join(lane))
+        return True
+
+    def _leave(self, rank: int) -> None:
+        self._carry_out(self.scheduler.leave(*self._lanes_of(rank)))
+        for lane in self._lanes_of(rank):
+            replies = self._replies.pop(lane, None)
+            if replies is not None:
+                replies.put(None)
+
+    def _lanes_of(self, rank: int) -> range:
+        return range(rank * self._lanes, (rank + 1) * self._lanes)
+
+    def _connect(self, worker: int, steps: int | None, inbox: ReplyInbox) -> None:
+        self.scheduler.steps = steps
+        self._replies[worker] = inbox
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """In the midst of an epoch: all shards at this position of the log."""
+        with self._lock:
+            if self.scheduler.epoch is not None and not self.closed.is_set():
+                self._checkpoints += 1
+                number = self.scheduler.epoch.number
+                self._write(pb.Logged(kind="checkpoint", epoch=number, push=self._checkpoints))
+                self._save(number)
+
+    def _save(self, epoch: int, end: EpochEnd | None = None) -> None:
+        decided = SchedulerState(*self.scheduler.saved(), self.scheduler.ended, self._incarnations, self._checkpoints)
+        save(self.job, self.scheduler.state, self._send_event, epoch, self._checkpoints, end, decided)
+
+    def restore(self, ref: BlobRef) -> None:
+        """Go on from what was saved; before the first session."""
+        decided, self._resumed = restore(self.job, self.scheduler.state, ref)
+        self.scheduler.ended, self._checkpoints = decided.ended, decided.number
+        self._incarnations = decided.incarnations
+        self.scheduler.restore(decided.epoch, decided.missed)
+
+    def resume(self) -> None:
+        """Tell of the epoch that had ended: its first telling may have been lost."""
+        if self._resumed is not None:
+            self._send_event(epoch_end(self.job, self._resumed))
+
+    def close(self) -> None:
+        """End all sessions and touch nothing any more: another desk takes this one's place, over the same variables."""
+        with self._lock:
+            self.closed.set()
+            for replies in self._replies.values():
+                replies.put(None)
+            self._log.end()
+
+    # -- carrying out ----------------------------------------------------------------------------------------
+
+    def _handle(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
+        with self._lock:
+            if self.closed.is_set() or (session is not None and self._replies.get(worker) is not session):
+                return
+            try:
+                self._carry_out(event())
+            except NotFinite as error:
+                raise UserError(self._describe(error)) from None
+
+    def _describe(self, error: NotFinite) -> str:
+        batches = ", ".join(map(str, error.batches))
+        return (
+            f"gradients must be finite. Received: NaN or infinity from worker {error.worker // self._lanes} in its "
+            f"step {error.push}, batch {batches} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
+        )
+
+    def _do(self, event: Callable[[], list[Instruction]]) -> None:
+        self._handle(-1, None, event)
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        entries = self.scheduler.state.take_log()
+        if self.job.shards > 1:
+            for entry in entries:
+                self._log.write(to_proto(entry))
+        for instruction in instructions:
+            if isinstance(instruction, StepDone):
+                self._send_event(self._step_end(instruction))
+            elif isinstance(instruction, EpochDone):
+                self._end_epoch(instruction)
+            else:
+                self._replies[instruction.worker].put(instruction)
+
+    def _end_epoch(self, done: EpochDone) -> None:
+        extra = staleness.fields(done.staleness)
+        metrics = self._sum_metrics() if self._metrics else None
+        end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
+        end.skipped = done.skipped
+        ranks = sorted({worker // self._lanes for worker in done.workers})
+        end.workers.extend(WorkerShare(rank=rank, incarnation=self._incarnations.get(rank, 0)) for rank in ranks)
+        self._metrics.clear()
+        self._checkpoints += 1
+        self._write(pb.Logged(kind="snapshot", epoch=done.epoch, push=self._checkpoints))
+        self._save(done.epoch, end)
+        self._send_event(epoch_end(self.job, end))
+        if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
+            self._carry_out(self.scheduler.start_epoch(done.epoch + 1))
+
+    def _step_end(self, done: StepDone) -> Event:
+        note: Note = done.note
+        if done.fresh:
+            arrays, rank = self.job.blobs.get_arrays(note.metrics), done.worker // self._lanes
+            self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
+            self.job.blobs.drop(note.metrics)
+        end = StepEnd(step=done.step, logs=note.logs, metrics=self._sum_metrics(), last=done.last)
+        if self._with_state:
+            state = self.job.snapshot()
+            end.state.model.CopyFrom(state.model)
+            end.state.optimizer.CopyFrom(state.optimizer)
+        return Event(job=self.job.spec.id, step_end=end)
+
+    def _sum_metrics(self) -> BlobRef:
+        """Of each worker's last step that was applied."""
+        return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
+
+    def _write(self, entry: pb.Logged) -> None:
+        if self.job.shards > 1:
+            self._log.write(entry)

@@ -1,0 +1,98 @@
+"""Arithmetic recorded, to be compiled once: how a rule's Python decisions and TensorFlow's speed go together.
+
+A rule runs in plain Python on every call, with `TracedValue` in the place of arrays. What comes out is a list of
+operations; equal lists are one compiled function, whatever counts and worker numbers the Python decided by. So a rule
+may hold sets and counters, and is still traced once for all workers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nfdt.tree import Tree, tree_map
+
+Operation = tuple[Any, ...]  # (name, operand, ...); an operand is (True, node) or (False, number)
+
+
+@dataclass
+class TracedProgram:
+    """`inputs`: the arrays of nodes 0, 1, ...; `operations`: the nodes after them. One key: one function."""
+
+    inputs: list[Any] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+    def lift(self, tree: Tree) -> Tree:
+        """`tree` with its arrays recorded as inputs. Lift everything before the first operation."""
+        return tree_map(self._input, tree)
+
+    def add(self, name: str, *operands: Any) -> "TracedValue":
+        self.operations.append((name, *(_operand(operand) for operand in operands)))
+        return TracedValue(self, len(self.inputs) + len(self.operations) - 1)
+
+    def outputs(self, tree: Tree) -> list[int]:
+        """The nodes of `tree`'s arrays, in order."""
+        nodes: list[int] = []
+        tree_map(lambda leaf: nodes.append(leaf.node), tree)
+        return nodes
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return len(self.inputs), tuple(self.operations)
+
+    def _input(self, array: Any) -> "TracedValue":
+        self.inputs.append(array)
+        return TracedValue(self, len(self.inputs) - 1)
+
+
+def lower(tree: Tree, values: Sequence[Any]) -> Tree:
+    """`tree` with its recorded arrays replaced by `values`, in order."""
+    remaining = iter(values)
+    return tree_map(lambda _: next(remaining), tree)
+
+
+def evaluate(operations: Sequence[Operation], inputs: Sequence[Any], calls: dict[str, Callable[..., Any]]) -> list[Any]:
+    """The values of all nodes. `calls`: what each operation's name does."""
+    nodes = list(inputs)
+    for name, *operands in operations:
+        nodes.append(calls[name](*(nodes[value] if is_node else value for is_node, value in operands)))
+    return nodes
+
+
+def _operand(value: Any) -> tuple[bool, Any]:
+    return (True, value.node) if isinstance(value, TracedValue) else (False, value)
+
+
+def _operator(name: str, swapped: bool = False) -> Callable[["TracedValue", Any], "TracedValue"]:
+    def operator(self: "TracedValue", other: Any) -> "TracedValue":
+        return self.program.add(name, other, self) if swapped else self.program.add(name, self, other)
+
+    return operator
+
+
+class TracedValue:
+    """Stands for an array while a rule runs. It has no value: deciding by one is an error."""
+
+    __slots__ = ("node", "program")
+    __array_ufunc__ = None  # NumPy scalars leave the arithmetic to us
+    shape = ()  # what marks an array (nfdt/tree.py); sizes are not a rule's business
+
+    def __init__(self, tape: TracedProgram, node: int) -> None:
+        self.program, self.node = tape, node
+
+    def record(self, name: str, *operands: Any) -> "TracedValue":
+        return self.program.add(name, *operands)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a rule must decide by Python values, not by arrays: use minimum, maximum (nfdt/tree.py)")
+
+    def __neg__(self) -> "TracedValue":
+        return self.program.add("sub", 0.0, self)
+
+    def __abs__(self) -> "TracedValue":
+        return self.program.add("abs", self)
+
+    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", swapped=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
+    __pow__, __rpow__ = _operator("pow"), _operator("pow", swapped=True)

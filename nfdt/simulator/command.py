@@ -1,0 +1,261 @@
+"""`nfdt simulate`: a script's training on a simulated clock; `--compare`: under several rules, one after another."""
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fdt.cli.arguments import flag
+from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, report_options
+from fdt.cli.program import OptionsAnywhere, option
+from fdt.cli.request import RunRequest
+from fdt.cli.run import run
+from fdt.cli.signals import ended_by_signals
+from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from nfdt.algorithm_options import algorithm_options, checked_rule
+
+if TYPE_CHECKING:
+    from fdt.cli.run import Client
+    from fdt.network.cluster import Cluster
+    from fdt.report import Reporters
+    from nfdt.simulator.outcome import SimulationOutcome
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+NAME = "nfdt"
+CLUSTER = "The simulated cluster"
+JOB_OPTIONS = ("rule", "overlap", "partition")
+REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
+OF_ONE_RUN = ("data", "log_dir", "tensorboard")
+DIRECTORIES = ("report", "data")
+EQUAL_WORKERS = 8
+GRACE_S = 10.0  # for a rule's run to end when it is asked to
+
+EXAMPLES = """\b
+Examples:
+  nfdt simulate train.py --workers 64                 64 equal workers
+  nfdt simulate train.py --cluster cluster.yaml       nodes and links as described (docs/cluster.md)
+  nfdt simulate train.py --compare asgd,ddc_asgd,ssgd --report out -- --epochs 2
+"""
+
+
+def simulation_options(function: Decorated) -> Decorated:
+    """--workers, --cluster, --overlap, --seed, --compare, --report."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    directory = click.Path(file_okay=False, path_type=Path)
+    add = [
+        option(
+            CLUSTER,
+            "--workers",
+            "-np",
+            type=CountType("a number of workers"),
+            help=f"How many are simulated.  [default: what the cluster says, else {EQUAL_WORKERS}]",
+        ),
+        option(
+            CLUSTER,
+            "--cluster",
+            type=file,
+            metavar="FILE",
+            help="Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that cost nothing]",
+        ),
+        option(
+            CLUSTER,
+            "--overlap",
+            type=click.Choice(["on", "off"]),
+            default="off",
+            help="Pull and push while the next gradient is computed.  [default: off]",
+        ),
+        option(
+            TRAINING,
+            "--seed",
+            type=CountType("a seed", 0),
+            default=0,
+            help="Of all that is random: the script's, unless it sets its own, and the cluster's.  [default: 0]",
+        ),
+        option(
+            REPORTS,
+            "--compare",
+            metavar="RULE,RULE,...",
+            help="Run the script once for each rule, on the same seed; print one table.",
+        ),
+        option(REPORTS, "--report", type=directory, metavar="DIR", help="Plots, and their data as JSON and CSV."),
+        option(REPORTS, "--data", type=directory, metavar="DIR", help="The data alone, as JSON."),
+    ]
+    return apply(add, function)
+
+
+@click.command("simulate", cls=OptionsAnywhere, epilog=EXAMPLES)
+@simulation_options
+@algorithm_options
+@report_options
+def simulate_command(script: str, words: list[str], **given: Any) -> int:
+    """Train script.py on simulated workers: real gradients, a simulated clock, the same bits for the same seed."""
+    given["rule"] = checked_rule(given)
+    given["workers"] = len(_cluster(given).workers)
+    if given["report"] is not None:
+        from nfdt.simulator.plots import check_matplotlib
+
+        check_matplotlib()
+    for name in DIRECTORIES:
+        _check_writable(name, given[name])
+    if given["compare"] is None:
+        return _simulate(script, words, given)
+    if given["rule"] is not None:
+        raise UsageError(f"--compare names the rules itself. Received: --rule {given['rule']} too")
+    for name in OF_ONE_RUN:
+        if given[name] is not None:
+            raise UsageError(f"--compare keeps each rule's data in --report. Received: {flag(name)} {given[name]} too")
+    return _compare(script, words, given)
+
+
+def _check_writable(name: str, directory: Path | None) -> None:
+    """Before anything is trained. Raises UsageError."""
+    if directory is None:
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(f"{flag(name)} must be a directory that can be written. Received: {error}") from None
+
+
+def _cluster(given: dict[str, Any]) -> "Cluster":
+    """The cluster asked for. Raises UsageError where it is described badly, or has another number of workers."""
+    from fdt.network.cluster import equal_nodes
+    from fdt.network.reading import read_cluster
+
+    if given["cluster"] is not None:
+        return read_cluster(given["cluster"]).with_workers(given["workers"])
+    return equal_nodes().with_workers(given["workers"] or EQUAL_WORKERS)
+
+
+def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
+    request = RunRequest(NAME, own_summary=True, **{name: given[name] for name in REQUEST})
+
+    def make_engine(logs: Path) -> Any:
+        from nfdt.simulator.engine import SimulationEngine
+
+        return SimulationEngine(given["workers"], logs, given["cluster"])
+
+    def run_script(client: "Client", reporters: "Reporters") -> int:
+        import client_shim
+        from client_shim.seeding import seed_all
+        from client_shim.settings import Settings
+        from fdt.report import Reporters
+        from nfdt.simulator.outcome import Collector, SimulationOutcome
+
+        collector = Collector()
+        settings = Settings(job_options(given, JOB_OPTIONS), given["seed"])
+        seed_all(given["seed"])
+        code = client_shim.run(script, words, client, settings, Reporters([reporters, collector]))
+        if code == 0 and collector.fits:
+            _tell(SimulationOutcome.of(Path(client.hello.run_dir), collector.fits, given["seed"]), given)
+        return code
+
+    return run(request, make_engine, run_script)
+
+
+def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
+    from nfdt.simulator.outcome import summary
+
+    if given["data"] is not None:
+        outcome.write(given["data"])
+    if given["report"] is not None:
+        from nfdt.simulator.plots import write_report
+
+        outcome.write(given["report"])
+        write_report([outcome], given["report"])
+    for name, value in summary(outcome).items() if not given["quiet"] else ():
+        click.echo(f"{NAME}: {name + ':':<12} {value}", err=True)
+
+
+# -- several rules ----------------------------------------------------------------------------------------------------
+
+
+def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
+    """Each rule in a process of its own: what one run leaves behind in Keras is not the next one's."""
+    from nfdt import algorithm_registry
+    from nfdt.simulator.plots import write_report
+    from nfdt.simulator.table import print_table, write_table
+
+    rules = split_rules(given["compare"])
+    for rule in rules:
+        algorithm_registry.make(rule)
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
+        root: Path = given["report"] or Path(scratch)
+        outcomes, failed = [], []
+        for rule in rules:
+            directory = root / _file_name(rule)
+            code = _run_one(script, words, given, rule, directory)
+            if code == 0:
+                outcomes.append(_read(directory))
+            else:
+                failed.append(f"exit code {code} under {rule}")
+        if outcomes:
+            print_table(outcomes)
+        if outcomes and given["report"] is not None:
+            write_table(outcomes, root)
+            write_report(outcomes, root)
+    if failed:
+        raise UserError(f"every rule's run must end well. Received: {', '.join(failed)}")
+    return 0
+
+
+def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, directory: Path) -> int:
+    """The run's exit code. What an earlier comparison left of this rule is gone."""
+    from nfdt.simulator.outcome import DATA
+
+    (directory / DATA).unlink(missing_ok=True)
+    options = ["--rule", rule, "--data", str(directory), "--workers", str(given["workers"])]
+    options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--quiet"]
+    for name in ("cluster", "partition"):
+        options += [f"--{name}", str(given[name])] if given[name] is not None else []
+    if not given["quiet"]:
+        click.echo(f"{NAME}: {rule}", err=True)
+    argv = [sys.executable, "-m", "nfdt.cli", "simulate", script, *options, "--", *words]
+    code = _waited_for(argv)
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+def _waited_for(argv: list[str]) -> int:
+    """A process's exit code. Where this one is to end before it, that one is ended first, in its own way if it will."""
+    with subprocess.Popen(argv) as running:
+        try:
+            return running.wait()
+        except BaseException:
+            running.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                try:
+                    running.wait(GRACE_S)
+                finally:  # of a second signal, too
+                    running.kill()
+            raise
+
+
+def _read(directory: Path) -> "SimulationOutcome":
+    from nfdt.simulator.outcome import DATA, SimulationOutcome
+
+    if not (directory / DATA).exists():
+        raise UserError("--compare needs a script that calls fit(). Received: one that does not")
+    return SimulationOutcome.read(directory)
+
+
+def split_rules(text: str) -> list[str]:
+    """`asgd,dc_asgd(lam=0.1)`: commas inside parentheses part nothing."""
+    rules = [rule.strip() for rule in re.split(r",(?![^(]*\))", text)]
+    if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
+        raise UsageError(f"--compare must name two rules or more, each once, with commas between. Received: {text}")
+    return rules
+
+
+def _file_name(rule: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=-]+", "_", rule).strip("_")

@@ -1,0 +1,39 @@
+"""The engine of `nfdt simulate`: one process in which all workers and the server are simulated."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fdt.blobs import LocalBlobs
+from fdt.launch import Task
+from fdt.launch.local import LocalLauncher
+from fdt.rpc.session_pb2 import Command, Event
+from fdt.supervise.supervisor import Supervisor
+from nfdt.engine.coordinator import ServersCoordinator
+from nfdt.simulator.names import CLUSTER_VARIABLE, WORKERS_VARIABLE
+
+
+class SimulationEngine:
+    """`workers`: how many are simulated.  `cluster`: the file that describes them, None for equal ones."""
+
+    name = "nfdt"
+
+    def __init__(self, workers: int, run_dir: Path, cluster: Path | None = None) -> None:
+        self.workers, self.run_dir = workers, run_dir
+        self.blobs = LocalBlobs.create()
+        env = {WORKERS_VARIABLE: str(workers), "TF_DETERMINISTIC_OPS": "1"}
+        if cluster is not None:
+            env[CLUSTER_VARIABLE] = str(cluster.resolve())
+        task = Task("worker", (sys.executable, "-m", "nfdt.simulator.process"), 1, env)
+        self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
+
+    def start(self) -> None:
+        self._supervisor.start()
+
+    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        self.start()
+        return self._supervisor.run(ServersCoordinator(1, ["simulated"], self.blobs, hosted=True), commands)
+
+    def stop(self) -> None:
+        self._supervisor.close()
+        self.blobs.close()

@@ -1,0 +1,183 @@
+"""What came of one simulated run: the record of the simulation, and the logs that callbacks saw."""
+
+import csv
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from fdt.report import JobSummary, Reporter, text
+from nfdt.model.staleness import spread
+from nfdt.simulator.record import RECORD
+
+DATA = "run.json"
+SMOOTHED = 5  # points of a curve, averaged
+
+
+class Collector(Reporter):
+    """Keeps each epoch's final logs, `val_*` included, by fit."""
+
+    def __init__(self) -> None:
+        self.fits: list[list[dict[str, float]]] = []
+
+    def job(self, job: JobSummary) -> None:
+        self.fits.append([])
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        self.fits[-1].append(dict(logs))
+
+
+@dataclass(frozen=True)
+class SimulationOutcome:
+    """`fits`: as record.py has them. `logs`: by fit and epoch."""
+
+    rule: str
+    seed: int
+    workers: int
+    fits: list[dict[str, Any]]
+    logs: list[list[dict[str, float]]]
+    staleness: Counter[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        counts: Counter[int] = Counter()
+        for fit in self.fits:
+            counts.update({int(tau): count for tau, count in fit["staleness"].items()})
+        object.__setattr__(self, "staleness", counts)
+
+    @classmethod
+    def of(cls, run_dir: Path, logs: list[list[dict[str, float]]], seed: int) -> "SimulationOutcome":
+        """What the simulation in `run_dir` has left there."""
+        record = json.loads((run_dir / RECORD).read_text())
+        rules = list(dict.fromkeys(fit["rule"] for fit in record["fits"]))
+        return cls(", ".join(rules), seed, record["workers"], record["fits"], logs)
+
+    @classmethod
+    def read(cls, directory: Path) -> "SimulationOutcome":
+        """What `write` wrote."""
+        return cls(**json.loads((directory / DATA).read_text()))
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        kept = {name: getattr(self, name) for name in ("rule", "seed", "workers", "fits", "logs")}
+        (directory / DATA).write_text(json.dumps(kept))
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    def total(self, name: str) -> float:
+        """A field of EpochRecord (record.py), added over all epochs."""
+        return float(sum(epoch[name] for fit in self.fits for epoch in fit["epochs"]))
+
+    @property
+    def simulated_s(self) -> float:
+        return float(sum(fit["epochs"][-1]["simulated_s"] for fit in self.fits if fit["epochs"]))
+
+    @property
+    def metric(self) -> str:
+        """What the runs are compared by: the first metric that is no loss, of the validation where there is one."""
+        names = list(self.logs[-1][-1]) if self.logs and self.logs[-1] else []
+        for wanted in (_validated, lambda name: not _validated(name)):
+            chosen = [name for name in names if wanted(name)]
+            best = [name for name in chosen if not name.endswith("loss")]
+            if chosen:
+                return (best or chosen)[0]
+        return ""
+
+    @property
+    def final(self) -> float:
+        return self.logs[-1][-1][self.metric] if self.metric else math.nan
+
+    # -- curves ----------------------------------------------------------------------------------------------
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """All points of the run's curve: samples and simulated seconds go on from fit to fit."""
+        samples = simulated_s = 0.0
+        for number, fit in enumerate(self.fits):
+            for point in fit["points"]:
+                moved = {"samples": samples + point["samples"], "simulated_s": simulated_s + point["simulated_s"]}
+                yield {"fit": number, **point, **moved}
+            if fit["epochs"]:
+                samples += sum(epoch["samples"] for epoch in fit["epochs"])
+                simulated_s += fit["epochs"][-1]["simulated_s"]
+
+    def training_curve(self, x: str) -> tuple[list[float], list[float]]:
+        """The training metric since the point before, smoothed, against `x` ("samples" or "simulated_s")."""
+        name = self.metric.removeprefix("val_")
+        by_place: dict[tuple[int, int, int], dict[str, Any]] = {}
+        for point in self.points():  # a barrier's pushes come one after another, with no step trained between them
+            if name in point["logs"]:
+                by_place.setdefault((point["fit"], point["epoch"], point["epoch_samples"]), point)
+        known = list(by_place.values())
+        values = [_recent(known[i - 1] if i else None, point, name) for i, point in enumerate(known)]
+        return [point[x] for point in known], _smooth(values)
+
+    def validation_curve(self, x: str) -> tuple[list[float], list[float]]:
+        """The validation metric at each epoch's end."""
+        ends = self._epoch_ends(x)
+        logs = [log for fit in self.logs for log in fit]
+        known = [(at, log[self.metric]) for at, log in zip(ends, logs, strict=False) if _validated(self.metric)]
+        return [at for at, _ in known], [value for _, value in known]
+
+    def _epoch_ends(self, x: str) -> list[float]:
+        """Samples or simulated seconds at the end of each epoch of each fit."""
+        ends, begin = [], 0.0
+        for fit in self.fits:
+            samples = list(accumulate(epoch["samples"] for epoch in fit["epochs"]))
+            seconds = [epoch["simulated_s"] for epoch in fit["epochs"]]
+            ends += [begin + at for at in (samples if x == "samples" else seconds)]
+            begin = ends[-1] if ends else 0.0
+        return ends
+
+
+def summary(outcome: SimulationOutcome) -> dict[str, str]:
+    """The lines at the end of a run, by name."""
+    total, wall_s = outcome.total, outcome.total("total_s")
+    overhead_s = wall_s - total("gradient_s") - total("update_s")
+    per_second = text.rate(total("samples"), outcome.simulated_s)
+    share = f"{overhead_s / wall_s:.0%}" if wall_s else ""
+    return {
+        "workers": f"{outcome.workers:,}, simulated",
+        "rule": outcome.rule,
+        "simulated": f"{text.duration(outcome.simulated_s)}, {per_second}",
+        "trained": f"{total('pushes'):,.0f} steps, {total('samples'):,.0f} samples",
+        "staleness": str(spread(outcome.staleness) or ""),
+        "moved": f"{text.nbytes(total('bytes_sent'))} sent, {text.nbytes(total('bytes_received'))} received "
+        "by workers, over the simulated links",
+        "wall time": f"{text.duration(wall_s)}: gradients {text.duration(total('gradient_s'))}, updates "
+        f"{text.duration(total('update_s'))}, simulator {text.duration(overhead_s)} ({share})",
+    }
+
+
+def write_points(outcomes: list[SimulationOutcome], file: Path) -> None:
+    """The curves as a table: a line a point."""
+    names = sorted({name for o in outcomes for point in o.points() for name in point["logs"]})
+    heads = ["fit", "epoch", "pushes", "samples", "epoch_samples", "simulated_s"]
+    with open(file, "w", newline="", encoding="utf-8") as out:
+        table = csv.writer(out)
+        table.writerow(["rule", *heads, *names])
+        for outcome in outcomes:
+            for point in outcome.points():
+                logs = [point["logs"].get(name, "") for name in names]
+                table.writerow([outcome.rule, *(point[head] for head in heads), *logs])
+
+
+def _validated(name: str) -> bool:
+    return name.startswith("val_")
+
+
+def _recent(before: dict[str, Any] | None, point: dict[str, Any], name: str) -> float:
+    """Keras's running mean since the epoch began, taken apart; metrics that are no means stay as they are."""
+    value, count = point["logs"][name], point["epoch_samples"]
+    same = before is not None and (before["fit"], before["epoch"]) == (point["fit"], point["epoch"])
+    if not same or before is None or not ("acc" in name or name.endswith("loss")):
+        return float(value)
+    earlier = before["epoch_samples"]
+    return float((value * count - before["logs"][name] * earlier) / max(1, count - earlier))
+
+
+def _smooth(values: list[float]) -> list[float]:
+    return [statistics.fmean(values[max(0, i - SMOOTHED + 1) : i + 1]) for i in range(len(values))]

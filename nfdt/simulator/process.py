@@ -1,0 +1,73 @@
+"""The process of a simulation, one for all workers: `python -m nfdt.simulator.process`, started by the engine."""
+
+import os
+from pathlib import Path
+
+from client_shim.seeding import seed_all
+from fdt.data import Feed
+from fdt.early_start import warm_up
+from fdt.job import FeedData, JobSpec
+from fdt.network.cluster import Cluster, equal_nodes
+from fdt.network.reading import read_cluster
+from fdt.rpc.session_pb2 import Event, Ready
+from fdt.service.member import Member
+from nfdt.simulator.names import CLUSTER_VARIABLE, WORKERS_VARIABLE
+from nfdt.simulator.record import SimulationRecord
+from nfdt.worker.process import NfdtWorker
+
+
+class Simulator(NfdtWorker):
+    """A worker that stands for all. The simulated clock goes on from job to job."""
+
+    def __init__(self, member: Member, cluster: Cluster) -> None:
+        super().__init__(member)
+        self._cluster, self._clock_s = cluster, 0.0
+        self._feed: Feed | None = None
+        self._record = SimulationRecord(len(cluster.workers))
+
+    def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+        from nfdt.simulator.session import SimulatedJob
+
+        seed_all(spec.seed)
+        trainable, step = self._build(spec)
+        trainable.load(spec.state, self._member.blobs)
+        job = self._served_job(spec)
+        feed = self._open_feed(spec)
+        run = SimulatedJob(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
+        self._shard_service = self._run = run
+        self._record.fits.append(run.record)
+        self.send(Event(ready=Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note)))
+
+    def _finish(self) -> None:
+        self._clock_s = self._run.now_s
+        self._shard_service = None
+        self._record.write(self._member.run_dir)
+        if self._feed is not None:
+            self._feed.close()
+
+    def _open_feed(self, spec: JobSpec) -> Feed | None:
+        self._feed = None
+        if isinstance(spec.data, FeedData):
+            self._feed = Feed(spec.data.name, self._member.blobs, lambda wanted: self.send(Event(feed_wanted=wanted)))
+            self._member.on_feed = self._feed.offer
+        return self._feed
+
+
+def described_cluster() -> Cluster:
+    """What the engine passed on in the environment."""
+    file, workers = os.environ.get(CLUSTER_VARIABLE), os.environ[WORKERS_VARIABLE]
+    cluster = read_cluster(Path(file)) if file else equal_nodes()
+    return cluster.with_workers(int(workers))
+
+
+def main() -> None:
+    member = Member.attach("worker")
+    warm_up(member.run_dir, computes=True)
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    Simulator(member, described_cluster()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What a simulation tells of itself: the curve, the staleness, the bytes, and where the wall time went.
+
+One JSON file in the run's directory, RECORD, written when a fit ends:
+
+    {"workers": 8,
+     "fits": [{"rule", "epochs": [...], "points": [...], "staleness": {tau: pushes}, "links": {name: bytes}}, ...]}
+
+A point is the state after some push: `pushes`, `samples` and `simulated_s` since the fit began, and `logs`, Keras's
+running metrics since the epoch began (`epoch_samples` samples ago).
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nfdt.algorithm import AsyncAlgorithm, State
+from nfdt.server.algorithm_state import Applier, Gradient
+
+RECORD = "simulation.json"
+
+
+@dataclass
+class WallTimes:
+    """Real seconds. What is neither gradient nor update is the simulator's own."""
+
+    total_s: float = 0.0
+    gradient_s: float = 0.0
+    update_s: float = 0.0
+
+    def reset(self) -> None:
+        self.total_s = self.gradient_s = self.update_s = 0.0
+
+    def counted(self, what: str) -> "Counted":
+        """The time within is added to `what`."""
+        return Counted(self, what)
+
+
+class Counted:
+    """A context manager of few instructions: it stands around every gradient and every update."""
+
+    __slots__ = ("_start", "_walls", "_what")
+
+    def __init__(self, walls: WallTimes, what: str) -> None:
+        self._walls, self._what = walls, what
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self._walls, self._what, getattr(self._walls, self._what) + time.perf_counter() - self._start)
+
+
+@dataclass(frozen=True)
+class Point:
+    epoch: int
+    pushes: int
+    samples: int
+    epoch_samples: int
+    simulated_s: float
+    logs: dict[str, float]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    epoch: int
+    pushes: int
+    samples: int
+    simulated_s: float
+    bytes_sent: int
+    bytes_received: int
+    total_s: float
+    gradient_s: float
+    update_s: float
+
+
+@dataclass
+class FitRecord:
+    """`links`: bytes by direction of each link."""
+
+    rule: str
+    epochs: list[EpochRecord] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    staleness: dict[int, int] = field(default_factory=dict)
+    links: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class SimulationRecord:
+    """All fits of one run."""
+
+    workers: int
+    fits: list[FitRecord] = field(default_factory=list)
+
+    def write(self, directory: Path) -> None:
+        (directory / RECORD).write_text(json.dumps(asdict(self)))
+
+
+@dataclass
+class TimedApplier:
+    """An applier (nfdt/server/algorithm_state.py), its time taken and its calls told to `heard(kind, worker, tau)`."""
+
+    inner: Applier
+    walls: WallTimes
+    heard: Callable[[str, int, int], None]
+
+    def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
+        return self.inner.init(rule, workers)
+
+    def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
+        with self.walls.counted("update_s"):
+            result = self.inner.pull(rule, shared, mine, worker)
+        self.heard("wait" if result[0] is None else "pull", worker, 0)
+        return result
+
+    def push(
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+    ) -> tuple[bool, State, State]:
+        with self.walls.counted("update_s"):
+            result = self.inner.push(rule, shared, mine, worker, gradient, tau)
+        self.heard("push" if result[0] else "hold", worker, tau)
+        return result
+
+    def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
+        with self.walls.counted("update_s"):
+            result = self.inner.flush(rule, shared)
+        self.heard("flush", -1, 0)
+        return result

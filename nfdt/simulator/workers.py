@@ -1,0 +1,128 @@
+"""The simulated workers: pull, gradient, push, on a simulated clock (simpy). They decide nothing: the desk does.
+
+A lane is what asks, computes and pushes in turn: a worker, or one of the two that overlap on it (nfdt/model/lanes.py).
+What
+it holds between two events is a reference to the weights it was sent, which are the server's own immutable tensors, and
+while a push is under way its gradient.
+"""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import simpy
+
+from fdt.network.cluster import Cluster, ClusterNode
+from fdt.network.pace import Pace
+from fdt.network.topology import SERVER, topology_of
+from fdt.network.transfers import Transfers
+from nfdt.server.instructions import EpochOver, Release, Send
+from nfdt.server.shard_service import Reply
+
+Events = Generator[Any, Any, Any]
+
+
+class SimulatedServer(Protocol):
+    """What the lanes do their work with (session.py): the server's desk, and the one real model."""
+
+    def ask(self, lane: int) -> None: ...
+    def leave(self, lane: int) -> None: ...
+
+    def receive(self, lane: int, sent: Send) -> int | None:
+        """Bytes that the weights take; None: there is no such batch, and the desk was told."""
+        ...
+
+    def compute(self, lane: int, sent: Send, seconds: float) -> tuple[Any, int]:
+        """The gradient, which took `seconds` on the simulated clock, and the bytes that it takes."""
+        ...
+
+    def push(self, lane: int, sent: Send, gradient: Any) -> None: ...
+
+
+@dataclass
+class SimulatedInbox:
+    """A lane's. One reply is under way at most."""
+
+    waiting: Any
+
+    def put(self, item: Reply) -> None:
+        self.waiting.succeed(item)
+
+
+class SimulatedWorkers:
+    """All lanes of `cluster`'s workers; lanes `i * lanes` to `i * lanes + lanes - 1` are worker i's."""
+
+    def __init__(self, env: simpy.Environment, cluster: Cluster, lanes: int, seed: int, shop: SimulatedServer) -> None:
+        self._env, self._workers, self._lanes, self._server = env, cluster.workers, lanes, shop
+        self.topology = topology_of(cluster)
+        self.transfers = Transfers(env, self.topology)
+        self._paces = [Pace(node, cluster.step_s, (seed,)) for node in self._workers]
+        self._cores = [simpy.Resource(env) for _ in self._workers]
+        self.inboxes = [SimulatedInbox(env.event()) for _ in range(len(self._workers) * lanes)]
+        self.absent = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.joins_s > env.now}
+        self.gone = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.leaves_s <= env.now}
+
+    def start(self) -> None:
+        """Send everybody to work, and home again when it is time."""
+        for lane in range(len(self.inboxes)):
+            if lane not in self.gone:
+                process = self._env.process(self._lane(lane))
+                if not math.isinf(self._node(lane).group.leaves_s):
+                    self._env.process(self._schedule_leave(lane, process))
+
+    def _lane(self, lane: int) -> Events:
+        try:
+            yield self._env.timeout(max(0.0, self._node(lane).group.joins_s - self._env.now))
+            reply = yield from self._ask(lane)
+            while not isinstance(reply, Release):
+                reply = yield from self._next(lane, reply)
+        except simpy.Interrupt:
+            self._server.leave(lane)
+
+    def _schedule_leave(self, lane: int, process: Any) -> Events:
+        yield self._env.timeout(self._node(lane).group.leaves_s - self._env.now)
+        if process.is_alive:
+            process.interrupt()
+
+    def _ask(self, lane: int) -> Events:
+        yield self._env.timeout(self._up(lane).latency_s)
+        self.inboxes[lane].waiting = answer = self._env.event()
+        self._server.ask(lane)
+        return (yield answer)
+
+    def _next(self, lane: int, reply: Send | EpochOver) -> Events:
+        if isinstance(reply, EpochOver):
+            yield self._env.timeout(self._down(lane).latency_s)
+            return (yield from self._ask(lane))
+        self.inboxes[lane].waiting = answer = self._env.event()
+        nbytes = self._server.receive(lane, reply)
+        if nbytes is not None:
+            yield self.transfers.send(self._down(lane), nbytes)
+            yield from self._train(lane, reply)
+        return (yield answer)
+
+    def _train(self, lane: int, sent: Send) -> Events:
+        if self._lanes == 1:  # nobody else is on this worker's cores
+            gradient, nbytes = yield from self._compute(lane, sent)
+        else:
+            with self._cores[lane // self._lanes].request() as core:
+                yield core
+                gradient, nbytes = yield from self._compute(lane, sent)
+        yield self.transfers.send(self._up(lane), nbytes)
+        self._server.push(lane, sent, gradient)
+
+    def _compute(self, lane: int, sent: Send) -> Events:
+        pace = self._paces[lane // self._lanes]
+        seconds = sum(pace.seconds(self._env.now) for _ in sent.batches)
+        yield self._env.timeout(seconds)
+        return self._server.compute(lane, sent, seconds)
+
+    def _node(self, lane: int) -> ClusterNode:
+        return self._workers[lane // self._lanes]
+
+    def _up(self, lane: int) -> Any:
+        return self.topology.route(self._node(lane).index, SERVER)
+
+    def _down(self, lane: int) -> Any:
+        return self.topology.route(SERVER, self._node(lane).index)

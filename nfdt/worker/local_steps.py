@@ -1,0 +1,94 @@
+"""Local steps: a worker trains with the captured optimizer on some batches and pushes what that took off the weights.
+
+For rules with `local_steps` (nfdt/algorithm.py). The optimizer's variables are the lane's own, from push to push: its
+slots,
+and the count of the steps that these have seen, by which Adam corrects its bias. Learning rates are the server's: what
+a callback writes arrives with the weights, and a schedule is read at the server's count, of all workers' batches.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.keras.variables import tensor_variable
+from fdt.nonfinite import all_finite
+from fdt.trainable import Trainable
+from nfdt.model.shards import Ownership, summable_others
+from nfdt.model.variables import count_of, schedule_at
+from nfdt.worker.computed import Computed, Pulled
+from nfdt.worker.traced import Assign, ByShape, assignments
+
+Tensor = Any
+
+
+class LocalStep:
+    """One training step of a built model, compiled; kept as long as the model is."""
+
+    def __init__(self, trainable: Trainable) -> None:
+        self.trainable, self.others = trainable, summable_others(trainable)
+        optimizer = trainable.model.optimizer
+        self.count = count_of(optimizer)
+        rate = optimizer.learning_rate
+        rates = {id(tensor_variable(rate))} if hasattr(rate, "assign") else set()
+        self.own = [v for v in trainable.optimizer if id(tensor_variable(v)) not in rates]  # the lane's
+        self.changed: list[int] = []  # of `others`
+        self.assign = Assign()
+        self.train = ByShape(self._train, trainable)
+
+    def _train(self, batch: Any, at: list[Tensor]) -> dict[str, Tensor]:
+        """`at`: [the count at which a schedule is read]."""
+        model, others = self.trainable.model, [tensor_variable(v) for v in self.others]
+        with schedule_at(model.optimizer, at[0]), assignments() as assigned:
+            logs: dict[str, Tensor] = model.train_step(batch)
+        self.changed = [i for i, v in enumerate(others) if id(v) in assigned]
+        return logs
+
+
+class LocalSteps:
+    """The local steps of one job. Made when the job's state has been loaded, from which each lane begins."""
+
+    def __init__(self, step: LocalStep) -> None:
+        self._step = step
+        self._begin = _read(step.own)
+        if not any(np.any(t) for t in self._begin if t.shape.rank):  # no slot holds anything: none has seen a step
+            at = [id(tensor_variable(v)) for v in step.own].index(id(step.count))
+            self._begin[at] = tf.zeros_like(self._begin[at])
+        self._own: dict[int, list[Tensor]] = {}  # by lane
+
+    def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
+        """Compile before the first batch, as Step.trace."""
+        self._step.train.trace(batch, [tf.TensorSpec((), self._step.count.dtype)])
+
+    def run(self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Pulled) -> Computed:
+        """Train on `batches`, one after the other; `gradient` is what that took off the weights."""
+        step, trainable = self._step, self._step.trainable
+        count = self._load(owned, pulled)
+        step.assign(step.own, self._own.get(lane, self._begin))
+        weights, others = _read(trainable.trainable), _read(step.others)
+        for number, batch in enumerate(batches):
+            logs = step.train(batch, [count + tf.cast(number, count.dtype)])
+        taken = [before - now for before, now in zip(weights, _read(trainable.trainable), strict=True)]
+        finite = bool(all_finite(taken))
+        if not finite:  # as nfdt/worker/step.py does
+            step.assign(step.others, others)
+        after = _read(step.others)
+        self._own[lane] = _read(step.own) if finite else self._begin  # what is not finite would stay in the slots
+        return Computed(taken, [after[i] - others[i] for i in step.changed], step.changed, logs, finite)
+
+    def _load(self, owned: Sequence[Ownership], pulled: Pulled) -> Tensor:
+        """Write what was sent, but the lane's own; the server's count of steps."""
+        own = {id(tensor_variable(v)) for v in self._step.own}
+        sent: list[tuple[Any, Tensor]] = []
+        for shard, (positions, tensors) in zip(owned, pulled, strict=True):
+            variables = [*shard.part.trainable, *shard.part.others, *shard.part.scalars]
+            sent += [(tensor_variable(variables[i]), t) for i, t in zip(positions, tensors, strict=True)]
+        written = [(v, t) for v, t in sent if id(v) not in own]
+        self._step.assign([v for v, _ in written], [t for _, t in written])
+        (count,) = [t for v, t in sent if v is self._step.count]
+        return count
+
+
+def _read(variables: Sequence[Any]) -> list[Tensor]:
+    return [tensor_variable(v).read_value() for v in variables]

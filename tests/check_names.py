@@ -1,0 +1,119 @@
+"""Refuse the glossary's refused words in identifiers and docstrings, and a class name that stands in two packages.
+
+`python tests/check_names.py` is part of `make check`. names_exceptions.txt lists what is left, a count for each file
+and
+word. A count may only fall: `python tests/check_names.py --write` writes the list anew and refuses to make it longer.
+"""
+
+import ast
+import collections
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("fdt", "client_shim", "replica", "hfdt", "nfdt")
+EXCEPTIONS = Path(__file__).with_name("names_exceptions.txt")
+REFUSED = set(
+    "crew hub door knock guest guests party parties invite invited meeting meetings desk desks ledger roster courier "
+    "caretaker keeper hands lay laid news far carry carries carried seam".split()
+)
+REFUSED_IN_PROSE = REFUSED - {"far", "news"} | {"somebody", "nobody"}  # "as far as" is English
+REFUSED_CLASSES = {"Kept", "Taken", "Found", "Part", "Ruled", "Hands", "Air", "Host", "Hand"}
+HOMES = {("Host", "fdt.launch.hosts")}  # a machine of a run is a host
+PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+Finding = tuple[str, str]  # path, word
+
+
+def main(argv: list[str]) -> int:
+    """Return 0 when the tree holds no more refused names than names_exceptions.txt allows."""
+    found = collections.Counter(finding for path in sources() for finding in findings(path))
+    found.update(duplicates())
+    allowed = read_exceptions()
+    more = {key: count for key, count in found.items() if count > allowed[key]}
+    fewer = {key: count for key, count in allowed.items() if count > found[key]}
+    if "--write" in argv and (not more or not EXCEPTIONS.exists()):
+        EXCEPTIONS.write_text("".join(f"{path} {word} {n}\n" for (path, word), n in sorted(found.items())))
+        return 0
+    for (path, word), count in sorted(more.items()):
+        print(f"{path}: {word!r} is refused (docs/glossary.md): {count} times, {allowed[path, word]} are excepted")
+    for path, word in sorted(fewer):
+        print(f"{path}: {word!r} has become rarer: run python tests/check_names.py --write")
+    print(f"names: {len(more)} refused, {sum(found.values())} excepted")
+    return 1 if more or fewer else 0
+
+
+def sources() -> list[Path]:
+    """Return the packages' Python files, generated ones left out."""
+    found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return [path for path in found if "_pb2" not in path.name]
+
+
+def findings(path: Path) -> Iterator[Finding]:
+    """Yield each refused word of a file's definitions, variables and docstrings."""
+    name = path.relative_to(ROOT).as_posix()
+    tree = ast.parse(path.read_text())
+    for word in identifier_words(path.stem):
+        yield name, word
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.ClassDef)
+            and node.name in REFUSED_CLASSES
+            and (node.name, module_of(path)) not in HOMES
+        ):
+            yield name, node.name
+        for identifier in identifiers(node):
+            for word in identifier_words(identifier):
+                yield name, word
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for word in re.findall(r"[a-z]+", (ast.get_docstring(node) or "").lower()):
+                if word in REFUSED_IN_PROSE:
+                    yield name, word
+
+
+def identifiers(node: ast.AST) -> list[str]:
+    """Return the identifiers that a node defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return [node.attr]
+    return []
+
+
+def identifier_words(identifier: str) -> list[str]:
+    """Return the refused words of `snake_case` or `PascalCase`."""
+    return [word for part in PARTS.findall(identifier) if (word := part.lower()) in REFUSED]
+
+
+def duplicates() -> Iterator[Finding]:
+    """Yield class names that two packages define, unless all but one of the classes implement that one, a Protocol."""
+    places: dict[str, dict[str, ast.ClassDef]] = collections.defaultdict(dict)
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name][module_of(path)] = node
+    for name, found in sorted(places.items()):
+        packages = {module.rpartition(".")[0] for module in found}
+        protocol = any("Protocol" in ast.unparse(base) for node in found.values() for base in node.bases)
+        if len(packages) > 1 and not protocol:
+            yield " ".join(sorted(found)).replace(" ", ","), name
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name of a file's module."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def read_exceptions() -> collections.Counter[Finding]:
+    """Return how often which word is excepted in which file."""
+    lines = EXCEPTIONS.read_text().splitlines() if EXCEPTIONS.exists() else []
+    return collections.Counter({(path, word): int(count) for path, word, count in map(str.split, lines)})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

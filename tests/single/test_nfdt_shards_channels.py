@@ -1,0 +1,218 @@
+"""Sessions that break, come late, or cannot be: each push applies once, and nobody else notices."""
+
+import dataclasses
+import errno
+import threading
+from types import SimpleNamespace
+
+import grpc
+import keras
+import numpy as np
+import pytest
+
+from fdt.service.transport import open_channel
+from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.transport.buffers import Layout
+from nfdt.transport.channel import Interrupted, ShardChannel
+from tests.single.nfdt_cluster import make_model, parts
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), rule="asgd")
+    made.start(0)
+    channels = made.channels()
+    batch = channels.ask().weights.batches
+    link = channels.channels[0]
+    say = link.request
+
+    def say_and_break(message, push):
+        say(message, push)
+        link.request = say
+        link._call.cancel()
+        return say(message, push)  # on the broken stream: the answer was lost
+
+    link.request = say_and_break
+    answer = channels.push(pb.Push(batches=batch, samples=1), parts(made, 0))
+    assert answer.HasField("weights")
+    assert made.desks[0].scheduler.state.version == 1
+    assert int(made.desks[0].job.trainable.model.optimizer.iterations) == 1
+    channels.close()
+
+
+def repeats(cluster, steps):
+    """One worker, two shards, and an epoch of so many steps that has begun."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1, momentum=0.9)), 2, steps=steps, rule="dc_asgd(lam=0.5)")
+    channels = made.channels()
+    made.start(0)
+    return made, channels
+
+
+def trained(made, channels, steps, disturb):
+    """`disturb(number)` is called before each push, and before the last word."""
+    answer = channels.ask()
+    for number in range(steps):
+        assert list(answer.weights.batches) == [number]
+        disturb(number)
+        answer = channels.push(pb.Push(batches=[number], samples=1), parts(made, number))
+    assert answer.HasField("epoch_over")
+    result = made.snapshot()
+    channels.close()
+    return result
+
+
+def test_links_that_break_anywhere_change_nothing(cluster):
+    """Any shard's, in the midst of any exchange, and shard 0's log too: each gradient is applied once, on both."""
+    undisturbed = trained(*repeats(cluster, 9), 9, lambda number: None)
+    made, channels = repeats(cluster, 9)
+
+    def disturb(number):
+        link = channels.channels[number % 2]
+        if number % 3 == 0:
+            link._call.cancel()
+        elif number % 3 == 1:
+            say = link.request
+            link.request = lambda *words: (
+                setattr(link, "request", say),
+                say(*words),
+                link._call.cancel(),
+                say(*words),
+            )[-1]
+        else:
+            made.breaks += 1
+
+    for left, right in zip(undisturbed, trained(made, channels, 9, disturb), strict=True):
+        for one, other in zip(left, right, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_epochs_end_that_was_not_heard_is_told_again(cluster):
+    made, channels = repeats(cluster, 1)
+    channels.ask()
+    link = channels.channels[0]
+    say = link._call.__class__.__next__
+    told = []
+
+    class Deaf:
+        """Loses the epoch's end on the way, and the stream with it."""
+
+        def __init__(self, call):
+            self._call = call
+
+        def __next__(self):
+            answer = say(self._call)
+            if pb.ToWorker.FromString(answer).HasField("epoch_over"):
+                told.append(answer)
+                raise StopIteration
+            return answer
+
+        def cancel(self):
+            self._call.cancel()
+
+    link._call = Deaf(link._call)
+    assert channels.push(pb.Push(batches=[0], samples=1), parts(made, 0)).HasField("epoch_over")
+    assert told and made.desks[0].scheduler.state.version == 1
+    link._call.cancel()  # one that was heard is not told again
+    asked = threading.Thread(target=channels.ask, daemon=True)
+    asked.start()
+    asked.join(1.0)
+    assert asked.is_alive(), "it waits for the next epoch"
+    for shard_service in made.desks:
+        shard_service.finish()
+    asked.join()
+    channels.close()
+
+
+def test_the_session_of_a_worker_that_is_gone_may_open_late(cluster):
+    """At a shard that follows, behind that of its replacement: it takes nothing from that."""
+    made = cluster(make_model(keras.optimizers.SGD(0.1)), 2, rule="asgd")
+    made.start(0)
+    follower = made.desks[1]
+    made.desks[0].lose(0, 0)
+    channels = made.channels(incarnation=1)
+    assert follower.open(0, 8, 0).get(timeout=10) is None, "refused"
+    open_, opened = follower.open, []
+    follower.open = lambda *words: opened.append(words) or open_(*words)
+    answer = channels.ask()
+    for number in range(3):
+        answer = channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, number))
+    assert not opened, "the replacement's own session lasts"
+    channels.close()
+
+
+def test_a_job_that_is_over_is_not_waited_for(cluster):
+    made = cluster(make_model(keras.optimizers.SGD(0.1)))
+    made.spec = dataclasses.replace(made.spec, id="next")
+    made._shard_service(0, 1, 1)
+    with pytest.raises(grpc.RpcError, match="must name this server's job. Received: j"):
+        made.channels()
+
+
+def test_a_call_without_the_token_is_refused(cluster):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)))
+    made.token = "wrong"
+    with pytest.raises(grpc.RpcError, match="token"):
+        made.channels()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"\xff\xff\xff",
+        b"",
+        pb.ToServer(next=pb.Next()).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", worker=1)).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", worker=2**32 - 1)).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", push_file="../../etc/passwd", pull_file="x")).SerializeToString(),
+        pb.ToServer(hello=pb.Hello(job="j", push_file="nothing", pull_file="nothing")).SerializeToString(),
+    ],
+)
+def test_what_cannot_be_a_session_is_refused_and_harms_nobody(cluster, first, monkeypatch):
+    """`_failed` of the cluster would raise, and the job would end."""
+    monkeypatch.setattr("nfdt.server.service.SETUP_S", 0.1)  # a job's name that is none is waited for
+    served = cluster(make_model(keras.optimizers.SGD(0.1)))
+    channels = served.channels()
+    with open_channel(served.addresses[0]) as channel:
+        call = channel.stream_stream("/nfdt.rpc.ParameterServer/Session")
+        metadata = (("authorization", f"Bearer {served.token}"),)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter([first]), metadata=metadata, timeout=60))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter([first]), timeout=60))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    served.start(0)
+    assert channels.ask().HasField("weights"), "the worker goes on"
+    channels.close()
+
+
+def test_a_worker_that_finds_no_room_goes_on_by_streams(cluster, monkeypatch, capsys):
+    made = cluster(make_model(keras.optimizers.SGD(1.0)), 2)
+
+    def full(file, offset, nbytes):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("nfdt.transport.buffers.os.posix_fallocate", full)
+    made.start(0)
+    channels = made.channels()
+    answer = channels.ask()
+    assert channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0)).weights.nbytes
+    assert "tensors go by streams, not by shared memory" in capsys.readouterr().err
+    assert not [file for file in made.blobs.directory.iterdir() if len(file.name) == 16 and not file.stat().st_size]
+    channels.close()
+
+
+def test_a_server_that_dies_before_its_welcome_leaves_no_files(tmp_path, monkeypatch):
+    link = ShardChannel("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([((4,), "float32")], [], []), tmp_path)
+    seen = []
+
+    def dying(messages):
+        seen.append(len(list(tmp_path.iterdir())))
+        return iter(())
+
+    call = SimpleNamespace(stream_stream=lambda name: lambda messages, **options: dying(messages))
+    monkeypatch.setattr(link, "_channel", call)
+    with pytest.raises(Interrupted):
+        link.open()
+    assert seen == [2] and not list(tmp_path.iterdir())

@@ -1,0 +1,339 @@
+"""Ranks of a replica script meet: sums, agreement, and an error that names who is elsewhere."""
+
+import errno
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from fdt.errors import UserError, WorkerError
+from fdt.process_group.peer import ADDRESS, PeerGroup
+from fdt.process_group.root import RootGroup
+from fdt.process_group.shared_memory import EACH_BYTES, SharedMemoryAllReduce, Sum
+from fdt.process_group.streams import INLINE_BYTES, ConnectionLost, MessageStream, SharedBuffer
+
+
+@pytest.fixture
+def meet(tmp_path):
+    """`meet(host, guest, ...)`: what each of the functions, called with its side of one meeting, returns or raises."""
+
+    def run(*sides):
+        host = RootGroup(tmp_path, len(sides), lambda: None, where=lambda: "train.py:10")
+        results = [None] * len(sides)
+
+        def guest(rank):
+            mine = PeerGroup(tmp_path, rank, len(sides), where=lambda: "train.py:12")
+            try:
+                results[rank] = sides[rank](mine)
+            except Exception as error:
+                results[rank] = error
+            mine.close()
+
+        threads = [threading.Thread(target=guest, args=(rank,)) for rank in range(1, len(sides))]
+        for thread in threads:
+            thread.start()
+        try:
+            results[0] = sides[0](host)
+        except Exception as error:
+            results[0] = error
+        for thread in threads:
+            thread.join(60)
+        host.close()
+        return results
+
+    return run
+
+
+@pytest.mark.parametrize("count", [1, 7, INLINE_BYTES // 4 + 1, EACH_BYTES // 4 + 1])
+def test_all_get_the_same_sum(meet, count):
+    vectors = [np.random.default_rng(rank).normal(size=count).astype("float32") for rank in range(3)]
+    sides = [lambda m, v=v: [m.all_reduce(v, "gradient"), m.all_reduce(2 * v, "again")] for v in vectors]
+    for once, twice in meet(*sides):
+        np.testing.assert_array_equal(once, (vectors[0] + vectors[1]) + vectors[2])
+        np.testing.assert_array_equal(twice, (2 * vectors[0] + 2 * vectors[1]) + 2 * vectors[2])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_ahead_writes_over_nothing_that_another_has_to_read(meet, ranks):
+    count = INLINE_BYTES  # numbers: 4 times as large
+
+    def side(process_group):
+        given = (np.full(count, 10.0**process_group.rank * n, "float32") for n in range(40))
+        return [np.unique(process_group.all_reduce(vector, f"v{n}")).tolist() for n, vector in enumerate(given)]
+
+    assert meet(*[side] * ranks) == [[[n * sum(10.0**r for r in range(ranks))] for n in range(40)]] * ranks
+
+
+@pytest.mark.timeout(60)
+def test_who_comes_last_finds_the_others_there(tmp_path):
+    sums = []
+    host = RootGroup(tmp_path, 2, lambda: None)
+    vector = np.ones(INLINE_BYTES, "float32")
+    adds = threading.Thread(target=lambda: sums.append(host.all_reduce(vector, "v")[0]))
+    with socket.socket(socket.AF_UNIX) as last:
+        last.connect(str(tmp_path / ADDRESS))
+        line = MessageStream(last)
+        line.send({"rank": 1})
+        adds.start()
+        assert line.receive() == ({"there": ["v", len(vector), "<f4", 0]}, b""), "before it has said a word"
+        adding, mine = SharedMemoryAllReduce(tmp_path, 2), Sum(2 * vector)
+        adding.write(1, mine.vector, mine)
+        line.send({"what": ["v", len(vector), "<f4", 0], "where": ""})
+        assert adding.total(range(2), mine)[0] == 3.0
+        adds.join()
+    host.close()
+    assert sums == [3.0]
+
+
+def test_ranks_of_this_host_and_of_others_add_together(tmp_path):
+    far, end = socket.socketpair()
+
+    class Door:
+        def take_streams(self):
+            return [(2, MessageStream(far, remote=True))]
+
+        def close(self):
+            pass
+
+    host = RootGroup(tmp_path, 3, lambda: None, Door())
+    guests = [PeerGroup(tmp_path, 1, 3), PeerGroup(tmp_path / "elsewhere", 2, 3, MessageStream(end, remote=True))]
+    sums = {0: [], 1: [], 2: []}
+
+    def add(process_group):
+        for n in (1, 2, 3):
+            sums[process_group.rank].append(
+                float(process_group.all_reduce(np.full(INLINE_BYTES, n + process_group.rank), "v")[-1])
+            )
+
+    threads = [threading.Thread(target=add, args=(guest,)) for guest in guests]
+    for thread in threads:
+        thread.start()
+    add(host)
+    for thread in threads:
+        thread.join()
+    for side in (*guests, host):
+        side.close()
+    assert sums == dict.fromkeys(range(3), [6.0, 9.0, 12.0])
+
+
+def test_a_sum_that_was_left_may_be_tried_again(tmp_path):
+    """A script may go on behind a Ctrl-C, which rank 0 alone gets."""
+    interrupts, summed = [KeyboardInterrupt], threading.Event()
+
+    def check():
+        if interrupts:
+            raise interrupts.pop()
+
+    def vector(n):
+        return np.full(INLINE_BYTES, float(n), "float32")
+
+    def guest():
+        mine = PeerGroup(tmp_path, 1, 2)
+        sums.append(mine.all_reduce(vector(10), "v")[0])
+        summed.wait(30)
+        sums.extend(mine.all_reduce(vector(n), "v")[0] for n in (20, 30))
+        mine.close()
+
+    sums = []
+    host, thread = RootGroup(tmp_path, 2, lambda: None), threading.Thread(target=guest)
+    thread.start()
+    own = [host.all_reduce(vector(1), "v")[0]]
+    host._check = check
+    with pytest.raises(KeyboardInterrupt):
+        host.all_reduce(vector(2), "v")
+    summed.set()
+    own += [host.all_reduce(vector(n), "v")[0] for n in (2, 3)]
+    thread.join(30)
+    host.close()
+    assert own == sums == [11.0, 22.0, 33.0]
+
+
+@pytest.mark.parametrize("count", [7, INLINE_BYTES])
+def test_a_sum_that_was_left_when_some_had_come_may_be_tried_again(tmp_path, count):
+    """Of three ranks the second has come, and waits."""
+    interrupts, come, sums = [], threading.Event(), {1: [], 2: []}
+
+    def check():
+        if interrupts:
+            raise interrupts.pop()
+
+    def guest(rank):
+        mine = PeerGroup(tmp_path, rank, 3)
+        if rank == 2:
+            come.wait(30)
+        sums[rank] = [mine.all_reduce(np.full(count, float(rank), "float32"), "v")[0] for _ in range(2)]
+        mine.close()
+
+    host = RootGroup(tmp_path, 3, check)
+    threads = [threading.Thread(target=guest, args=(rank,)) for rank in (1, 2)]
+    for thread in threads:
+        thread.start()
+    host._peers()
+    interrupts.append(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        host.all_reduce(np.full(count, 10.0, "float32"), "v")
+    come.set()
+    own = [host.all_reduce(np.full(count, 10.0, "float32"), "v")[0] for _ in range(2)]
+    for thread in threads:
+        thread.join(30)
+    host.close()
+    assert own == sums[1] == sums[2] == [13.0, 13.0]
+
+
+def test_who_was_told_that_all_are_there_and_who_tries_again_have_one_sum(tmp_path):
+    """Rank 0 was interrupted behind its word; what it lays now would not be what the other has added."""
+    interrupts, sums = [], []
+
+    def check():
+        if interrupts:
+            raise interrupts.pop()
+
+    host = RootGroup(tmp_path, 2, check)
+    thread = threading.Thread(target=host._peers)
+    thread.start()
+    guest = PeerGroup(tmp_path, 1, 2)
+    thread.join(30)
+    interrupts.append(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        host.all_reduce(np.full(INLINE_BYTES, 1.0), "v")
+    sums.append(guest.all_reduce(np.full(INLINE_BYTES, 10.0), "v")[0])
+    sums.append(host.all_reduce(np.full(INLINE_BYTES, 2.0), "v")[0])
+    for side in (guest, host):
+        side.close()
+    assert sums == [11.0, 11.0]
+
+
+def test_ranks_that_are_at_different_sums_are_named(tmp_path):
+    def ahead():
+        guest = PeerGroup(tmp_path, 1, 2, alone=lambda: None)
+        guest._shared.number += 1
+        with pytest.raises(ConnectionLost):
+            guest.all_reduce(np.ones(INLINE_BYTES), "v")
+        guest.close()
+
+    host, thread = RootGroup(tmp_path, 2, lambda: None), threading.Thread(target=ahead)
+    thread.start()
+    with pytest.raises(WorkerError, match=r"rank 1: at .* for v \(32,768 numbers\), sum 2; rank 0 is at .* sum 1"):
+        host.all_reduce(np.ones(INLINE_BYTES), "v")
+    thread.join(30)
+    host.close()
+
+
+def test_no_room_for_a_vector_is_said(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"must have room for what ranks exchange. Received: no 0.1 MB more"):
+        SharedBuffer(tmp_path / "slot").write(np.ones(INLINE_BYTES, "float32"))
+
+
+def test_a_vector_may_grow(meet):
+    def side(process_group):
+        return [process_group.all_reduce(np.ones(n), "v").sum() for n in (10_000, 100_000, 20_000)]
+
+    assert meet(side, side) == [[20_000, 200_000, 40_000]] * 2
+
+
+def test_rank_0s_value_is_everybodys(meet):
+    assert meet(*(lambda m: m.broadcast([m.rank, "now"], "time") for _ in range(2))) == [[0, "now"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda m: m.all_reduce(np.ones(4), "gradient"), "gradient (4 numbers)"),
+        (lambda m: m.all_reduce(np.ones(INLINE_BYTES), "gradient"), "gradient (32,768 numbers)"),
+        (lambda m: m.barrier("time"), "time"),
+    ],
+)
+@pytest.mark.parametrize("count", [3, INLINE_BYTES + 1])
+def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch, ask, named, count):
+    ended = []
+    monkeypatch.setattr(
+        "fdt.process_group.peer.os._exit", lambda code: ended.append(code) or (_ for _ in ()).throw(OSError)
+    )
+    host, _ = meet(
+        lambda m: m.all_reduce(np.ones(count), "gradient"),
+        ask,
+    )
+    assert isinstance(host, WorkerError)
+    assert f"rank 1: at train.py:12 for {named}; rank 0 is at train.py:10 for gradient ({count:,} n" in str(host)
+    assert ended == [70]
+
+
+@pytest.mark.parametrize("count", [1, INLINE_BYTES])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"how": "exit code 1"}, "(exit code 1)"),
+        ({"how": "exit code 1", "died_of": "ValueError: no, at b.py:3"}, "(exit code 1: ValueError: no, at b.py:3)"),
+    ],
+)
+def test_a_rank_that_left_is_an_error_that_says_how(meet, count, said, told):
+    host, _ = meet(lambda m: m.all_reduce(np.ones(count), "v"), lambda m: m.end(said))
+    assert f"rank 1: its script has ended {told}; rank 0 is at train.py:10" in str(host)
+
+
+@pytest.mark.parametrize("count", [1, INLINE_BYTES])
+def test_a_lost_rank_is_an_error(meet, count):
+    host, _ = meet(lambda m: m.all_reduce(np.ones(count), "v"), lambda m: None)
+    assert isinstance(host, WorkerError)
+    assert "rank 1 was lost" in str(host)
+
+
+def test_what_ranks_did_is_gathered_at_the_end(meet):
+    assert meet(lambda m: m.end(lambda: None), lambda m: m.end({"steps": 3}))[0] == [{"steps": 3}]
+
+
+def test_pushes_are_answered_when_they_come_and_while_rank_0_waits(meet):
+    def host(process_group):
+        served = []
+
+        def serve(push):
+            served.append((push.header["n"], float(push.vector.sum())))
+            push.answer(2 * push.vector, {"n": push.header["n"]})
+
+        process_group.serve = serve
+        total = process_group.all_reduce(np.ones(1), "met")
+        return served, total.tolist()
+
+    def guest(process_group):
+        answers = [process_group.push_pull(np.full(n, 1.0), {"n": n}) for n in (3, INLINE_BYTES)]
+        process_group.all_reduce(np.ones(1), "met")
+        return [(header["n"], float(vector.sum())) for vector, header in answers]
+
+    (served, total), answers = meet(host, guest)
+    assert served == [(3, 3.0), (INLINE_BYTES, float(INLINE_BYTES))]
+    assert total == [2.0]
+    assert answers == [(n, 2 * s) for n, s in served]
+
+
+@pytest.mark.timeout(60)
+def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
+    def host(process_group):
+        def serve(push):
+            push.answer(push.vector, {})
+            # as an exchange looks for more pushes, until the rank's next word is there
+            while not process_group._pending:
+                assert process_group.pushes() == []
+
+        process_group.serve = serve
+        return process_group.all_reduce(np.ones(1), "met").tolist()
+
+    def guest(process_group):
+        process_group.push_pull(np.ones(1), {})
+        return process_group.all_reduce(np.ones(1), "met").tolist()
+
+    assert meet(host, guest) == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize("how", ["exit code 0", "exit code 3"])
+def test_an_asynchronous_rank_may_leave_earlier(meet, how):
+    def host(process_group):
+        process_group.serve = lambda push: None
+        return process_group.all_reduce(np.ones(1), "met").tolist(), process_group.end(lambda: None)
+
+    assert meet(host, lambda m: m.end({"how": how}))[0] == ([1.0], [{"how": how}])

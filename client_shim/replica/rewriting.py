@@ -4,7 +4,7 @@
         batch = x[i:i+32]                               HANDS.done()
         with tf.GradientTape() as tape:                 batch = x[i:i+32]
             loss = mean(model(batch) ** 2)              with HANDS.step(), tf.GradientTape() as tape:
-        apply(tape.gradient(loss, ...))                     loss = mean(HANDS.part(model)(HANDS.part(batch)) ** 2)
+        apply(tape.gradient(loss, ...))                     loss = mean(HANDS.local(model)(HANDS.local(batch)) ** 2)
         print(accuracy(model, batch))                   ...
 
 What is read within a tape, and behind it up to the end of the loop's body or of the function, goes through `local`: an
@@ -182,7 +182,7 @@ class _StepRewriter(ast.NodeTransformer):
     def visit_Return(self, node: ast.Return) -> Any:
         self.generic_visit(node)
         if self._inside and self._function:
-            node.value = at(call("whole", node.value or ast.Constant(None)), node)
+            node.value = at(call("replicated", node.value or ast.Constant(None)), node)
         return node
 
     def visit_Name(self, node: ast.Name) -> Any:
@@ -210,14 +210,14 @@ class _StepRewriter(ast.NodeTransformer):
     def _owner(self, node: Any) -> Any:
         """What an attribute is asked of."""
         node = self.visit(node)
-        if _is_call(node, "part"):
+        if _is_call(node, "local"):
             node.func.attr = "array"
         return node
 
     def _read(self, node: Any) -> Any:
         if not self._inside or not isinstance(node.ctx, ast.Load):
             return node
-        return at(call("part", node), node)
+        return at(call("local", node), node)
 
     @contextlib.contextmanager
     def _now(self, *, inside: bool, function: bool | None = None) -> Iterator[None]:

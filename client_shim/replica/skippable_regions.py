@@ -1,14 +1,14 @@
 """Eager training steps that are taken in turns: what of the script's code is one is found, and may be left out.
 
     for i in range(0, len(x), 32):                  for i in range(0, len(x), 32):
-        with tf.GradientTape() as tape:                 if HANDS.mine(1, locals(), ("batch", "model")):
+        with tf.GradientTape() as tape:                 if HANDS.runs_here(1, locals(), ("batch", "model")):
             loss = mean(model(batch) ** 2)                  with HANDS.step(), tf.GradientTape() as tape:
         gradients = tape.gradient(loss, weights)                loss = ...
         optimizer.apply_gradients(...)                      gradients = tape.gradient(...)
         print(loss)                                         HANDS.keep(1, locals(), ("gradients", "loss"))
                                                         else:
                                                             tape = None
-                                                            if HANDS.kept(1, "gradients"): ...
+                                                            if HANDS.restored(1, "gradients"): ...
                                                         optimizer.apply_gradients(...)
                                                         print(loss)
                                                     HANDS.left(1)
@@ -199,7 +199,7 @@ def _wrapped(
         for node in ast.walk(statement):
             at(node, first)
     asked = [key, names, _tuple(reads), *([] if cut is None else [_lambda(cut)])]
-    choice = ast.If(at(call("mine", *asked), first), body, otherwise or [ast.Pass()])
+    choice = ast.If(at(call("runs_here", *asked), first), body, otherwise or [ast.Pass()])
     for node in ast.walk(choice.test):
         at(node, first)
     ast.copy_location(choice, first)
@@ -212,7 +212,7 @@ def _lambda(values: list[Any]) -> ast.Lambda:
 
 def _restored(key: ast.Constant, name: str) -> ast.If:
     known = ast.Constant(name)
-    return ast.If(call("kept", key, known), [_assign(name, call("last", key, known))], [])
+    return ast.If(call("restored", key, known), [_assign(name, call("last", key, known))], [])
 
 
 def _assign(name: str, value: Any) -> ast.Assign:

@@ -85,7 +85,7 @@ def test_an_unknown_rule_is_refused_with_the_known_ones():
 def test_a_rules_file_that_is_for_the_other_engine(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from nfdt.algorithms import asgd\ndef rule():\n    return asgd.rule()\n")
-    said = r"must define rule\(...\) -> Rule \(hfdt/algorithm.py\). Received: .*mine.py, whose"
+    said = r"must define rule\(...\) -> SyncAlgorithm \(hfdt/algorithm.py\). Received: .*mine.py, whose"
     with pytest.raises(UsageError, match=said):
         algorithm_registry.make(str(path))
 

@@ -150,7 +150,7 @@ def test_transfers_share_a_link():
     # Alone for 1 s, then two share: the first has 50 left at 1 s and ends at 2 s; the second gets 50, then all.
     done, transfers = arrivals(star, [(0, 0, SERVER, 150), (1, 1, SERVER, 150)])
     npt.assert_allclose(done, [3.0 + 0.5 - 1.0, 3.0 + 0.5])
-    assert sum(transfers.carried) == 4 * 150
+    assert sum(transfers.sent_bytes) == 4 * 150
 
 
 def test_one_begins_as_another_ends():

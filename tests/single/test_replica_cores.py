@@ -49,7 +49,7 @@ def test_the_others_bind_themselves(options, seats, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, json.dumps(asdict(task)))
     monkeypatch.setattr(follow, "bind_to_share", lambda *seat: bound.append(seat))
     monkeypatch.setattr(follow, "_end_with_parent", lambda task: None)
-    monkeypatch.setattr(follow, "Guest", lambda *_, **__: None)
+    monkeypatch.setattr(follow, "PeerGroup", lambda *_, **__: None)
     assert follow._come() == (task, None)
     assert bound == seats
 

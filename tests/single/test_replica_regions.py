@@ -30,17 +30,17 @@ def forward(x):
 def text(code):
     """Rewritten; regions have the number 0."""
     made = ast.unparse(Hands().rewrite(ast.parse(code))).replace("__fdt_hands__.", "")
-    return re.sub(r"(mine|keep|kept|last|give)\(\d+", r"\1(0", made)
+    return re.sub(r"(runs_here|keep|restored|last|give)\(\d+", r"\1(0", made)
 
 
 def test_a_region_ends_with_the_last_gradient_and_its_function_returns_what_it_did():
     assert text(RETURNED).splitlines() == [
         "def gradients(x):",
-        "    if mine(0, locals(), ('f', 'tf', 'x'), lambda: ()):",
+        "    if runs_here(0, locals(), ('f', 'tf', 'x'), lambda: ()):",
         "        with step(), tf.GradientTape(persistent=True) as tape:",
-        "            y = f(part(x))",
-        "        a = array(tape).gradient(part(y), part(x))",
-        "        return give(0, whole((part(a), array(tape).jacobian(part(y), part(x)))))",
+        "            y = f(local(x))",
+        "        a = array(tape).gradient(local(y), local(x))",
+        "        return give(0, replicated((local(a), array(tape).jacobian(local(y), local(x)))))",
         "    else:",
         "        return last(0)",
         "    done()",
@@ -51,11 +51,11 @@ def test_a_loss_that_the_optimizer_calls_may_be_left_out():
     code = "for x in ds:\n    optimizer.minimize(lambda: f(x), weights)\n    scipy.optimize.minimize(f, x)"
     assert text(code).splitlines()[:4] == [
         "for x in ds:",
-        "    if mine(0, locals(), ('optimizer', 'weights'), lambda: ()):",
+        "    if runs_here(0, locals(), ('optimizer', 'weights'), lambda: ()):",
         "        optimizer.minimize(lambda: f(x), weights)",
         "        keep(0, locals(), ())",
     ]
-    assert text(code).count("mine(") == 1
+    assert text(code).count("runs_here(") == 1
 
 
 def test_a_comprehension_is_a_loop_that_ends():
@@ -64,7 +64,7 @@ def test_a_comprehension_is_a_loop_that_ends():
 
 @pytest.mark.parametrize("code", [ELSEWHERE, RETURNED.replace("    a =", "    if not y:\n        return\n    a =")])
 def test_a_tape_that_cannot_be_left_out_is_not(code):
-    assert "mine(" not in text(code)
+    assert "runs_here(" not in text(code)
 
 
 class Optimizer:

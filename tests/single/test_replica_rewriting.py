@@ -36,8 +36,8 @@ def test_an_inline_step_reads_parts_from_its_tape_to_the_end_of_the_loop():
         "    done()",
         "    batch = data[i:i + 2]",
         "    with step(), open(1), tf.GradientTape() as tape:",
-        "        loss = f(model(part(batch)), x=part(self.y[i:i + 2])).mean(part(array(batch).shape[0]))",
-        "    out = [part(loss)]",
+        "        loss = f(model(local(batch)), x=local(self.y[i:i + 2])).mean(local(array(batch).shape[0]))",
+        "    out = [local(loss)]",
     ]
 
 
@@ -45,10 +45,10 @@ def test_a_step_function_returns_what_is_whole():
     assert rewritten(FUNCTION).splitlines() == [
         "def step(batch):",
         "    with step(), tf.GradientTape() as tape:",
-        "        loss = model(part(batch))",
-        "    if part(loss):",
-        "        return whole((part(loss), part(batch[0])))",
-        "    return whole(None)",
+        "        loss = model(local(batch))",
+        "    if local(loss):",
+        "        return replicated((local(loss), local(batch[0])))",
+        "    return replicated(None)",
         "    done()",
     ]
 

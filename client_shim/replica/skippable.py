@@ -13,6 +13,7 @@ from client_shim.replica.rewriting import FUNCTIONS
 from client_shim.replica.syntax import last_name
 
 _COLLECTING = ("append", "appendleft", "extend", "insert", "add")
+_SHOWING = ("print", "write", "debug", "info", "warning", "error", "log", "scalar", "histogram", "image", "update")
 _TAKING = ("next", "get_next")
 _ASSIGNING = ("assign", "assign_add", "assign_sub")
 _PURE = ("len", "min", "max", "int", "abs")
@@ -59,6 +60,8 @@ def _is_plain(node: Any) -> bool:
 def _changes(node: Any, bound: set[str]) -> bool:
     """Does it change what was made before the region, or take the next of it?"""
     if isinstance(node, ast.Call) and last_name(node.func) in _TAKING:
+        return True
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _SHOWING:
         return True
     targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
     changed: list[Any] = [t for t in targets if isinstance(t, (ast.Subscript, ast.Attribute))]

@@ -27,7 +27,7 @@ from typing import Any
 from client_shim.replica.rewriting import BODIES, FUNCTIONS, LOOPS, StepHooks, at, call, is_tape
 from client_shim.replica.rewriting import rewrite as divide
 from client_shim.replica.skippable import must_run, slices
-from client_shim.replica.steps import applies
+from client_shim.replica.steps import applies, by_script
 from client_shim.replica.syntax import last_name
 
 TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
@@ -44,16 +44,16 @@ class RegionHooks(StepHooks):
     ) -> bool:
         """Is the region to run? `names`: its variables; `reads`: those that may hold its batch; `cut`: gives what it
         slices itself. None: it is to run every time."""
-        return self.rank is None or bool(self.rank.mine(region, names, reads, cut))
+        return self.rank is None or not by_script() or bool(self.rank.mine(region, names, reads, cut))
 
     def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
         """It has run."""
-        if self.rank is not None:
+        if self.rank is not None and by_script():
             self.rank.keep(region, {name: names[name] for name in bound if name in names})
 
     def give(self, region: int, value: Any) -> Any:
         """It has run, and its function returns `value`."""
-        if self.rank is not None:
+        if self.rank is not None and by_script():
             self.rank.keep(region, {"": value})
         return value
 
@@ -67,7 +67,7 @@ class RegionHooks(StepHooks):
 
     def left(self, first: int) -> None:
         """The loop that begins at line `first` is over; 0: any that is not running."""
-        if self.rank is not None:
+        if self.rank is not None and by_script():
             self.rank.left(first)
 
     def rewrite(self, module: ast.Module) -> ast.Module:

@@ -8,6 +8,7 @@ function is divided instead, and the loop around it sees whole batches.
 import ast
 import builtins
 import functools
+import os
 import site
 import sys
 import sysconfig
@@ -32,6 +33,7 @@ from client_shim.replica.syntax import (
 from fdt import PACKAGES
 
 APPLIES = ("apply_gradients", "minimize")
+_CALLS_BACK = os.path.join("tensorflow", "python", "ops", "script_ops.py")  # py_function, numpy_function, generators
 BATCHWISE = "train_on_batch"
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 
@@ -88,9 +90,19 @@ def of_script(path: str) -> bool:
 
 
 def by_script() -> bool:
-    """Does the script itself call our caller? In the thread that runs it: those that make data go at their own pace."""
-    caller = sys._getframe(2).f_code.co_filename
-    return of_script(caller) and threading.current_thread() is threading.main_thread()
+    """Tell whether the script calls our caller, in the thread that runs it.
+
+    Functions that make data run at their own pace: in threads, or where TensorFlow calls back in the main thread.
+    """
+    frame = sys._getframe(2)
+    if not of_script(frame.f_code.co_filename) or threading.current_thread() is not threading.main_thread():
+        return False
+    caller: FrameType | None = frame
+    while caller is not None:
+        if caller.f_code.co_filename.endswith(_CALLS_BACK):
+            return False
+        caller = caller.f_back
+    return True
 
 
 def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:

@@ -74,7 +74,7 @@ def gone(processes, within_s):
 
 @pytest.mark.parametrize("training", [[], IGNORED], ids=["foreground", "background"], indirect=True)
 def test_ctrl_c_is_one_line_and_exit_130(engine, training):
-    workers = members(training.pid, f"{engine}.worker")
+    workers = members(training.pid, f"{engine}.worker.process")
     assert len(workers) == 2
     training.send_signal(signal.SIGINT)
     _, err = training.communicate(timeout=5)  # once is enough, and 5 s are
@@ -85,7 +85,7 @@ def test_ctrl_c_is_one_line_and_exit_130(engine, training):
 
 
 def test_a_killed_worker_is_named_with_signal_and_log(engine, training):
-    workers = members(training.pid, f"{engine}.worker")
+    workers = members(training.pid, f"{engine}.worker.process")
     workers[1].kill()
     _, err = training.communicate(timeout=60)  # a guard: it would train for ever
     assert training.returncode == 1
@@ -95,7 +95,7 @@ def test_a_killed_worker_is_named_with_signal_and_log(engine, training):
 
 
 def test_a_killed_command_leaves_nothing_running(engine, training):
-    workers = members(training.pid, f"{engine}.worker")
+    workers = members(training.pid, f"{engine}.worker.process")
     everybody = psutil.Process(training.pid).children(recursive=True)
     store = Path(workers[0].environ()["FDT_ENGINE"].removeprefix("unix:")).parent
     assert store.is_dir()

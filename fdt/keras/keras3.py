@@ -24,7 +24,7 @@ _OF_LAYERS = (
     "_eval_epoch_iterator",
     "stop_evaluating",
     "stop_predicting",
-)  # left behind by fit and evaluate
+)  # left by fit, evaluate
 _CACHES = ("_exclude_from_weight_decay_cache",)
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 

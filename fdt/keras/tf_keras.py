@@ -41,7 +41,7 @@ class TfKeras:
         own = [
             *_variables(model.non_trainable_variables),
             *self.seeds(model),
-        ]  # seeds are not among the weights of their layers
+        ]  # weights of layers omit seeds
         return flavor.unique(own, without=[*self.trainable(model), *self.metrics(model)])
 
     def seeds(self, model: Model) -> list[Variable]:

@@ -1,4 +1,4 @@
-"""One line an epoch: what `verbose=2` asks for, and what a pipe or a file gets."""
+"""A reporter that prints one line per epoch, for `verbose=2`, a pipe or a file."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 
 
 class Plain(Reporter):
-    """Writes to whatever `sys.stdout` is, as Keras does."""
+    """Prints to the current `sys.stdout`, as Keras does."""
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
@@ -36,7 +36,9 @@ class Plain(Reporter):
 
 
 def line(epoch: int, epochs: int, end: EpochEnd, logs: Mapping[str, float]) -> str:
-    """`Epoch 3/10 - 938 steps - 5.1s - 11,764 samples/s - accuracy: 0.8812 - loss: 0.3211 - val_loss: 0.3500`."""
+    """Return `Epoch 3/10 - 938 steps - 5.1s - 11,764 samples/s - accuracy: 0.8812 - loss: 0.3211 - val_loss:
+    0.3500`.
+    """
     parts = [
         f"Epoch {epoch + 1}/{epochs}",
         f"{end.steps} step{'s' if end.steps != 1 else ''}" if end.steps else "",

@@ -40,9 +40,7 @@ class Blobs(Protocol):
         ...
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
-        """Store arrays, packed as in fdt/tensors.py; return the blob's reference. Raises UserError when there is no
-        room.
-        """
+        """Store arrays as in fdt/tensors.py; return the blob's reference. Raises UserError when there is no room."""
         ...
 
     def get(self, ref: BlobRef) -> memoryview:
@@ -68,8 +66,7 @@ class LocalBlobs:
 
     @classmethod
     def create(cls) -> "LocalBlobs":
-        """Create a store in shared memory, private to the user. It is removed with this process, however the process
-        ends.
+        """Create a store in shared memory, private to the user. It is removed at this process's end, also if killed.
 
         Stores whose owners were killed together with their shm reapers are removed, too.
         """
@@ -97,6 +94,7 @@ class LocalBlobs:
         return bool(name) and os.access(self.directory / _checked(name), os.R_OK)
 
     def put(self, data: Buffer) -> BlobRef:
+        """Implement Blobs."""
         ref, out = self._allocate(len(data))
         if out is not None:
             out[:] = data
@@ -121,12 +119,14 @@ class LocalBlobs:
         return ref
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
+        """Implement Blobs."""
         ref, out = self._allocate(tensors.packed_size(arrays))
         assert out is not None, "packed arrays are never empty"
         tensors.pack_into(arrays, memoryview(out))
         return ref
 
     def get(self, ref: BlobRef) -> memoryview:
+        """Implement Blobs."""
         if not ref.nbytes:
             return memoryview(b"")
         try:
@@ -136,6 +136,7 @@ class LocalBlobs:
             raise KeyError(ref.id) from None
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
+        """Implement Blobs."""
         return tensors.unpack(self.get(ref))
 
     def keep(self, ref: BlobRef) -> BlobRef:
@@ -149,6 +150,7 @@ class LocalBlobs:
         return BlobRef(id=name, nbytes=ref.nbytes)
 
     def drop(self, ref: BlobRef) -> None:
+        """Implement Blobs."""
         if ref.id:
             path = self.directory / _checked(ref.id)
             with contextlib.suppress(OSError):  # not a link: the blob is in shared memory
@@ -202,9 +204,7 @@ class LocalBlobs:
         return moved
 
     def directory_for(self, nbytes: int) -> Path:
-        """Return a directory for `nbytes` of another library, removed with the store: on disk where memory has no
-        room.
-        """
+        """Return a directory for another library's `nbytes`, removed with the store: on disk if memory has no room."""
         return self.directory if shutil.disk_usage(self.directory).free >= nbytes else self._disk()
 
     def _disk(self) -> Path:

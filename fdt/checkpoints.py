@@ -28,9 +28,9 @@ class Damaged(Exception):
 
 
 def write(path: Path, header: dict[str, Any], arrays: Sequence[Array]) -> None:
-    """Write a checkpoint atomically: to a temporary file, synced to disk, then renamed.
+    """Write a checkpoint atomically: to a temporary file, synced to disk, then renamed. Raises OSError.
 
-    A reader finds the old file or the new one. After an error, which is an OSError, the temporary file is removed.
+    A reader finds the old file or the new one. After an error the temporary file is removed.
     """
     text = json.dumps(header).encode()
     replace(path, (MAGIC, _LENGTH.pack(len(text)), text, tensors.pack(arrays)), digest=True)

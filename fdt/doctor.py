@@ -121,9 +121,7 @@ def output(argv: Sequence[str]) -> str | None:
 
 
 def report(title: str, checks: Iterable[Check], console: Console | None = None) -> bool:
-    """Print the table; return whether no required component is missing. Output that is not a terminal gets plain
-    columns.
-    """
+    """Print the table, in plain columns if not to a terminal; return whether no required component is missing."""
     console = console or Console()
     rows = list(checks)
     (_rich if console.is_terminal else _plain)(title, rows, console)

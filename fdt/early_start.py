@@ -40,8 +40,7 @@ def warm_up(run_dir: Path, *, computes: bool) -> None:
 
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
-    """Exclude the objects made within from garbage collection, now and later (gc.freeze): they live as long as the
-    process.
+    """Exclude the objects made within, which live as long as the process, from garbage collection (gc.freeze).
 
     Otherwise TensorFlow's 400,000 objects would be scanned eight times during the import, one second in all (measured).
     """

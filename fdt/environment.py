@@ -91,9 +91,7 @@ def _number(*names: str, default: int) -> int:
 
 
 def log_to(path: Path) -> None:
-    """Redirect this process's stdout and stderr, including those of C++, to the file `path`; a full disk loses
-    output.
-    """
+    """Redirect this process's stdout and stderr, also those of C++, to the file `path`; a full disk loses output."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

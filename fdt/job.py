@@ -1,6 +1,4 @@
-"""The job: the model, data and arguments that the client captured, as one frozen value that round-trips through
-protobuf.
-"""
+"""The job: the captured model, data and arguments, as one frozen value that round-trips through protobuf."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -18,9 +18,7 @@ class Patch(NamedTuple):
 
 @contextlib.contextmanager
 def patched(patches: Iterable[Patch]) -> Iterator[None]:
-    """Install `patches` within the context and undo them in reverse order. Inherited attributes become inherited
-    again.
-    """
+    """Install `patches` within the context and undo them in reverse. Inherited attributes become inherited again."""
     with contextlib.ExitStack() as stack:
         for patch in patches:
             original = getattr(patch.owner, patch.name)

@@ -62,9 +62,7 @@ class RunDir:
 
     @classmethod
     def create(cls, directory: Path, engine: str, ours: Sequence[str], script: str, words: Sequence[str]) -> "RunDir":
-        """Create the directory of a new run. Raises UserError where it cannot be written or has another, unfinished
-        run.
-        """
+        """Create a new run's directory. Raises UserError if it cannot be written or has another, unfinished run."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -92,9 +90,7 @@ class RunDir:
 
     @classmethod
     def open(cls, directory: Path, engine: str) -> "RunDir":
-        """Open the directory of an unfinished run of `engine`. Raises UserError where there is none, or where it still
-        runs.
-        """
+        """Open an unfinished run of `engine`. Raises UserError where there is none, or where it still runs."""
         arguments, lock = read_arguments(directory, engine), _locked(directory)
         _sweep(directory)
         return cls(directory.resolve(), arguments, lock, resumed=True)
@@ -120,9 +116,7 @@ class RunDir:
             old.unlink(missing_ok=True)
 
     def save_step(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
-        """Save a checkpoint within the epoch that follows the last checkpoint. Raises OSError; then the old one
-        remains.
-        """
+        """Save a checkpoint within the epoch after the last checkpoint. Raises OSError; then the old one remains."""
         checkpoints.write(self._step(fit), header, arrays)
 
     def finish(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:

@@ -65,9 +65,7 @@ class Trainable:
             self.write_optimizer(blobs.get_arrays(state.optimizer))
 
     def layout(self) -> dict[str, list[list[Any]]]:
-        """Return shape, dtype and name of every variable by group, as JSON values. Shapes and dtypes are equal in all
-        processes.
-        """
+        """Return shape, dtype and name of every variable by group, as JSON. Shapes and dtypes are equal everywhere."""
         groups = {name: getattr(self, name) for name in ("trainable", "non_trainable", "optimizer", "metrics")}
         return {name: [_describe(v) for v in variables] for name, variables in groups.items()}
 

@@ -21,9 +21,7 @@ def flag(name: str) -> str:
 
 @dataclass
 class Split:
-    """A command line in three parts. `overlooked`: the script's arguments that are also names of this project's
-    options.
-    """
+    """A command line in three parts. `overlooked`: the script's arguments that equal names of our options."""
 
     ours: list[str] = field(default_factory=list)
     script: str | None = None
@@ -51,9 +49,7 @@ def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) 
 
 
 def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bool:
-    """Move arguments up to the script; return whether a `--` came before it, which leaves all later ones to the
-    script.
-    """
+    """Move arguments up to the script. Return whether a `--` came before it: then all later ones are the script's."""
     while rest:
         word = rest.pop()
         if word == "--":

@@ -56,9 +56,7 @@ def remote(
 
 
 def identity(address: str, certificate: Path | None, key: Path | None, authority: Path | None) -> TlsIdentity | None:
-    """Return this process's certificate for connections to `address`. Raises UsageError for invalid or missing
-    files.
-    """
+    """Return this process's certificate for calls to `address`. Raises UsageError for invalid or missing files."""
     found = TlsIdentity.read(certificate, key, authority)
     check_safe(address, found)
     return found

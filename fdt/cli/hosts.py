@@ -36,9 +36,7 @@ def chosen_hosts(given: Mapping[str, Any]) -> "list[Host]":
 
 
 def names_hosts(given: Mapping[str, Any]) -> bool:
-    """Return whether the options or the scheduler name hosts. A --hostfile is not read, as a pipe can be read only
-    once.
-    """
+    """Return whether the options or the scheduler name hosts. No --hostfile is read: a pipe can be read only once."""
     from fdt.launch.hosts import from_environment
 
     return bool(given["hosts"] or given["hostfile"] or from_environment())

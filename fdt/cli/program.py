@@ -53,9 +53,7 @@ class Command(click.Command):
 
 
 class TakesScript(Command):
-    """A command that takes a script. It completes its own options; it completes all else, also after `--`, as a
-    path.
-    """
+    """A command that takes a script. It completes its own options, and all else, also after `--`, as a path."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -83,9 +81,7 @@ class TakesScript(Command):
 
 
 class ScriptCommand(TakesScript):
-    """A command that takes a script and the script's own arguments; it calls back with `script`, `words`, and our
-    options.
-    """
+    """A command that takes a script and its arguments; the callback gets `script`, `words`, and our options."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
@@ -105,9 +101,7 @@ class ScriptCommand(TakesScript):
 
 
 class OptionsAnywhere(TakesScript):
-    """A command like ScriptCommand whose options may stand before or after the script; the script's arguments follow
-    `--`.
-    """
+    """A ScriptCommand whose options may stand before or after the script; the script's arguments follow `--`."""
 
     allow_extra_args = True
 

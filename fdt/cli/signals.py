@@ -45,9 +45,7 @@ def not_ignored() -> None:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within the context, SIGTERM and SIGHUP raise Ended, so that `finally` clauses run; no signal's exception is
-    lost.
-    """
+    """Within the context, SIGTERM and SIGHUP raise Ended, so `finally` clauses run; no signal's exception is lost."""
     before = {number: signal.getsignal(number) for number in ENDED_BY}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:  # nohup

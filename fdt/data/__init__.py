@@ -63,9 +63,7 @@ def open_source(
 
 
 def first_batch_checksum(source: Source) -> str:
-    """Return 16 hexadecimal digits that are equal on ranks whose first batches are equal in dtypes, shapes and
-    values.
-    """
+    """Return 16 hexadecimal digits, equal on ranks whose first batches have equal dtypes, shapes and values."""
     digest = hashlib.sha256()
     for leaf in tf.nest.flatten(source.first_batch(), expand_composites=True):
         if leaf is not None:

@@ -52,21 +52,26 @@ class ArraySource:
 
     @property
     def steps(self) -> int:
+        """Implement Source."""
         return self._plan.count(self._plan.first)
 
     @property
     def element_spec(self) -> Any:
+        """Implement Source."""
         return _map(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self._columns)
 
     reads_once = False
 
     def count(self, epoch: int) -> int:
+        """Implement Source."""
         return self._plan.count(epoch)
 
     def first_batch(self) -> Batch:
+        """Implement Source."""
         return self.read(self._plan.first, 0)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        """Implement Source."""
         parts = [self._part(span, rank, size) for span in self._plan.spans(epoch)]
         if not parts:
             parts = [self._part(Span(epoch, 0, 0), rank, size)]
@@ -78,6 +83,7 @@ class ArraySource:
         return whole.prefetch(AHEAD).with_options(options)
 
     def reader(self, epoch: int) -> Reader:
+        """Implement Source."""
         return _ArrayReader(self, epoch)
 
     def read(self, epoch: int, index: int) -> Batch:
@@ -106,9 +112,7 @@ class ArraySource:
         return tf.data.Dataset.zip((picks, shares)).map(batch)
 
     def _rows(self, table: Cut, data_pass: int) -> Dataset:
-        """Return the row numbers of each batch, computed in advance: slicing in the map costs a third more
-        (measured).
-        """
+        """Return each batch's row numbers, computed in advance: slicing in the map costs a third more (measured)."""
         order = self._permutation(data_pass)
         full = int(np.count_nonzero(table.share[:, 1] == self.batch_size))  # all but a last partial batch
         width = table.high[0] - table.low[0] if full else 0

@@ -86,9 +86,7 @@ def locate(spans: list[Span], index: int) -> tuple[int, int]:
 
 
 def permutation(rows: int, seed: int, data_pass: int) -> npt.NDArray[np.signedinteger]:
-    """Return the order of the rows in a pass, a function of the arguments alone; int32 where that suffices, else
-    int64.
-    """
+    """Return the rows of a pass in its order, a function of the arguments alone; int32 if that suffices, else int64."""
     order = np.random.Generator(np.random.PCG64([seed, data_pass])).permutation(rows)
     return order.astype(np.int32) if rows <= np.iinfo(np.int32).max else order
 

@@ -112,10 +112,12 @@ class FeedSource:
         return None
 
     def first_batch(self) -> Batch:
+        """Implement Source."""
         self._feed.begin(self._first)
         return _tensors(self._feed.look(self._first, 0), self.element_spec)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        """Implement Source."""
         composite = any(not isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.element_spec) if s is not None)
 
         def draw() -> Iterator[tuple[Any, Any]]:
@@ -131,6 +133,7 @@ class FeedSource:
         return whole.prefetch(1)
 
     def reader(self, epoch: int) -> Reader:
+        """Implement Source."""
         self._feed.begin(epoch)
         return _FeedReader(self._feed, epoch, self.element_spec)
 

@@ -53,17 +53,21 @@ class GraphSource:
 
     @property
     def samples(self) -> int | None:
+        """Implement Source."""
         return self._plan.batches * self.batch_size if self._plan and self.batch_size else None
 
     @property
     def steps(self) -> int | None:
+        """Implement Source."""
         return self._plan.count(self._first) if self._plan else self._take or None
 
     @property
     def reads_once(self) -> bool:
+        """Implement Source."""
         return self._goes_on
 
     def count(self, epoch: int) -> int | None:
+        """Implement Source."""
         return self._plan.count(epoch) if self._plan else None
 
     def first_batch(self) -> Batch:
@@ -71,12 +75,14 @@ class GraphSource:
         return next(iter(self._build()))
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        """Implement Source."""
         pass_reader = self._pass_reader(
             (rank, size), lambda whole: slicing.part(whole, rank, size).prefetch(tf.data.AUTOTUNE)
         )
         return pass_reader.epoch(epoch)
 
     def reader(self, epoch: int) -> Reader:
+        """Implement Source."""
         return _GraphReader(self._pass_reader(None, lambda whole: whole.prefetch(tf.data.AUTOTUNE)), epoch)
 
     def _pass_reader(self, key: tuple[int, int] | None, decorate: Callable[[Dataset], Dataset]) -> "_PassReader":

@@ -153,9 +153,7 @@ def _input_names(op: str) -> list[str]:
 
 
 def _seed_inputs(op: str) -> tuple[int, int] | None:
-    """Return the positions of an op's inputs `seed` and `seed2`, which shuffles and random ops have; None without
-    them.
-    """
+    """Return the positions of an op's inputs `seed` and `seed2`, which random ops have; None without them."""
     names = _input_names(op)
     return (names.index("seed"), names.index("seed2")) if "seed" in names and "seed2" in names else None
 

@@ -9,7 +9,6 @@ from fdt.data.source import Batch, Dataset, as_is
 
 def part(batches: Dataset, rank: int, size: int) -> Dataset:
     """Return (batch, share) for each batch: see Source.slices."""
-
     spread = isinstance(batches.element_spec, tuple)  # tf.data calls map functions with a tuple's items
 
     @as_is

@@ -8,9 +8,7 @@ from typing import Any
 
 
 def annotation_globals(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the globals of `function` that its annotations name; cloudpickle includes only those that the code
-    names.
-    """
+    """Return the globals that `function`'s annotations name; cloudpickle includes only those that the code names."""
     if not function.__annotations__:
         return {}
     try:

@@ -16,9 +16,7 @@ class PickleRecord(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The model's class; of another object the class and name, or, without a name, its parent's label and the
-        class.
-        """
+        """The model's class; another object's class and name; without a name, its parent's label and its class."""
         kind, name = type(self.obj).__name__, getattr(self.obj, "name", None)
         if self.parent is None:
             return kind

@@ -17,9 +17,7 @@ Apply = Callable[[ApplyNow, list[Any], list[Variable]], Any]
 
 
 class Flavor(Protocol):
-    """A library that defines `Model`. Its lists of variables have the same order in every process that builds the
-    program.
-    """
+    """A library that defines `Model`. Lists of variables have one order in every process that builds the program."""
 
     name: str  # "keras" | "tf_keras"
     keras: Any  # the module
@@ -95,9 +93,7 @@ class Flavor(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Return the global settings that training depends on (float type, data format, dtype policy), as JSON
-        values.
-        """
+        """Return the global settings that training depends on (float type, data format, dtype policy), as JSON."""
         ...
 
     def apply_settings(self, settings: dict[str, Any]) -> None:
@@ -106,9 +102,7 @@ class Flavor(Protocol):
 
     # -- training ---------------------------------------------------------------------------------------------------
     def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:
-        """Within the context, call `apply(original_apply, gradients, variables)` for each update of the optimizer
-        instead.
-        """
+        """Within the context, call `apply(original_apply, gradients, variables)` instead of the optimizer's own."""
         ...
 
 

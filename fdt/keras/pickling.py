@@ -45,9 +45,7 @@ class Later(NamedTuple):
 
 
 class ModelPickler(cloudpickle.Pickler):
-    """Pickles a model. `pickled_variables`: ids of the variables whose values are sent separately, in the job's
-    state.
-    """
+    """Pickles a model. `pickled_variables`: ids of the variables whose values are in the job's state instead."""
 
     def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], pickled_variables: frozenset[int]) -> None:
         super().__init__(file, protocol=5)

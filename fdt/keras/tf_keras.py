@@ -187,9 +187,7 @@ def _dropped(obj: Any) -> tuple[str, ...]:
 
 
 def _op_layer(cls: type, function: Any, name: str) -> Any:
-    """Return the layer of an operation such as `tf.abs(x)` in a functional model; its constructor wraps the
-    function.
-    """
+    """Return the layer of an op such as `tf.abs(x)` in a functional model; its constructor wraps the function."""
     return cls(function, name=name)
 
 

@@ -7,9 +7,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class Task:
-    """`count` processes that run `argv`; they are ranks 0 to count-1 of `role`. `env`: further environment
-    variables.
-    """
+    """`count` processes that run `argv`, with ranks 0 to count-1 of `role`. `env`: further environment variables."""
 
     role: str
     argv: Sequence[str]

@@ -156,6 +156,7 @@ class EmulatedLauncher:
         self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
 
     def start(self, task: Task) -> "EmulatedProcesses":
+        """Implement Launcher."""
         sockets = Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
         running = EmulatedProcesses(task.role, self._run_dir, sockets)
         try:
@@ -203,13 +204,16 @@ class EmulatedProcesses:
 
     @property
     def pids(self) -> list[int]:
+        """The process numbers, by rank."""
         return [popen.pid for popen, _ in self._running]
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         codes = [(rank, popen.poll()) for rank, (popen, _) in enumerate(self._running)]
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes; record the byte counts of the hosts' interfaces."""
         if self._networks:
             self._note_counters()
         stop_all([popen for popen, _ in self._running], grace_s)

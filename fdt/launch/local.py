@@ -19,6 +19,7 @@ class LocalLauncher:
         self._rank_env = rank_env or (lambda rank: {})
 
     def start(self, task: Task) -> "LocalProcesses":
+        """Implement Launcher."""
         return LocalProcesses(task.role, task.count, lambda rank: self._spawn(task, rank))
 
     def _spawn(self, task: Task, rank: int) -> subprocess.Popen[bytes]:
@@ -42,14 +43,17 @@ class LocalProcesses:
         self._popens = [spawn_rank(rank) for rank in range(count)]
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         codes = [(rank, popen.poll()) for rank, popen in enumerate(self._popens)]
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
 
     def restart(self, rank: int) -> None:
+        """Implement Restartable."""
         stop_all([self._popens[rank]], 0.0)
         self._popens[rank] = self._spawn(rank)
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes."""
         stop_all(self._popens, grace_s)
 
 

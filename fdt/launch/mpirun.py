@@ -39,6 +39,7 @@ class MpirunLauncher:
         self._run_dir, self._hosts = run_dir, hosts
 
     def start(self, task: Task) -> "MpirunProcesses":
+        """Implement Launcher."""
         mpirun = find_mpirun()
         if mpirun is None:
             raise UserError(
@@ -52,9 +53,7 @@ class MpirunLauncher:
         return MpirunProcesses(task.role, spawn(argv, env, log), log, said)
 
     def _variables(self, task: Task) -> dict[str, str]:
-        """Return environment variables for mpirun. On `hosts`, each sets its own number of threads, and ranks need
-        TCP.
-        """
+        """Return variables for mpirun. On `hosts`, each sets its own number of threads, and ranks need TCP."""
         if self._hosts:
             return _settings({})
         return {
@@ -63,9 +62,7 @@ class MpirunLauncher:
         }  # it listens on all interfaces
 
     def _placed(self, mpirun: str) -> list[str]:
-        """Return the options for the hosts and their slots, the exported variables, and the rank tags of output
-        lines.
-        """
+        """Return the options for hosts and slots, for exported variables, and for rank tags of output lines."""
         if not self._hosts:
             return []
         where = ",".join(f"{host.name}:{host.slots}" for host in self._hosts)
@@ -88,6 +85,7 @@ class MpirunProcesses:
         self._role, self._popen, self._log, self._said = role, popen, log, said
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         code = self._popen.poll()
         if code is None:
             return []
@@ -95,6 +93,7 @@ class MpirunProcesses:
         return [_explain(self._role, code, words)]
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes."""
         stop_all([self._popen], grace_s)
 
 

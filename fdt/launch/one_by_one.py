@@ -28,6 +28,7 @@ class OneByOneLauncher:
         self._over = HostsLauncher(run_dir, hosts, routes)
 
     def start(self, task: Task) -> "OneByOneProcesses":
+        """Implement Launcher."""
         return OneByOneProcesses(task, self._run_dir, self._hosts, self._over)
 
 
@@ -48,6 +49,7 @@ class OneByOneProcesses:
             raise
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         return self._processes.exits()
 
     def restart(self, rank: int) -> None:
@@ -67,6 +69,7 @@ class OneByOneProcesses:
         raise failed or UserError("a member must have a host. Received: none")
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes; remove the files on the hosts."""
         self._processes.stop(grace_s)
         self._remove()
 

@@ -83,9 +83,7 @@ class HostsLauncher:
         return allot(left, task.count)
 
     def _bootstrap(self, task: Task, host: Host) -> str:
-        """Return a host's settings. `first`: the rank of its first server, as its address is there in any order of
-        MPI's ranks.
-        """
+        """Return a host's settings. `first`: the rank of its first server, whose address is there in any MPI order."""
         addresses = task.env[ENGINE_VARIABLE].replace("0.0.0.0:", f"{self._routes[host.name]}:")
         first = ranks(self._hosts).index(host.name) if task.role == "server" else None
         user = {name: value for name, value in os.environ.items() if _is_wish(name)}
@@ -114,9 +112,11 @@ class HostsProcesses:
         self._ranks, self._brought = ranks, brought
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         return self._ranks.exits()
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes; remove the files on the hosts."""
         self._ranks.stop(grace_s)
         self._brought.remove()
 

@@ -27,6 +27,7 @@ class Placement:
 
     @property
     def hosts(self) -> list[Host]:
+        """The hosts, without the results of their checks."""
         return [one.host for one in self.found]
 
     def workers(self, run_dir: Path, count: int, *, singly: bool = False) -> Launcher:

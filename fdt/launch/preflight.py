@@ -37,6 +37,7 @@ class Probed:
 
     @property
     def ok(self) -> bool:
+        """Whether no check failed."""
         return all(check.ok is not False for check in self.checks)
 
 

@@ -1,5 +1,4 @@
-"""The probe of a host before a run. Its source text is sent to the host and run, so it imports only the standard
-library.
+"""The probe of a host before a run. Its source text is sent to the host, so it imports only the standard library.
 
 It prints facts as a line of JSON, reads the addresses to call (name -> [host, port]), and prints the results of these
 calls. Meanwhile it listens, so that the other hosts can call it. It ends when its stdin ends.

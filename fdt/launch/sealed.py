@@ -19,9 +19,7 @@ NONCE = bytes(12)  # every key is for one message
 
 
 def seal(public: str, text: str) -> str:
-    """Encrypt `text` for the owner of the key `public` (hexadecimal, as is the result). Raises ValueError for an
-    invalid key.
-    """
+    """Encrypt `text` for the key `public` (hexadecimal, as is the result). Raises ValueError for an invalid key."""
     mine, theirs = X25519PrivateKey.generate(), X25519PublicKey.from_public_bytes(bytes.fromhex(public))
     return (_public(mine) + _cipher(mine, theirs, theirs).encrypt(NONCE, text.encode(), None)).hex()
 

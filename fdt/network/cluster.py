@@ -13,9 +13,7 @@ LAYERS = ("terminal", "edge", "cloud")
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed of a node, relative to one of speed 1. `shape`: of the Gamma distribution of step times; None:
-    constant.
-    """
+    """A node's speed, relative to 1. `shape`: of the Gamma distribution of step times; None: constant times."""
 
     mean: float = 1.0
     shape: float | None = None

@@ -19,9 +19,7 @@ from fdt.network.topology import Route, Topology
 
 
 class Transfers:
-    """The flows of one simulation. `sent_bytes`: for each channel of `topology`, the bytes of all flows begun so
-    far.
-    """
+    """The flows of one simulation. `sent_bytes`: for each channel, the bytes of all flows begun so far."""
 
     def __init__(self, env: simpy.Environment, topology: Topology) -> None:
         self._env = env

@@ -45,7 +45,9 @@ class RemotePeers(Protocol):
         """Return the ranks that have connected since the last call, each with its stream."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop listening."""
+        ...
 
 
 class RootGroup(Collectives):

@@ -47,9 +47,7 @@ class Combined(Protocol):
 
 
 class Sum:
-    """The sum of the ranks' vectors. It is added in the order of ranks, so it is bit-identical wherever it is
-    computed.
-    """
+    """The sum of the ranks' vectors, added in the order of ranks, so that it is bit-identical on all ranks."""
 
     def __init__(self, vector: Vector) -> None:
         self.vector = self.whole = vector

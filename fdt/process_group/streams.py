@@ -32,9 +32,7 @@ class ConnectionLost(Exception):
 
 @dataclass
 class MessageStream:
-    """A stream socket for messages of a JSON header and bytes. `remote`: the other side is on another host, without our
-    files.
-    """
+    """A stream socket for messages of a JSON header and bytes. `remote`: the other side is on another host."""
 
     socket: socket.socket
     buffer: bytearray = field(default_factory=bytearray)
@@ -107,9 +105,11 @@ class SharedBuffer:
         self._map: mmap.mmap | None = None
 
     def write(self, vector: Vector) -> None:
+        """Write a vector at the start of the file."""
         self._mapped(vector.nbytes)[: vector.nbytes] = vector.view(np.uint8)
 
     def read(self, like: Vector) -> Vector:
+        """Return a view of the vector at the start of the file, of the length and dtype of `like`."""
         vector: Vector = self._mapped(like.nbytes)[: like.nbytes].view(like.dtype)
         return vector
 

@@ -61,9 +61,7 @@ class Reporter:
         """Handle the end of `fit`, which returned or raised."""
 
     def training(self, step: int) -> None:
-        """Handle a report that `step` steps are trained in a script's own loop, without `fit`. Any thread may call
-        it.
-        """
+        """Handle a report that `step` steps are trained in a script's own loop, without `fit`. For any thread."""
 
     def note(self, text: str) -> None:
         """Show the user one line."""

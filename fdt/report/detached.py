@@ -13,9 +13,7 @@ NOTE_S = 0.5  # seconds between two records within an epoch
 
 
 class DetachedReporter(Reporter):
-    """Calls `note` with: begun (a step has been trained), at ("3/10", "step 400"), line (the text of a progress
-    bar).
-    """
+    """Calls `note` with: begun (a step has been trained), at ("3/10", "step 400"), line (a progress bar's text)."""
 
     def __init__(self, adds_steps: bool, note: Callable[[Mapping[str, Any]], None], clock: Clock = time.monotonic):
         self._status, self._write, self._clock = Status(adds_steps, clock), note, clock

@@ -36,9 +36,7 @@ class Plain(Reporter):
 
 
 def line(epoch: int, epochs: int, end: EpochEnd, logs: Mapping[str, float]) -> str:
-    """Return `Epoch 3/10 - 938 steps - 5.1s - 11,764 samples/s - accuracy: 0.8812 - loss: 0.3211 - val_loss:
-    0.3500`.
-    """
+    """`Epoch 3/10 - 938 steps - 5.1s - 11,764 samples/s - accuracy: 0.8812 - loss: 0.3211 - val_loss: 0.3500`."""
     parts = [
         f"Epoch {epoch + 1}/{epochs}",
         f"{end.steps} step{'s' if end.steps != 1 else ''}" if end.steps else "",

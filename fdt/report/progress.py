@@ -18,9 +18,7 @@ REDRAW_S = 0.05
 
 
 class Bar(Reporter):
-    """Draws the bar. During an epoch, `sys.stdout` and `sys.stderr` are replaced, so that other output stays
-    readable.
-    """
+    """Draws the bar. During an epoch, it replaces `sys.stdout` and `sys.stderr`, to keep other output readable."""
 
     def __init__(self, adds_steps: bool, clock: Clock = time.perf_counter) -> None:
         self._status = Status(adds_steps, clock)

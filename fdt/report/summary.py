@@ -119,8 +119,7 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
 
 
 def speed_up(totals: RunTotals) -> float:
-    """Return the sum of the workers' computing times over wall time: one worker at this pace would have needed that
-    sum.
+    """Return the sum of the workers' computing times, which one worker would have needed, over wall time.
 
     This is an estimate. It is too high where workers share cores and so slow each other down; benchmarks/ measure it.
     """

@@ -1,5 +1,4 @@
-"""A reporter that writes TensorFlow event files: DIR/train, DIR/validation (with the tags of Keras's callback),
-DIR/worker-N.
+"""A reporter that writes TensorFlow event files: DIR/train, DIR/validation (Keras's tags), DIR/worker-N.
 
 TensorFlow is imported with the first values, when the script has already imported it.
 """
@@ -73,9 +72,7 @@ class TensorBoard(Reporter):
 
 
 def _scalar() -> Any:
-    """Return the metadata by which TensorBoard draws a curve; `tf.summary.scalar` adds them, too, but needs
-    tensorboard.
-    """
+    """Return the metadata of a curve. `tf.summary.scalar` adds them, too, but needs the tensorboard package."""
     from tensorflow.core.framework import summary_pb2
 
     metadata = summary_pb2.SummaryMetadata(data_class=summary_pb2.DATA_CLASS_SCALAR)

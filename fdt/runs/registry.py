@@ -69,9 +69,7 @@ class DetachedRun:
         return bool(self.read("progress").get("begun"))
 
     def here(self) -> bool:
-        """Return whether the run was started on this machine, even under another name: machines may share a home
-        directory.
-        """
+        """Return whether the run was started on this machine, under any name: machines may share a home directory."""
         noted = self.read("run")
         same_space = bool(noted.get("space")) and noted["space"] == space()
         return same_space or bool(noted.get("host") == socket.gethostname())

@@ -1,5 +1,4 @@
-"""The run supervisor, `python -m fdt.runs.supervisor DIRECTORY`: it starts a detached run's command and records its
-end.
+"""The run supervisor, `python -m fdt.runs.supervisor DIRECTORY`: starts a detached run and records its end.
 
 It is the client's parent, in a session without a terminal. It is a separate process because a client that is killed, or
 ends by os._exit, cannot record its own end.

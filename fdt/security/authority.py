@@ -31,9 +31,7 @@ class Authority:
         self.key = _key_pem(self._key)
 
     def sign(self, names: Sequence[str]) -> tuple[str, str]:
-        """Return a certificate for host names and IP addresses, valid for both ends of a call, and its key: PEM
-        texts.
-        """
+        """Return a certificate for host names and IP addresses, for both ends of a call, and its key: PEM texts."""
         key = ec.generate_private_key(ec.SECP256R1())
         extensions = [
             x509.SubjectAlternativeName([_general(name) for name in names]),

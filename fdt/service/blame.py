@@ -42,9 +42,7 @@ def failure(error: Exception) -> Failed:
 
 
 def one_line(error: BaseException) -> str:
-    """ "ValueError: no, at /home/me/train.py:12": return `error` and the innermost line of the script that led to
-    it.
-    """
+    """Return `error` and the script's innermost line that led to it: "ValueError: no, at /home/me/train.py:12"."""
     own = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if is_scripts(f)]
     return ", at ".join([_message(error), *own[-1:]])
 

@@ -57,7 +57,7 @@ class TrainingClient:
 
 
 class Conversation:
-    """The commands and events of one job. A thread reads the events, so a signal never interrupts a call into gRPC."""
+    """The commands and events of one job. A thread reads events, so that no signal finds the main thread in gRPC."""
 
     def __init__(self, stub: training_pb2_grpc.TrainingServiceStub, metadata: object) -> None:
         self._outgoing: queue.SimpleQueue[Command | None] = queue.SimpleQueue()

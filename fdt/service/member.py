@@ -136,8 +136,7 @@ def _end() -> NoReturn:
 
 
 def reach(addresses: str) -> str:
-    """Return the one of another member's addresses that this process can call: the first on the engine's host, else the
-    last.
+    """Return another member's address for this process: the first on the engine's host, the last elsewhere.
 
     The socket may not exist yet. A member that listens on all interfaces runs on the engine's host.
     """
@@ -148,8 +147,7 @@ def reach(addresses: str) -> str:
 
 
 def reachable_address(addresses: str) -> str:
-    """Return the one of an engine's addresses that this process can call: its Unix socket on its own host, else the
-    last.
+    """Return an engine's address for this process: its Unix socket on its own host, the last address elsewhere.
 
     The token is sent to the Unix socket without TLS, so neither the socket nor its directory may be another user's.
     """

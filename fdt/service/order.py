@@ -8,9 +8,7 @@ ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "finish") 
 
 
 class CommandOrder:
-    """The commands of one job, up to the first that is out of order; `fault` then states the reason, otherwise it is
-    "".
-    """
+    """The commands of one job, up to the first that is out of order; `fault` is then the reason, otherwise ""."""
 
     def __init__(self, commands: Iterator[Command]) -> None:
         self._commands = commands

@@ -93,9 +93,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, ordered.fault)
 
     def _trained(self, job: str, commands: Iterator[Command]) -> Iterator[Event]:
-        """Train the job. Members that cannot be started fail the job with the engine's message instead of a gRPC
-        error.
-        """
+        """Train the job. If members cannot be started, the job fails with the engine's message, not gRPC's."""
         try:
             events = self._engine.train(commands)
         except UserError as error:

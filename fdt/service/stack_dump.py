@@ -1,6 +1,4 @@
-"""This process's current position in the code, for an engine that asks a slow member. A non-training thread reads
-it.
-"""
+"""A process's current position in the code, for an engine that asks a slow member; read by another thread."""
 
 import faulthandler
 import sys
@@ -12,9 +10,7 @@ from fdt.service.blame import is_scripts
 
 
 def place() -> str:
-    """ "train.py:40 read": return the position in the script's own code, in any thread, else the main thread's
-    position.
-    """
+    """Return the script's own position, in any thread, else the main thread's: "train.py:40 read"."""
     stacks = _stacks()
     for stack in stacks:
         for frame in stack:

@@ -45,9 +45,7 @@ PINGS = (
 
 
 def new_server(token: str, identity: TlsIdentity | None = None) -> grpc.Server:
-    """Return a server that refuses calls without `token`. `identity`: given where the server also listens for other
-    hosts.
-    """
+    """Return a server that refuses calls without `token`. `identity`: for a server that other hosts call, too."""
     pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
     options = OPTIONS if identity is None else OPTIONS + PINGS
     return grpc.server(
@@ -112,9 +110,7 @@ def check_safe(address: str, identity: TlsIdentity | None) -> None:
 
 
 def listening_at(address: str) -> str:
-    """Return the address to listen on for a member that others call at `address`: its host may use another name for
-    itself.
-    """
+    """Return where a member listens that others call at `address`: its host may use another name for itself."""
     return f"0.0.0.0:{address.rpartition(':')[2]}" if tls.own() and not address.startswith("unix:") else address
 
 

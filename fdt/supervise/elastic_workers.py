@@ -37,9 +37,7 @@ class ElasticCoordinator(Protocol):
 
 
 class ElasticWorkers:
-    """The ranks of elastic workers, in groups of workers that joined together. A group's event asks it to leave.
-    Thread-safe.
-    """
+    """Ranks of elastic workers, grouped by joint arrival. A group's event asks it to leave. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

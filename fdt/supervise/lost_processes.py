@@ -23,9 +23,7 @@ def explain_loss(role: str, rank: int | None, cause: str, run_dir: Path) -> Fail
 
 
 def died_of(cause: str, log: Path, rank: int | None = None) -> str:
-    """ "exit code 1 (ValueError: no)": return `cause` and the exception that the log ends with, if that ended the
-    process.
-    """
+    """Return `cause`, and the exception at the log's end if it ended the process: "exit code 1 (ValueError: no)"."""
     raised, within = "", False
     for line in tail(log, rank, lines=LOOKED_AT).splitlines():
         if line.startswith("Traceback (most recent call last)"):
@@ -37,9 +35,7 @@ def died_of(cause: str, log: Path, rank: int | None = None) -> str:
 
 
 def tail(log: Path, rank: int | None = None, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log, or "" where there is none. In a log that mpirun tagged, only `rank`'s lines
-    count.
-    """
+    """Return the last lines of a log, or "" where there is none; of lines that mpirun tagged, only `rank`'s."""
     try:
         said = [_untagged(line, rank) for line in log.read_text(errors="replace").splitlines()]
         return "\n".join([line for line in said if line is not None and not is_chatter(line)][-lines:])

@@ -111,9 +111,7 @@ def share_of(rank: int, end: EpochEnd) -> WorkerShare:
 
 
 def blobs_in(message: Message) -> Iterator[BlobRef]:
-    """Yield every blob that a message names, at any depth. Maps and repeated fields are not searched: they hold
-    none.
-    """
+    """Yield every blob that a message names, at any depth, except in maps and repeated fields, which hold none."""
     for _, value in message.ListFields():
         if isinstance(value, BlobRef):
             yield value

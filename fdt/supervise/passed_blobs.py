@@ -1,6 +1,4 @@
-"""A record of the blobs that a client and its engine sent each other in a job, to drop them when one of the two is
-lost.
-"""
+"""A record of the blobs that a client and its engine sent each other in a job, to drop the unread ones later."""
 
 from google.protobuf.message import Message
 
@@ -12,9 +10,7 @@ FEW = 64  # the record is searched for dropped blobs only above this size, and t
 
 
 class PassedBlobs:
-    """Blobs that messages named. A receiver drops the blobs it reads; `drop` drops those that no receiver has
-    dropped.
-    """
+    """Blobs that messages named. Receivers drop the blobs they read; `drop` drops all that remain."""
 
     def __init__(self, blobs: LocalBlobs) -> None:
         self._blobs = blobs

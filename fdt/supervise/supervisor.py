@@ -160,9 +160,7 @@ class Supervisor:
         return Outcome(drop=_blobs_of(happened))  # the last message of an earlier conversation
 
     def _next(self) -> object:
-        """Return the next message of a member or the client, or an unhandled exit (checked every WATCH_S); None if
-        neither.
-        """
+        """Return the next message, or an unhandled exit (checked every WATCH_S seconds), or None when there is none."""
         try:
             if time.monotonic() - self._watched < WATCH_S:
                 return self.registry.inbox.get(timeout=POLL_S)
@@ -232,9 +230,7 @@ class Supervisor:
         return outcome
 
     def _carried_out(self, coordinator: Coordinator, outcome: Outcome) -> Iterator[Event]:
-        """Execute an outcome. Members that cannot be restarted count as lost: the coordinator may continue with
-        fewer.
-        """
+        """Execute an outcome. Members that cannot be restarted count as lost: fewer may be able to continue."""
         while True:
             try:
                 yield from self._carry_out(outcome)

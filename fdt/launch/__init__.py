@@ -17,7 +17,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Exit:
-    """A member's process that ended. `rank` is None where the launcher does not know it."""
+    """A member's process that ended. `rank` is None where the launcher cannot determine it."""
 
     role: str
     rank: int | None

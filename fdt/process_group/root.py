@@ -102,9 +102,9 @@ class RootGroup(Collectives):
         return whole
 
     def _each_makes(self, combined: Combined, name: str) -> Vector:
-        """Let each rank compute the result, and tell each rank when all other ranks have written their vectors.
+        """Let each rank compute the result, and notify each rank when all other ranks have written their vectors.
 
-        The last rank is told before its own message arrives: with two ranks it never waits.
+        The last rank is notified before its own message arrives: with two ranks it never waits.
         """
         *others, last = self._peers().items()
         wanted = self._shared.wanted(name, combined)

@@ -46,7 +46,7 @@ class Reporter:
     """Receives records and ignores them; a subclass overrides the methods that it needs."""
 
     def job(self, job: JobSummary) -> None:
-        """Handle the start of a `fit`. It comes after Ready, when `steps_per_epoch` is known as well as possible."""
+        """Handle the start of a `fit`. It follows Ready, when `steps_per_epoch` is known as well as possible."""
 
     def epoch_begin(self, epoch: int) -> None:
         """Handle the start of epoch `epoch` (from 0, as Keras counts)."""

@@ -55,5 +55,5 @@ def _message(error: BaseException) -> str:
 
 
 def is_scripts(frame: FrameType) -> bool:
-    """Return whether the frame's code came with the script: it is neither a library's nor generated."""
+    """Return whether the frame's code belongs to the script: it is neither a library's nor generated."""
     return not frame.f_code.co_filename.startswith((*_GENERATED, *_LIBRARIES))

@@ -9,7 +9,7 @@ POLL_S = 0.2
 
 
 class FairQueue:
-    """Thread-safe."""
+    """A queue of callers, of which the first has the turn. Thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: deque[object] = deque()  # the first caller has the turn

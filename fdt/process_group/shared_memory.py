@@ -1,9 +1,9 @@
 """Shared-memory collectives: files through which the ranks of one host exchange vectors, and how the vectors combine.
 
-For small sums and for gathers, each rank has two mapped files, used alternately, and computes the result for itself.
-Two files suffice: a rank that writes its vector of collective n+2 has been notified that all ranks have reached n+1, so all
-have read its vector of n. Rank 0 alone adds a larger sum, as one more message takes less time than the same addition in
-every rank. Each rank has one further file for such sums and for pushes.
+For small sums and for gathers, each rank has two mapped files, used alternately, and usually computes the result for
+itself. Two files suffice: a rank that writes its vector of collective n+2 has been notified that all ranks have reached
+n+1, so all have read its vector of n. Rank 0 alone adds a larger sum, as one more message takes less time than the same
+addition in every rank. Each rank has one further file for such sums and for pushes.
 """
 
 from collections.abc import Iterable, Sequence

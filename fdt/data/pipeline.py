@@ -30,10 +30,7 @@ _FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
 _WRITERS = {"SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
 _INT31 = 2**31 - 1
-_MEMORY = {
-    "seed_generator": "DummySeedGenerator",
-    "cache": "DummyMemoryCache",
-}  # input name: op of a new one
+_MEMORY = {"seed_generator": "DummySeedGenerator", "cache": "DummyMemoryCache"}  # input name: op of a new one
 
 
 class Refused(Exception):

@@ -18,13 +18,7 @@ from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
 
 _COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
 _BOUND = ("build", "quantize")  # created by Layer.__new__
-_OF_LAYERS = (
-    *_BOUND,
-    "history",
-    "_eval_epoch_iterator",
-    "stop_evaluating",
-    "stop_predicting",
-)  # left by fit, evaluate
+_OF_LAYERS = (*_BOUND, "history", "_eval_epoch_iterator", "stop_evaluating", "stop_predicting")  # left by fit, evaluate
 _CACHES = ("_exclude_from_weight_decay_cache",)
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
 

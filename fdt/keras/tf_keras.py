@@ -38,10 +38,7 @@ class TfKeras:
         return flavor.unique(_variables(model.trainable_variables))
 
     def non_trainable(self, model: Model) -> list[Variable]:
-        own = [
-            *_variables(model.non_trainable_variables),
-            *self.seeds(model),
-        ]  # weights of layers omit seeds
+        own = [*_variables(model.non_trainable_variables), *self.seeds(model)]  # weights of layers omit seeds
         return flavor.unique(own, without=[*self.trainable(model), *self.metrics(model)])
 
     def seeds(self, model: Model) -> list[Variable]:

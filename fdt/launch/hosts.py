@@ -11,11 +11,7 @@ from pathlib import Path
 from fdt.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-HOSTFILES = (
-    "PRTE_MCA_prte_default_hostfile",
-    "OMPI_MCA_orte_default_hostfile",
-    "HYDRA_HOST_FILE",
-)  # Kubernetes MPIJob
+HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,7 @@ class MpirunLauncher:
         """Return variables for mpirun. On `hosts`, each sets its own number of threads, and ranks need TCP."""
         if self._hosts:
             return _settings({})
-        return {
-            **thread_variables(task.count),
-            **_settings({"OMPI_MCA_btl": "^tcp"}),
-        }  # it listens on all interfaces
+        return {**thread_variables(task.count), **_settings({"OMPI_MCA_btl": "^tcp"})}  # it listens on all interfaces
 
     def _placed(self, mpirun: str) -> list[str]:
         """Return the options for hosts and slots, for exported variables, and for rank tags of output lines."""

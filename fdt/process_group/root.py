@@ -132,13 +132,9 @@ class RootGroup(Collectives):
         return value
 
     def end(self, timeout: Callable[[], None]) -> list[Any]:
-        """Return the result of each other rank, sent at its script's end.
+        """Return each other rank's result, sent at its script's end. `timeout` is called meanwhile, and may raise.
 
-        Args:
-            timeout: Called while rank 0 waits; may raise.
-
-        Raises:
-            WorkerError: A rank is not at its script's end.
+        Raises WorkerError when a rank is not at its script's end.
         """
         said = list(self.left.values())
         for rank, line in self._peers().items():
@@ -222,7 +218,7 @@ class RootGroup(Collectives):
     def _receive(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         """Return the rank's next message other than a push. Pushes are served meanwhile.
 
-        `serve` itself may receive that message first, through `pushes`, and leave it in `_pending`.
+        `serve` may receive that message first, through `pushes`, and leave it in `_pending`.
         """
         while True:
             header, data = self._pending.pop(rank) if rank in self._pending else self._receive_any(rank, line, idle)

@@ -1,7 +1,7 @@
-"""Rules by name: `dc_asgd`, `dc_asgd(lam=0.1)`, or a file of one's own, `my_rule.py(k=3)`.
+"""The registry of an engine's algorithms, by name: `dc_asgd`, `dc_asgd(lam=0.1)`, or a user's file, `my_rule.py(k=3)`.
 
-A rule's parameters are the keyword arguments of its file's `rule(...)`; adding a file to an engine's package of rules
-adds an algorithm. Each engine has its book: nfdt/algorithm_registry.py, hfdt/algorithm_registry.py.
+An algorithm's parameters are the keyword arguments of `rule(...)` in its file. A new file in an engine's package of
+algorithms adds an algorithm. Each engine has its registry: nfdt/algorithm_registry.py, hfdt/algorithm_registry.py.
 """
 
 import ast
@@ -19,14 +19,17 @@ from fdt.cli.arguments import flag
 from fdt.errors import UsageError
 
 Made = TypeVar("Made")
-Options = Mapping[str, tuple[tuple[str, ...], str]]  # by option, as click names it: rules that have it, its parameter
+Options = Mapping[str, tuple[tuple[str, ...], str]]  # click's option name -> (algorithms, parameter)
 
 
 @dataclass(frozen=True)
 class AlgorithmRegistry(Generic[Made]):
-    """The rules of one engine: the files of `rules`, each with a `rule(...)` that returns a `kind`.
+    """The algorithms of one engine.
 
-    `defined_in`: the file that says what a rule is, for whoever writes one.
+    Attributes:
+        rules: The package with one file for each algorithm. Each file has a function `rule(...)`.
+        kind: The class of the objects that `rule` returns.
+        defined_in: The file that defines this class, for authors of algorithms.
     """
 
     rules: ModuleType
@@ -34,22 +37,27 @@ class AlgorithmRegistry(Generic[Made]):
     defined_in: str
 
     def names(self) -> list[str]:
-        """The package's rules, sorted."""
+        """Return the names of the package's algorithms, sorted."""
         return sorted(module.name for module in pkgutil.iter_modules(self.rules.__path__))
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """A rule's parameters, typed and with defaults. Raises UsageError for an unknown rule."""
+        """Return an algorithm's parameters, typed and with defaults. Raises UsageError for an unknown algorithm."""
         return dict(inspect.signature(self._factory(name)).parameters)
 
     def describe(self, name: str) -> str:
-        """The first line of the rule's docstring."""
+        """Return the first line of the algorithm's module docstring."""
         module = inspect.getmodule(self._factory(name))
         return (inspect.getdoc(module) or "").split("\n", 1)[0]
 
     def make(self, text: str, arguments: Mapping[str, str] | None = None) -> Made:
-        """Build the rule that `text` spells; `arguments` ("lam": "0.1") go over those in its parentheses.
+        """Build an algorithm.
 
-        Raises UsageError naming what is unknown and what would be valid.
+        Args:
+            text: "name", "name(parameter=value, ...)", or the same with a .py file.
+            arguments: Parameters as text, for example {"lam": "0.1"}; they override those in `text`.
+
+        Raises:
+            UsageError: A name or value is invalid; the message lists the valid ones.
         """
         name, given = parse(text)
         known = self.parameters(name)
@@ -71,9 +79,16 @@ class AlgorithmRegistry(Generic[Made]):
         return made
 
     def spelled(self, text: str | None, default: str, options: Options, given: Mapping[str, Any]) -> str | None:
-        """The rule `text` (None: `default`) with those of `options` that are `given`; None where nothing was asked for.
+        """Return the text of the algorithm that the command line chooses; None where it chooses none.
 
-        Raises UsageError for a rule that cannot be made, and for options of another one.
+        Args:
+            text: The value of --rule; None: `default`.
+            default: The engine's default algorithm.
+            options: Options that stand for a parameter of some algorithms.
+            given: The command line's options.
+
+        Raises:
+            UsageError: The algorithm cannot be made, or an option belongs to another algorithm.
         """
         name, chosen = parse(text or default)
         for option, (owners, parameter) in options.items():
@@ -117,7 +132,7 @@ class AlgorithmRegistry(Generic[Made]):
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """(name, parameters) of `name` or `name(parameter=value, ...)`. Raises UsageError for anything else."""
+    """Parse `name` or `name(parameter=value, ...)` into (name, parameters). Raises UsageError for any other text."""
     name, parenthesis, rest = text.strip().partition("(")
     if not parenthesis:
         return name, {}
@@ -130,7 +145,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def spell(name: str, parameters: Mapping[str, Any]) -> str:
-    """The text that `parse` reads."""
+    """Return the text that `parse` parses."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})" if parameters else name
 
 

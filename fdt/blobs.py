@@ -1,8 +1,8 @@
-"""Where large bytes live: files of one host's shared memory, mapped by every process that needs them.
+"""The store of large data: files in one host's shared memory, mapped by every process that reads them.
 
 A blob is written once and read by mapping, so a data set is in memory once however many ranks read it. Containers often
-have 64 MB of shared memory: what finds no room there is a file on disk, and a link to it stands in its place. Callers
-on another host go through BlobService (fdt/service/blobs.py), which has the same face.
+have only 64 MB of shared memory. A blob without room there becomes a file on disk, to which the store has a link.
+Callers on other hosts use BlobService (fdt/service/blobs.py), which has the same interface.
 """
 
 import contextlib
@@ -29,26 +29,30 @@ from fdt.tensors import Array, Buffer
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "fdt-"
 COPY_BYTES = 1 << 20
-LOCK = ".lock"  # held as long as the store's owner lives, however it ends
+LOCK = ".lock"  # locked while the store's owner lives; the kernel unlocks it at its end
 
 
 class Blobs(Protocol):
-    """Puts bytes and arrays where the job's other processes can read them."""
+    """A store of bytes and arrays that the job's other processes can read."""
 
-    def put(self, data: Buffer) -> BlobRef: ...
+    def put(self, data: Buffer) -> BlobRef:
+        """Store bytes; return the blob's reference. Raises UserError when there is no room."""
+        ...
 
-    def put_arrays(self, arrays: Sequence[Array]) -> BlobRef: ...
+    def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
+        """Store arrays as in fdt/tensors.py; return the blob's reference. Raises UserError when there is no room."""
+        ...
 
     def get(self, ref: BlobRef) -> memoryview:
-        """The blob's bytes, read only. Raises KeyError when it is not there."""
+        """Return the blob's bytes, read only. Raises KeyError when it does not exist."""
         ...
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
-        """Read-only views, valid as long as they are held, even after `drop`."""
+        """Return read-only views of the arrays, valid as long as they are referenced, even after `drop`."""
         ...
 
     def drop(self, ref: BlobRef) -> None:
-        """Forget the blob; dropping what is not there is fine."""
+        """Remove the blob, if it exists."""
         ...
 
 
@@ -62,9 +66,9 @@ class LocalBlobs:
 
     @classmethod
     def create(cls) -> "LocalBlobs":
-        """A store of its own, private to the user, in shared memory. It goes with this process, however that ends.
+        """Create a store in shared memory, private to the user. It is removed at this process's end, also if killed.
 
-        Stores whose owners were killed together with their reapers are removed.
+        Stores whose owners were killed together with their shm reapers are removed, too.
         """
         root = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         for left in root.glob(f"{PREFIX}*"):
@@ -74,7 +78,7 @@ class LocalBlobs:
         try:
             store.directory.mkdir(mode=0o700)
             store._lock = _locked(store.directory / f"{LOCK}.new")
-            os.rename(store.directory / f"{LOCK}.new", store.directory / LOCK)  # whoever sees it finds it held
+            os.rename(store.directory / f"{LOCK}.new", store.directory / LOCK)  # visible only when locked
         except BaseException:
             store.close()
             raise
@@ -82,21 +86,22 @@ class LocalBlobs:
 
     @classmethod
     def open(cls, directory: str) -> "LocalBlobs":
-        """The store that another process created."""
+        """Return the store that another process created."""
         return cls(Path(directory))
 
     def holds(self, name: str) -> bool:
-        """Whether a blob of this name is there: true only on the host (and mount) that made it."""
+        """Return whether a blob of this name exists, which is so only on the host (and mount) that made it."""
         return bool(name) and os.access(self.directory / _checked(name), os.R_OK)
 
     def put(self, data: Buffer) -> BlobRef:
+        """Implement Blobs."""
         ref, out = self._allocate(len(data))
         if out is not None:
             out[:] = data
         return ref
 
     def put_parts(self, parts: Iterable[Buffer]) -> BlobRef:
-        """A blob of parts that come one by one; nothing is left of it when they end in an error."""
+        """Store a blob of parts that arrive one by one. If they end in an error, the blob is removed."""
         ref = BlobRef(id=secrets.token_hex(8))
         file = self._new(ref.id, 0)
         try:
@@ -114,25 +119,28 @@ class LocalBlobs:
         return ref
 
     def put_arrays(self, arrays: Sequence[Array]) -> BlobRef:
+        """Implement Blobs."""
         ref, out = self._allocate(tensors.packed_size(arrays))
         assert out is not None, "packed arrays are never empty"
         tensors.pack_into(arrays, memoryview(out))
         return ref
 
     def get(self, ref: BlobRef) -> memoryview:
+        """Implement Blobs."""
         if not ref.nbytes:
             return memoryview(b"")
         try:
             with open(self.directory / _checked(ref.id), "rb") as file:
                 return memoryview(mmap.mmap(file.fileno(), ref.nbytes, prot=mmap.PROT_READ))
-        except (FileNotFoundError, ValueError):  # not there, or not as large as that
+        except (FileNotFoundError, ValueError):  # it does not exist, or is smaller
             raise KeyError(ref.id) from None
 
     def get_arrays(self, ref: BlobRef) -> list[Array]:
+        """Implement Blobs."""
         return tensors.unpack(self.get(ref))
 
     def keep(self, ref: BlobRef) -> BlobRef:
-        """The same bytes under another name: each is dropped by itself. Nothing is copied."""
+        """Return a second name of the same bytes, without a copy. Each name is dropped separately."""
         name, old = secrets.token_hex(8), self.directory / _checked(ref.id)
         if old.is_symlink():
             os.link(os.readlink(old), self._disk() / name)
@@ -142,14 +150,15 @@ class LocalBlobs:
         return BlobRef(id=name, nbytes=ref.nbytes)
 
     def drop(self, ref: BlobRef) -> None:
+        """Implement Blobs."""
         if ref.id:
             path = self.directory / _checked(ref.id)
-            with contextlib.suppress(OSError):  # no link: all of it is here
+            with contextlib.suppress(OSError):  # not a link: the blob is in shared memory
                 os.unlink(os.readlink(path))
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the store and all it holds."""
+        """Remove the store and all its blobs."""
         shm_reaper.remove(self.directory)
         lock, self._lock = self._lock, None
         if lock is not None:
@@ -165,7 +174,7 @@ class LocalBlobs:
             return ref, mmap.mmap(file.fileno(), nbytes) if nbytes else None
 
     def _new(self, name: str, nbytes: int, *, on_disk: bool = False) -> io.FileIO:
-        """An open file of that size, under that name."""
+        """Return a new open file of that size and name."""
         try:
             if not on_disk:
                 return _sized(self.directory / name, nbytes)
@@ -180,9 +189,9 @@ class LocalBlobs:
             raise self._full(f"{nbytes:,} bytes more", error) from None
 
     def _moved(self, file: io.FileIO, ref: BlobRef) -> io.FileIO:
-        """The file of `ref` so far, on disk."""
+        """Move the file of `ref` to disk; return it open at its end."""
         with file:
-            self.drop(ref)  # the name; what is open stays
+            self.drop(ref)  # removes the name; the open file remains
             moved = self._new(ref.id, 0, on_disk=True)
             file.seek(0)
             left = ref.nbytes
@@ -195,11 +204,11 @@ class LocalBlobs:
         return moved
 
     def directory_for(self, nbytes: int) -> Path:
-        """Where another library may keep `nbytes` of its own, gone with the store: on disk where memory has no room."""
+        """Return a directory for another library's `nbytes`, removed with the store: on disk if memory has no room."""
         return self.directory if shutil.disk_usage(self.directory).free >= nbytes else self._disk()
 
     def _disk(self) -> Path:
-        """Where blobs are that found no room: a private directory, made when it is first asked for."""
+        """Return the private directory on disk for blobs without room in memory; it is made at the first call."""
         link = self.directory / DISK
         if not link.is_symlink():
             made = tempfile.mkdtemp(prefix=PREFIX)
@@ -215,14 +224,14 @@ class LocalBlobs:
 
 
 def _taken_care_of(directory: Path) -> "subprocess.Popen[bytes]":
-    """The process that will remove a store, which need not be there yet, when this one has been killed."""
+    """Start the shm reaper, which removes the store if this process is killed. The store need not exist yet."""
     argv = [sys.executable, "-I", "-S", shm_reaper.__file__, str(directory), str(os.getpid())]
     nothing = subprocess.DEVNULL
     return subprocess.Popen(argv, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
 
 
 def _sized(path: Path, nbytes: int) -> io.FileIO:
-    """A new file of zeros. A full file system is an error here, not a bus error later."""
+    """Return a new file of zeros. A full file system is an error here instead of a bus error (SIGBUS) later."""
     file = io.FileIO(path, "xb+")
     try:
         if nbytes:
@@ -235,7 +244,7 @@ def _sized(path: Path, nbytes: int) -> io.FileIO:
 
 
 def _written(file: io.FileIO, part: Buffer) -> bool:
-    """Append `part`; False when there is no room for all of it."""
+    """Append `part`; return False when there is no room for all of it."""
     view = memoryview(part)
     try:
         while view:
@@ -248,7 +257,7 @@ def _written(file: io.FileIO, part: Buffer) -> bool:
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a store by this file; None when another process holds it."""
+    """Lock a store by this file; return None when another process has locked it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,7 +268,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _remove_if_left(directory: Path) -> None:
-    """Remove a store of ours that nobody holds. One without a lock is just being made."""
+    """Remove a store of this user that is not locked. One without a lock file is just being created."""
     with contextlib.suppress(OSError):
         if directory.lstat().st_uid == os.geteuid() and (directory / LOCK).exists():
             lock = _locked(directory / LOCK)

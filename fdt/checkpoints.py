@@ -1,8 +1,8 @@
-"""A checkpoint on disk: one file, there whole or not at all, and told from a damaged one when it is read.
+"""Checkpoint files: a file is either complete or absent, and damage is detected when it is read.
 
     8 bytes "FDTCKPT1" | 8 bytes, little endian: length of the header | header, JSON | packed arrays | 32 bytes BLAKE2b
 
-The digest is over all that stands before it. Nothing in a file is pickled: reading one runs no code of it.
+The digest covers all bytes before it. Nothing in a file is pickled, so reading a file runs no code from it.
 """
 
 import contextlib
@@ -24,17 +24,20 @@ _DIGEST_BYTES = 32
 
 
 class Damaged(Exception):
-    """The file is no whole checkpoint; the message says why."""
+    """The file is not a complete checkpoint; the message states the reason."""
 
 
 def write(path: Path, header: dict[str, Any], arrays: Sequence[Array]) -> None:
-    """Write aside, sync to disk, rename: a reader finds the file before or this one. Raises OSError; nothing stays."""
+    """Write a checkpoint atomically: to a temporary file, synced to disk, then renamed. Raises OSError.
+
+    A reader finds the old file or the new one. After an error the temporary file is removed.
+    """
     text = json.dumps(header).encode()
     replace(path, (MAGIC, _LENGTH.pack(len(text)), text, tensors.pack(arrays)), digest=True)
 
 
 def replace(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool = False) -> None:
-    """Put a file of `parts`, and their digest, in the place of `path`, readable to the user alone. Raises OSError."""
+    """Replace `path` by a file of `parts`, and their digest, readable to the user alone. Raises OSError."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -55,7 +58,7 @@ def replace(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool = Fa
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Array]]:
-    """(header, arrays). Raises Damaged, OSError."""
+    """Return (header, arrays). Raises Damaged, OSError."""
     data = memoryview(path.read_bytes())
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if data[: len(MAGIC)] != MAGIC:
@@ -71,7 +74,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _sync_directory(directory: Path) -> None:
-    """So that a rename outlives a power cut. Some file systems have no such thing."""
+    """Sync a directory, so that a rename survives a power failure. Some file systems do not support it."""
     with contextlib.suppress(OSError):
         held = os.open(directory, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""What both engines look at on a machine: components, their versions, ok or what to do."""
+"""The checks of a machine that `doctor` makes for both engines: components, their versions, and advice."""
 
 import importlib.metadata
 import os
@@ -15,14 +15,14 @@ from rich.table import Table
 from fdt.environment import cores
 
 GIB = 2**30
-OUTPUT_S = 30.0  # for a command to say what it is
+OUTPUT_S = 30.0  # seconds for a command to print its version
 SHARED_MEMORY = "/dev/shm"
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tf-nightly", "tensorflow-aarch64")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One component. `ok` is None where nothing needs it: `advice` then says what it would bring."""
+    """One component. `ok` is None where it is optional: `advice` then states its use."""
 
     component: str
     found: str
@@ -35,7 +35,7 @@ class Check:
 
 
 def common_checks() -> list[Check]:
-    """What HFDT and NFDT both need; imports no TensorFlow, so it takes a moment only."""
+    """Return the checks for HFDT and NFDT. They are fast, as they do not import TensorFlow."""
     return [
         python_check(),
         tensorflow_check(),
@@ -65,7 +65,7 @@ def tensorflow_check() -> Check:
 
 
 def distribution_check(component: str, name: str, least: tuple[int, ...] | None, advice: str) -> Check:
-    """Look for the installed distribution `name`; without `least` it is optional, and `advice` says what for."""
+    """Check the installed distribution `name`; without `least` it is optional, and `advice` states its use."""
     version = distribution_version(name)
     if version is None:
         return Check(component, "", None if least is None else False, advice)
@@ -79,7 +79,7 @@ def gpu_check() -> Check:
 
 
 def shared_memory_check() -> Check:
-    """Data sets and weights travel through /dev/shm; a container often has 64 MB of it."""
+    """Check /dev/shm, through which data sets and weights are shared; a container often has 64 MB of it."""
     if not os.access(SHARED_MEMORY, os.W_OK):
         return Check(SHARED_MEMORY, "", None, "not writable: a temporary directory is used, which is slower")
     usage = shutil.disk_usage(SHARED_MEMORY)
@@ -89,13 +89,13 @@ def shared_memory_check() -> Check:
 
 
 def gpus() -> list[str]:
-    """Names of the GPUs that the NVIDIA driver knows."""
+    """Return the names of the GPUs that the NVIDIA driver lists."""
     said = output(["nvidia-smi", "-L"]) or ""
     return re.findall(r"^GPU \d+: (.*?)(?: \(UUID.*)?$", said, re.MULTILINE)
 
 
 def tensorflow_version() -> str | None:
-    """Version of TensorFlow, by whichever name it was installed; None when it is not."""
+    """Return the version of TensorFlow under any of its distribution names; None when it is not installed."""
     return next((v for v in map(distribution_version, TENSORFLOWS) if v), None)
 
 
@@ -107,12 +107,12 @@ def distribution_version(name: str) -> str | None:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """("2.21.0rc1") -> (2, 21, 0)."""
+    """Return (2, 21, 0) for "2.21.0rc1"."""
     return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))
 
 
 def output(argv: Sequence[str]) -> str | None:
-    """What `argv` prints; None when it is not there, fails or does not end in time."""
+    """Return the output of `argv`; None when the program is missing, fails or does not end in time."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=OUTPUT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
@@ -121,7 +121,7 @@ def output(argv: Sequence[str]) -> str | None:
 
 
 def report(title: str, checks: Iterable[Check], console: Console | None = None) -> bool:
-    """Print the table; True when nothing that is needed is missing. Plain columns when not a terminal."""
+    """Print the table, in plain columns if not to a terminal; return whether no required component is missing."""
     console = console or Console()
     rows = list(checks)
     (_rich if console.is_terminal else _plain)(title, rows, console)

@@ -1,4 +1,4 @@
-"""What a member does while the script still loads, so that its first job need not wait for it."""
+"""The early start of a member: its preparation while the script still loads, so that the first job need not wait."""
 
 import contextlib
 import functools
@@ -17,9 +17,14 @@ ROOM_BYTES = 64 << 10  # more than AutoGraph writes into one file
 
 
 def warm_up(run_dir: Path, *, computes: bool) -> None:
-    """Import TensorFlow and Keras, settle who has which GPU, and start the runtime, which starts at first use.
+    """Import TensorFlow and Keras, select the GPU, and start the runtime, which TensorFlow starts at first use.
 
-    `computes`: a worker, which gets a GPU of its host where there are any; a server gets none. Raises ImportError.
+    Args:
+        run_dir: The directory for AutoGraph's generated files.
+        computes: Whether this is a worker, which uses a GPU of its host if there are any; a server uses none.
+
+    Raises:
+        ImportError: TensorFlow or Keras is missing.
     """
     with lasting():
         import tensorflow as tf
@@ -35,9 +40,9 @@ def warm_up(run_dir: Path, *, computes: bool) -> None:
 
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
-    """What is made within lives as long as the process: garbage is not looked for among it, now or later.
+    """Exclude the objects made within, which live as long as the process, from garbage collection (gc.freeze).
 
-    TensorFlow's 400,000 objects would be looked through eight times while they come, a second in all (measured).
+    Otherwise TensorFlow's 400,000 objects would be scanned eight times during the import, one second in all (measured).
     """
     gc.disable()
     try:
@@ -48,7 +53,7 @@ def lasting() -> Iterator[None]:
 
 
 def keep_generated_code(directory: Path) -> None:
-    """AutoGraph's generated files go there. It removes them when a process ends by itself; a member is ended."""
+    """Make AutoGraph write its files into `directory`. It removes them at a normal exit, but members are killed."""
     from tensorflow.python.autograph.pyct import loader  # no public hook
 
     if directory.is_dir():  # else: a run on another host
@@ -56,7 +61,7 @@ def keep_generated_code(directory: Path) -> None:
 
 
 def _file_with_room(directory: Path, **words: Any) -> Any:
-    """A named temporary file in `directory`, or where such files are by default if that has no room."""
+    """Return a named temporary file in `directory`, or in the default directory if `directory` has no room."""
     file: Any = tempfile.NamedTemporaryFile(**{**words, "dir": directory})  # noqa: SIM115
     try:
         os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)

@@ -1,4 +1,4 @@
-"""What a member's process sets before and after TensorFlow is imported: threads, GPUs, its log."""
+"""The environment of a member process, before and after the import of TensorFlow: threads, GPUs, its log."""
 
 import contextlib
 import os
@@ -9,23 +9,24 @@ from typing import Any
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def thread_variables(local_size: int) -> dict[str, str]:
-    """Thread counts that share this host's cores out among `local_size` processes."""
+    """Return variables with thread counts that divide this host's cores among `local_size` processes."""
     share = str(max(1, cores() // max(1, local_size)))
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
     return {name: os.environ.get(name, share) for name in names}
 
 
 def bind_to_share(local_rank: int, local_size: int) -> None:
-    """Keep this process, all its threads and what they start from now on, on its part of the host's cores.
+    """Bind this process, its threads and its later children to its part of the host's cores.
 
-    Ranks in lock step lose up to half their speed when the scheduler, misled by threads that poll for messages, puts
-    two of them on one core (measured; benchmarks/README.md). Parts are neighbours in the machine: as few physical cores
-    and sockets as can be are shared. Nothing is done where there are more ranks than cores, or where it is forbidden.
+    Ranks in lock step lose up to half their speed when the scheduler puts two of them on one core, misled by threads
+    that poll for messages (measured; benchmarks/README.md). A part is a range of neighboring cores, so ranks share as
+    few physical cores and sockets as possible. Nothing is done where there are more ranks than cores, or where binding
+    is forbidden.
     """
     cpus = sorted(os.sched_getaffinity(0), key=_place)
     if 1 < local_size <= len(cpus):
@@ -35,7 +36,7 @@ def bind_to_share(local_rank: int, local_size: int) -> None:
 
 @contextlib.contextmanager
 def bound_to_share(local_rank: int, local_size: int) -> Iterator[None]:
-    """`bind_to_share` until the end of the context."""
+    """Apply `bind_to_share` until the end of the context."""
     before = os.sched_getaffinity(0)
     bind_to_share(local_rank, local_size)
     try:
@@ -45,14 +46,14 @@ def bound_to_share(local_rank: int, local_size: int) -> Iterator[None]:
 
 
 def _keep_to(cpus: Iterable[int]) -> None:
-    """All threads: NumPy's pool is there since its import."""
+    """Bind all threads, because NumPy's thread pool exists since its import."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(int(thread), cpus)
 
 
 def _place(cpu: int) -> tuple[int, int, int]:
-    """(socket, physical core, cpu), as far as Linux says."""
+    """Return (socket, physical core, cpu); socket 0 and core `cpu` where Linux does not list them."""
     topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
     try:
         socket, core = (int((topology / name).read_text()) for name in ("physical_package_id", "core_id"))
@@ -62,9 +63,9 @@ def _place(cpu: int) -> tuple[int, int, int]:
 
 
 def share_gpus(tf: Any, local_rank: int) -> str:
-    """Give this process one GPU of the host's, with memory growth; return its name, or "" where there are none.
+    """Give this process one of the host's GPUs, with memory growth; return its name, or "" where there are none.
 
-    Written with care and not run: the project's machines have no GPU.
+    This is untested: the project's machines have no GPU.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
@@ -76,12 +77,12 @@ def share_gpus(tf: Any, local_rank: int) -> str:
 
 
 def local_rank() -> int:
-    """This process's number among those of its host."""
+    """Return this process's rank within its host."""
     return _number("FDT_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", default=0)
 
 
 def local_size() -> int:
-    """How many of this process's kind are on its host."""
+    """Return the number of processes of this process's role on its host."""
     return _number("FDT_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)
 
 
@@ -90,7 +91,7 @@ def _number(*names: str, default: int) -> int:
 
 
 def log_to(path: Path) -> None:
-    """Send this process's stdout and stderr, those of C++ included, to the file `path`; what has no room is lost."""
+    """Redirect this process's stdout and stderr, also those of C++, to the file `path`; a full disk loses output."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -101,7 +102,7 @@ def log_to(path: Path) -> None:
 
 
 class Lossy:
-    """A text stream to a file whose disk may be full: no reason to end what writes there."""
+    """A text stream to a file whose disk may be full, which must not end the writer."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -1,26 +1,26 @@
-"""Errors that are the user's to mend: one clear line, never a traceback."""
+"""Errors that users can correct: printed as one line, without a traceback."""
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """What is wrong, what was received, what to do; printed as one line by the command line.
+    """An error that a user can correct; the command line prints it as one line.
 
-    The message follows the house rule: the rule that was broken, then `Received:`, then the flag that mends it.
+    The message states the rule that was broken, then `Received:`, then the flag that corrects it.
     """
 
     exit_code = 1
 
 
 class UsageError(UserError):
-    """The command line itself is wrong."""
+    """The command line is invalid."""
 
     exit_code = EXIT_USAGE
 
 
 class CaptureError(UserError):
-    """The script's training cannot be carried to workers; said before training starts."""
+    """The script's training cannot be sent to workers; raised before training starts."""
 
 
 class TooFew(UserError):
@@ -32,4 +32,4 @@ class TooFew(UserError):
 
 
 class WorkerError(UserError):
-    """A member of the engine failed or was lost; names its rank and the cause."""
+    """A member of the engine failed or was lost; the message has its rank and the cause."""

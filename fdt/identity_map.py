@@ -1,4 +1,4 @@
-"""Something kept for each of some objects."""
+"""A map from objects to values, by identity."""
 
 import itertools
 from typing import Any, Generic, TypeVar
@@ -9,10 +9,10 @@ _numbers = itertools.count()
 
 
 class IdentityMap(Generic[T]):
-    """Values by object, each kept as an attribute of its object.
+    """Values by object, each stored as an attribute of its object.
 
-    So a value may hold its object, as an operation holds its graph, and both go together: in a `WeakKeyDictionary` such
-    a value would keep its key for ever.
+    So a value may reference its object, as an operation references its graph, and both are freed together. In a
+    `WeakKeyDictionary` such a value would keep its key alive forever.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The job: what the client captured, as one frozen value that round-trips through protobuf."""
+"""The job: the captured model, data and arguments, as one frozen value that round-trips through protobuf."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -7,11 +7,11 @@ from typing import Any
 from fdt.rpc import job_pb2 as pb
 from fdt.rpc.tensor_pb2 import BlobRef
 
-FEED_WINDOW = 8  # batches that a client may draw ahead of the worker that has taken fewest
+FEED_WINDOW = 8  # batches that a client may draw ahead of the slowest worker
 
 
 class BatchHooks(IntEnum):
-    """What the client's callbacks want to see of single steps."""
+    """What the client's callbacks need after each step: nothing, the logs, or the logs and the state."""
 
     NONE = 0
     LOGS = 1
@@ -20,17 +20,17 @@ class BatchHooks(IntEnum):
 
 @dataclass(frozen=True)
 class Program:
-    """The captured model. Workers whose last program had this `digest` skip building it."""
+    """The captured model. A worker whose last program has the same `digest` does not build it again."""
 
     flavor: str  # "keras" | "tf_keras"
     digest: str
     config: BlobRef  # JSON: global settings, the layout of the variables
-    objects: BlobRef  # the model's objects, pickled (fdt/keras/pickling.py)
+    objects: BlobRef  # the model's Python objects, pickled (fdt/keras/pickling.py)
 
 
 @dataclass(frozen=True)
 class State:
-    """Values of a program's variables, in the order of fdt/trainable.py. An empty ref: not carried."""
+    """Values of a program's variables, in the order of fdt/trainable.py. An empty reference: not sent."""
 
     model: BlobRef = field(default_factory=BlobRef)
     optimizer: BlobRef = field(default_factory=BlobRef)
@@ -38,7 +38,13 @@ class State:
 
 @dataclass(frozen=True)
 class ArrayData:
-    """Whole arrays; ranks gather rows. `structure`: skeleton of (x, y, sample_weight)."""
+    """Whole arrays, of which ranks gather rows.
+
+    Attributes:
+        arrays: The arrays.
+        structure: The skeleton of (x, y, sample_weight), for fdt/structure.py.
+        rows: The number of samples, the arrays' first dimension.
+    """
 
     arrays: BlobRef
     structure: str
@@ -47,7 +53,15 @@ class ArrayData:
 
 @dataclass(frozen=True)
 class GraphData:
-    """A tf.data pipeline that every rank rebuilds. `cardinality` counts batches, negative as tf.data has it."""
+    """A tf.data pipeline that every rank rebuilds (fdt/data/pipeline.py).
+
+    Attributes:
+        graph: The serialized GraphDef.
+        constants: The arrays taken out of the graph.
+        spec: The pickled `element_spec`.
+        cardinality: Batches of one pass; negative values as tf.data's (infinite, unknown).
+        seed: The seed of unseeded operations; 0: the job's.
+    """
 
     graph: BlobRef
     constants: BlobRef
@@ -58,7 +72,13 @@ class GraphData:
 
 @dataclass(frozen=True)
 class FeedData:
-    """Batches that the client draws. `steps` is -1 until an end is met."""
+    """Batches that the client draws and sends.
+
+    Attributes:
+        name: The feed's name.
+        steps: Batches of an epoch; -1: until the data end.
+        spec: The pickled `element_spec`.
+    """
 
     name: str
     steps: int
@@ -70,7 +90,7 @@ Data = ArrayData | GraphData | FeedData
 
 @dataclass(frozen=True)
 class FitArguments:
-    """The script's own arguments of `fit` that workers need. 0 stands for `None`."""
+    """The arguments of the script's call of `fit` that workers need. 0 stands for `None`."""
 
     batch_size: int = 0
     epochs: int = 1
@@ -85,7 +105,18 @@ class FitArguments:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One call of `fit`, ready to be trained by an engine."""
+    """One call of `fit`, ready to be trained by an engine.
+
+    Attributes:
+        id: The job's name.
+        program: The captured model.
+        state: The initial values of the variables.
+        data: The training data.
+        fit: The arguments of `fit`.
+        validation: The validation data, or None.
+        seed: The seed of shuffles and of unseeded operations.
+        options: The engine's options for this job.
+    """
 
     id: str
     program: Program
@@ -97,6 +128,7 @@ class JobSpec:
     options: dict[str, str] = field(default_factory=dict)
 
     def to_proto(self) -> pb.JobSpec:
+        """Return the job as a protobuf message."""
         return pb.JobSpec(
             id=self.id,
             program=pb.Program(**vars(self.program)),
@@ -110,7 +142,7 @@ class JobSpec:
 
     @classmethod
     def from_proto(cls, message: pb.JobSpec) -> "JobSpec":
-        """Raises ValueError when the message names no data."""
+        """Return the job of a protobuf message. Raises ValueError when the message names no data."""
         data = _data_from_proto(message.data)
         if data is None:
             raise ValueError("a job must name its data. Received: none")

@@ -1,4 +1,4 @@
-"""What a training step returned, as numbers."""
+"""Conversion of a training step's logs to numbers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The scalars of `logs`. Dicts inside are taken apart, as Keras does with a compiled metric's result."""
+    """Return the scalars of `logs`. Dicts inside are flattened, as Keras does with a compiled metric's result."""
     found: dict[str, float] = {}
     for name, value in logs.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Are gradients numbers?"""
+"""The non-finite guard: detection of NaN or infinity in gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,5 +9,8 @@ Tensor = Any
 
 
 def all_finite(gradients: Sequence[Tensor]) -> Tensor:
-    """One pass over each: a sum that holds NaN or infinity is neither a number nor finite itself."""
+    """Return a bool scalar: whether all gradients are finite.
+
+    One sum over each gradient suffices: a sum with NaN or infinity among its terms is not finite.
+    """
     return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients] or [tf.constant(0.0)]))

@@ -1,8 +1,8 @@
-"""What JobSpec.options says of a job: strings, "1" for a flag."""
+"""Options of a job (JobSpec.options): strings, "1" for a flag."""
 
 from collections.abc import Mapping
 
 
 def is_on(options: Mapping[str, str], name: str) -> bool:
-    """Is this flag among them?"""
+    """Return whether the flag `name` is set."""
     return options.get(name, "") in ("1", "true", "True")

@@ -1,4 +1,4 @@
-"""Replace functions of other people's modules for a while, and put them back."""
+"""Temporary replacement of functions in other projects' modules."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Patch(NamedTuple):
-    """`owner.name` becomes `function(original, ...)`. `owner`: a module, a class, or an object."""
+    """A replacement of `owner.name` by `function(original, ...)`. `owner`: a module, a class, or an object."""
 
     owner: Any
     name: str
@@ -18,7 +18,7 @@ class Patch(NamedTuple):
 
 @contextlib.contextmanager
 def patched(patches: Iterable[Patch]) -> Iterator[None]:
-    """Install `patches`; undo them in reverse. Inherited and missing attributes are left as they were."""
+    """Install `patches` within the context and undo them in reverse. Inherited attributes become inherited again."""
     with contextlib.ExitStack() as stack:
         for patch in patches:
             original = getattr(patch.owner, patch.name)
@@ -43,7 +43,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
     if isinstance(owner, type) or not hasattr(owner, "__dict__") or type(owner).__module__ == "builtins":
         setattr(owner, name, value)
     else:
-        object.__setattr__(owner, name, value)  # past Keras's tracking of attributes
+        object.__setattr__(owner, name, value)  # bypasses Keras's tracking of attributes
 
 
 def _restore(owner: Any, name: str, own: Any) -> None:

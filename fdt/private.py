@@ -1,4 +1,4 @@
-"""Is a directory this user's alone?"""
+"""A check that a directory is accessible to this user alone."""
 
 import os
 import stat
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def is_private(directory: Path) -> bool:
-    """Whether this user made it, for nobody else to enter. A link to one is not."""
+    """Return whether this user owns the directory and no other user can enter it; False for a symbolic link."""
     try:
         status = directory.lstat()
     except OSError:

@@ -1,7 +1,7 @@
-"""Users see our lines, not TensorFlow's chatter at import. What is not known chatter is passed on.
+"""Suppression of TensorFlow's known messages at import; other messages are passed on.
 
-TensorFlow's C++ writes to file descriptor 2 before any setting of its own is heard, so the descriptor is turned aside
-while the module loads.
+TensorFlow's C++ code writes to file descriptor 2 before it reads any setting, so the descriptor is redirected during
+the import.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ _CHATTER = re.compile(
 
 
 def variables() -> dict[str, str]:
-    """Environment that keeps TensorFlow quiet; what the user has set stays."""
+    """Return environment variables that silence TensorFlow and gRPC; values that the user has set remain."""
     wanted = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
     return {name: os.environ.get(name, value) for name, value in wanted.items()}
 
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """While this holds, the first import of TensorFlow is quiet."""
+    """Silence the first import of TensorFlow within the context."""
     finder = _QuietFinder()
     sys.meta_path.insert(0, finder)
     try:
@@ -59,14 +59,14 @@ def _quietly(exec_module: Any) -> Any:
     def wrapper(module: ModuleType) -> None:
         with without_chatter():
             exec_module(module)
-            module.config.list_physical_devices()  # looks for CUDA, and complains where there is none
+            module.config.list_physical_devices()  # searches for CUDA, and prints messages where there is none
 
     return wrapper
 
 
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2; pass on, at the end, what is not chatter."""
+    """Hold back output to file descriptor 2 within the context; print the unknown messages at its end."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held:
         real = os.dup(2)
@@ -84,5 +84,5 @@ def without_chatter() -> Iterator[None]:
 
 
 def is_chatter(line: str) -> bool:
-    """Whether TensorFlow says this at every import."""
+    """Return whether this is a message that TensorFlow prints at every import."""
     return _CHATTER.match(line) is not None

@@ -1,10 +1,10 @@
-"""A run's directory: what `--resume` needs of a run to go on with it.
+"""The directory of a run with --run-dir: the data from which `--resume` continues the run.
 
-    run.json              the command line, the script's digest, the seed       .lock     held while the run goes on
-    fit-0001-done.ckpt    the first `fit`, finished                             records.jsonl, *.log    as --log-dir has
+    run.json              the command line, the script's digest, the seed       .lock     locked while the run continues
+    fit-0001-done.ckpt    the first `fit`, finished                             records.jsonl, *.log    as in --log-dir
     fit-0002-epoch-00007.ckpt    the second, after seven epochs; the one before it is kept, too
 
-Whoever can write here decides what a resumed run trains, so the directory must be the user's own.
+A user who can write here decides what a resumed run trains, so the directory must be the user's own.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from fdt.tensors import Array
 
 FILE, LOCK = "run.json", ".lock"
 CHECKPOINTS = "fit-*.ckpt"
-PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # what a process killed while it wrote has left
+PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # temporary files of a process that was killed while writing
 KEPT = 2  # checkpoints of an unfinished fit
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
@@ -32,19 +32,29 @@ Checkpoint = tuple[dict[str, Any], list[Array]]
 
 @dataclass(frozen=True)
 class Arguments:
-    """How the run was started. `ours`: the command's options; `digest`: the script's, to tell a changed one."""
+    """The command line that started the run.
+
+    Attributes:
+        engine: The engine's name.
+        ours: The command's options.
+        script: The script's path.
+        words: The script's arguments.
+        folder: The working directory.
+        digest: The script's SHA-256, to detect a change.
+        seed: The seed of the script's random numbers, where it sets none.
+    """
 
     engine: str
     ours: list[str]
     script: str
     words: list[str]
-    folder: str  # the working directory
+    folder: str
     digest: str
-    seed: int  # of what the script draws without a seed of its own
+    seed: int
 
 
 class RunDir:
-    """The directory of a run that goes on. `resumed`: an earlier process began it."""
+    """The directory of a run that is under way. `resumed`: an earlier process began the run."""
 
     def __init__(self, directory: Path, arguments: Arguments, lock: int, *, resumed: bool) -> None:
         self.directory, self.arguments, self.resumed = directory, arguments, resumed
@@ -52,7 +62,7 @@ class RunDir:
 
     @classmethod
     def create(cls, directory: Path, engine: str, ours: Sequence[str], script: str, words: Sequence[str]) -> "RunDir":
-        """Raises UserError where it cannot be written, or holds another run that has not ended."""
+        """Create a new run's directory. Raises UserError if it cannot be written or has another, unfinished run."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -80,13 +90,13 @@ class RunDir:
 
     @classmethod
     def open(cls, directory: Path, engine: str) -> "RunDir":
-        """Raises UserError for a directory that holds no unfinished run of `engine`'s, or one that still goes on."""
+        """Open an unfinished run of `engine`. Raises UserError where there is none, or where it still runs."""
         arguments, lock = read_arguments(directory, engine), _locked(directory)
         _sweep(directory)
         return cls(directory.resolve(), arguments, lock, resumed=True)
 
     def close(self, *, ended_well: bool) -> None:
-        """Give the directory back. Without what is needed to go on, where nothing is left to go on with."""
+        """Unlock the directory. If the run ended well or has no checkpoint, remove its files."""
         _sweep(self.directory)
         if ended_well or not self.begun:
             for file in (*self.directory.glob(CHECKPOINTS), self.directory / FILE, self.directory / LOCK):
@@ -95,18 +105,18 @@ class RunDir:
 
     @property
     def begun(self) -> bool:
-        """Is there a checkpoint?"""
+        """Whether there is a checkpoint."""
         return any(self.directory.glob(CHECKPOINTS))
 
-    # -- checkpoints: `epoch` counts those that are over -----------------------------------------------------------
+    # -- checkpoints: `epoch` counts finished epochs ---------------------------------------------------------------
     def save(self, fit: int, epoch: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
-        """Raises OSError; what was there stays."""
+        """Save a checkpoint after `epoch` epochs. Raises OSError; then the old ones remain."""
         checkpoints.write(self.directory / f"fit-{fit:04}-epoch-{epoch:05}.ckpt", header, arrays)
         for old in self._files(fit)[KEPT:]:
             old.unlink(missing_ok=True)
 
     def save_step(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
-        """Save the midst of the epoch that follows the last checkpoint. Raises OSError; what was there stays."""
+        """Save a checkpoint within the epoch after the last checkpoint. Raises OSError; then the old one remains."""
         checkpoints.write(self._step(fit), header, arrays)
 
     def finish(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
@@ -116,11 +126,11 @@ class RunDir:
             old.unlink(missing_ok=True)
 
     def load(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
-        """The last whole checkpoint of a `fit`, and what is to be said of those that are not."""
+        """Return the last complete checkpoint of a `fit`, or None, and messages about damaged ones."""
         return self._first_whole(self._done(fit), *self._files(fit))
 
     def load_step(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
-        """As `load`, what `save_step` has left."""
+        """Return the checkpoint of `save_step`, as `load` does."""
         return self._first_whole(self._step(fit))
 
     def _first_whole(self, *files: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -142,12 +152,12 @@ class RunDir:
         return self.directory / f"fit-{fit:04}-step.ckpt"
 
     def _files(self, fit: int) -> list[Path]:
-        """Of an unfinished `fit`, the last first."""
+        """Return the checkpoints of an unfinished `fit`, the last first."""
         return sorted(self.directory.glob(f"fit-{fit:04}-epoch-*.ckpt"), key=_epoch_of, reverse=True)
 
 
 def read_arguments(directory: Path, engine: str) -> Arguments:
-    """How the run there was started. Raises UserError where there is none of `engine`'s."""
+    """Return the arguments of the run in `directory`. Raises UserError where there is none of `engine`."""
     try:
         _check_ours(directory, "--resume")
         _check_ours(directory / FILE, "--resume")
@@ -164,7 +174,7 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
 
 
 def _epoch_of(checkpoint: Path) -> int:
-    """By its name, whose digits may be more than five; -1 for a file that is none of ours."""
+    """Return the epoch in the file's name, which may have more than five digits; -1 for another file."""
     digits = checkpoint.stem.rpartition("-")[2]
     return int(digits) if digits.isdecimal() else -1
 
@@ -174,7 +184,7 @@ def digest_of(script: Path) -> str:
 
 
 def _check_ours(path: Path, what: str) -> None:
-    """Raises UserError for what others could have put there, FileNotFoundError for what is not there."""
+    """Raise UserError for a path that other users could write, FileNotFoundError for a missing one."""
     found = path.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o002:
         whose = "writable to everybody" if found.st_mode & 0o002 else f"of user {found.st_uid}"
@@ -182,14 +192,14 @@ def _check_ours(path: Path, what: str) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """For who holds the lock: nobody else is writing there."""
+    """Remove temporary files. The caller holds the lock, so no other process writes them."""
     for part in (part for pattern in PARTS for part in directory.glob(pattern)):
         with contextlib.suppress(OSError):
             part.unlink()
 
 
 def _locked(directory: Path) -> int:
-    """Raises UserError when another process goes on with this run, or nothing can be written there."""
+    """Lock the directory. Raises UserError when another process has locked it, or it cannot be written."""
     try:
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

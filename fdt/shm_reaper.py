@@ -1,7 +1,7 @@
-"""A process beside the owner of a store in shared memory, which outlives it, however it ends, and removes the store.
+"""The shm reaper: a process that outlives the owner of a store in shared memory, and then removes the store.
 
-It waits for the owner's members to end first: they do so by themselves, and mpirun may make anew what it misses. It is
-run as a file (fdt/blobs.py), on the smallest modules of the standard library: 10 ms of CPU, 9 MB.
+It first waits for the end of the owner's members. They end by themselves, and mpirun may create missing files again. It
+runs as a file (fdt/blobs.py) with the smallest modules of the standard library: 10 ms of CPU, 9 MB.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ import select
 import sys
 import time
 
-LAST_S = 60.0  # the members may take so long; then they are killed: one that hangs in C++ does not end by itself
+LAST_S = 60.0  # seconds until members are killed: one that hangs in C++ does not end by itself
 SIGKILL = 9
 LOOK_S = 0.1
-DISK = ".disk"  # in a store, a link to the directory of blobs that found no room
+DISK = ".disk"  # in a store, a link to the directory of blobs without room in memory
 
 
 def outlive(parent: int) -> None:
@@ -22,19 +22,19 @@ def outlive(parent: int) -> None:
         living = os.pidfd_open(parent)
     except ProcessLookupError:
         return
-    except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no such thing
+    except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
         while os.getppid() == parent:
             time.sleep(LOOK_S)
         return
     try:
-        if os.getppid() == parent:  # else it is gone since, and the number may be another's
+        if os.getppid() == parent:  # otherwise it has ended, and another process may have its number
             select.select([living], [], [])
     finally:
         os.close(living)
 
 
 def remove(directory: str | os.PathLike[str]) -> None:
-    """A store, and what of it is on disk."""
+    """Remove a store, including its part on disk."""
     import shutil
 
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Nested dicts, lists and tuples <-> a flat list of leaves and a JSON skeleton.
+"""Conversion between nested dicts, lists and tuples and a flat list of leaves with a JSON skeleton.
 
-The skeleton travels in protobuf messages; the leaves travel packed (fdt/tensors.py). `None` is structure, not a leaf:
-Keras data is `(x, y, None)` when there are no sample weights.
+The skeleton is sent in protobuf messages, the leaves packed (fdt/tensors.py). `None` is structure, not a leaf: Keras
+data is `(x, y, None)` when there are no sample weights.
 """
 
 import json
@@ -19,7 +19,7 @@ def flatten(value: Any) -> tuple[str, list[Any]]:
 
 
 def unflatten(skeleton: str, leaves: Sequence[Any]) -> Any:
-    """Undo `flatten`. Raises ValueError when the number of leaves does not fit."""
+    """Undo `flatten`. Raises ValueError when the number of leaves does not match."""
     remaining = list(reversed(leaves))
     try:
         value = _rebuild(json.loads(skeleton), remaining)

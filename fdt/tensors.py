@@ -1,10 +1,10 @@
-"""Arrays packed into one run of bytes: a small protobuf table, then the data, each array 64-byte aligned.
+"""A binary format of arrays: a small protobuf table, then the data, each array 64-byte aligned.
 
 The layout is the same in a shared-memory file, in a stream of chunks and inside a message:
 
     8 bytes, little endian: length of the table | TensorTable | padding to 64 | data
 
-Reading copies nothing: arrays are views of the bytes (TensorFlow wants 64-byte alignment to share them).
+Reading copies nothing: arrays are views of the bytes. TensorFlow requires 64-byte alignment to share them.
 """
 
 import struct
@@ -29,13 +29,13 @@ _LENGTH = struct.Struct("<Q")
 
 
 def packed_size(arrays: Iterable[Array]) -> int:
-    """Bytes that `pack_into` needs."""
+    """Return the number of bytes that `pack_into` needs."""
     table, nbytes = _lay_out([_plain(a) for a in arrays])
     return _data_start(table) + nbytes
 
 
 def pack(arrays: Sequence[Array]) -> bytearray:
-    """Pack `arrays` into bytes of their own."""
+    """Pack `arrays` into new bytes."""
     plain = [_plain(a) for a in arrays]
     table, nbytes = _lay_out(plain)
     out = bytearray(_data_start(table) + nbytes)
@@ -44,7 +44,7 @@ def pack(arrays: Sequence[Array]) -> bytearray:
 
 
 def pack_into(arrays: Sequence[Array], out: memoryview) -> None:
-    """Pack `arrays` into `out`, which holds at least `packed_size(arrays)` bytes. One copy per array."""
+    """Pack `arrays` into `out`, which has at least `packed_size(arrays)` bytes. Each array is copied once."""
     plain = [_plain(a) for a in arrays]
     table, _ = _lay_out(plain)
     _write(table, plain, out)
@@ -53,7 +53,7 @@ def pack_into(arrays: Sequence[Array], out: memoryview) -> None:
 def unpack(data: Buffer) -> list[Array]:
     """Return views of the arrays packed in `data`.
 
-    Raises ValueError when the bytes do not hold what their table says; nothing is allocated by a declared size.
+    Raises ValueError when the bytes do not match their table. No memory is allocated by a size that the table declares.
     """
     view = memoryview(data)
     if len(view) < _LENGTH.size:
@@ -88,7 +88,7 @@ def _dtype(name: str) -> np.dtype:
 
 
 def _plain(array: Array) -> tuple[str, tuple[int, ...], Array]:
-    """(dtype name, shape, contiguous numbers): strings become lengths and bytes."""
+    """Return (dtype name, shape, contiguous array); strings become lengths and bytes, uint8."""
     array = np.asarray(array)
     if array.dtype.kind in "OSU":
         items = [v if isinstance(v, bytes) else str(v).encode() for v in array.reshape(-1).tolist()]

@@ -1,4 +1,4 @@
-"""A program made live: what a worker or a server trains."""
+"""A rebuilt program: the model that a worker or a server trains, with its variables."""
 
 import json
 from dataclasses import dataclass, field
@@ -18,7 +18,8 @@ Array = np.ndarray
 class Trainable:
     """A built, compiled model and its variables by group. Every process that builds the program has the same order.
 
-    `State.model` is `trainable` then `non_trainable`; `seeds` (states of random generators) is a part of the latter.
+    `State.model` is `trainable` followed by `non_trainable`; `seeds` (states of random generators) is a part of the
+    latter.
     """
 
     flavor: Flavor
@@ -37,7 +38,7 @@ class Trainable:
         self.metrics = self.flavor.metrics(self.model)
 
     def model_arrays(self) -> list[Array]:
-        """Copies of the values of `trainable` then `non_trainable`."""
+        """Return copies of the values of `trainable` followed by `non_trainable`."""
         return self.flavor.read([*self.trainable, *self.non_trainable])
 
     def optimizer_arrays(self) -> list[Array]:
@@ -47,7 +48,7 @@ class Trainable:
         return self.flavor.read(self.metrics)
 
     def write_model(self, arrays: list[Array]) -> None:
-        """Raises CaptureError naming the variable that does not fit."""
+        """Assign the values. Raises CaptureError that names the variable that does not fit."""
         self.flavor.write([*self.trainable, *self.non_trainable], arrays)
 
     def write_optimizer(self, arrays: list[Array]) -> None:
@@ -57,14 +58,14 @@ class Trainable:
         self.flavor.write(self.metrics, arrays)
 
     def load(self, state: State, blobs: Blobs) -> None:
-        """Write the groups that `state` carries. Drops nothing."""
+        """Assign the groups that `state` has. No blob is dropped."""
         if state.model.id:
             self.write_model(blobs.get_arrays(state.model))
         if state.optimizer.id:
             self.write_optimizer(blobs.get_arrays(state.optimizer))
 
     def layout(self) -> dict[str, list[list[Any]]]:
-        """Shape and dtype of every variable by group: JSON-able, equal wherever the program is built."""
+        """Return shape, dtype and name of every variable by group, as JSON. Shapes and dtypes are equal everywhere."""
         groups = {name: getattr(self, name) for name in ("trainable", "non_trainable", "optimizer", "metrics")}
         return {name: [_describe(v) for v in variables] for name, variables in groups.items()}
 
@@ -72,7 +73,7 @@ class Trainable:
 def build(program: Program, blobs: Blobs) -> Trainable:
     """Build and compile the model of `program`; its variables are zero until a State is loaded.
 
-    Raises CaptureError when what comes out is not what the client described.
+    Raises CaptureError when the result has other variables than the client's model.
     """
     config = json.loads(bytes(blobs.get(program.config)))
     flavor = named(program.flavor)

@@ -1,1 +1,1 @@
-"""What the two commands share: splitting the command line, options, errors and exit codes, the run itself."""
+"""The parts that both commands share: parsing of the command line, options, errors, exit codes, and the run itself."""

@@ -1,4 +1,8 @@
-"""Whose word is it: ours before the script; after it the script's, but for -np, --async and --sync, until `--`."""
+"""Division of a command line between this project and the script.
+
+Options before the script are this project's. Arguments after it are the script's, except -np, --async and --sync, up to
+a `--`.
+"""
 
 import re
 from collections.abc import Collection, Sequence
@@ -11,13 +15,13 @@ _GLUED = re.compile(rf"{WORKERS}(\d+)")  # -np4, as mpirun's users write it
 
 
 def flag(name: str) -> str:
-    """How the option is spelled whose value is `name`."""
+    """Return the option's spelling for the parameter `name`."""
     return "--" + name.replace("_", "-")
 
 
 @dataclass
 class Split:
-    """A command line in three parts. `overlooked`: the script's words that are also names of options of ours."""
+    """A command line in three parts. `overlooked`: the script's arguments that equal names of our options."""
 
     ours: list[str] = field(default_factory=list)
     script: str | None = None
@@ -26,9 +30,14 @@ class Split:
 
 
 def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) -> Split:
-    """Split `argv` at the script, the first word before which no option of ours (`valued`: takes a value) stands.
+    """Split `argv` at the script, the first argument that is neither an option nor an option's value.
 
-    Unknown options before the script stay among ours, for the parser to refuse.
+    Unknown options before the script stay in `ours`, where the parser refuses them.
+
+    Args:
+        argv: The arguments.
+        valued: This project's options that take a value.
+        flags: This project's options that take none.
     """
     parts, rest = Split(), list(reversed(argv))
     ends_options = _before_script(parts, rest, valued)
@@ -40,7 +49,7 @@ def split(argv: Sequence[str], valued: Collection[str], flags: Collection[str]) 
 
 
 def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bool:
-    """Move words up to the script; return whether a `--` stood before it: then all words behind it are the script's."""
+    """Move arguments up to the script. Return whether a `--` came before it: then all later ones are the script's."""
     while rest:
         word = rest.pop()
         if word == "--":

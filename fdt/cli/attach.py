@@ -1,4 +1,4 @@
-"""`attach`: detached runs listed, watched, ended."""
+"""The command `attach`: list, show and end detached runs."""
 
 import os
 import shlex
@@ -71,7 +71,7 @@ def _stopped(run: DetachedRun, tell: DetachedReporters) -> int:
 
 
 def _watch(run: DetachedRun, lines: int | None, tell: DetachedReporters) -> int:
-    """Show its output until it is over; its exit code."""
+    """Show the run's output until it ends; return its exit code."""
     try:
         follower = Follower(run, sys.stdout, lines)
         try:
@@ -93,7 +93,7 @@ def _watch(run: DetachedRun, lines: int | None, tell: DetachedReporters) -> int:
 
 
 def _how_it_ended(run: DetachedRun) -> str:
-    """And what can be done about it."""
+    """Return how the run ended, and what the user can do."""
     noted, end = run.read("run"), run.read("end")
     how = (
         f"was ended by {describe(end['code'])}"
@@ -124,6 +124,6 @@ def _row(run: DetachedRun) -> tuple[str, str, str, str, str]:
 
 
 def _words(noted: dict[str, list[str]]) -> list[str]:
-    """What the user typed, as far as it matters: engine, `run` and what follows."""
+    """Return the user's command from the engine's name and `run` on."""
     command = noted["command"]
     return [str(noted["engine"]), *command[command.index("run") :]] if "run" in command else command

@@ -1,4 +1,4 @@
-"""`certs`: a private authority for a cluster, a certificate for each host, and one for its users."""
+"""The command `certs`: make a private authority for a cluster, a certificate for each host, and one for its users."""
 
 import datetime
 import os
@@ -43,7 +43,7 @@ def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> None:
-    """Raises UsageError where there is something already: nobody's authority is written over."""
+    """Make the files. Raises UsageError where a file exists already, as no authority is overwritten."""
     from fdt.security.authority import Authority
 
     try:
@@ -60,7 +60,7 @@ def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> No
 
 
 def _write(stem: Path, certificate: str, key: str) -> None:
-    """STEM.key, for this user alone, and STEM.pem."""
+    """Write STEM.key, readable to this user alone, and STEM.pem."""
     for suffix, text, mode in ((".key", key, 0o600), (".pem", certificate, 0o644)):
         descriptor = os.open(f"{stem}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""A client of an engine: one that lives in this process as long as the run, or a server's."""
+"""Connections of a client to an engine, which runs in this process during the run, or at a server."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from fdt.service.transport import check_safe
 
 @contextlib.contextmanager
 def embedded(engine: Engine) -> Iterator[TrainingClient]:
-    """Start `engine`; its members come up while the script still loads. They are gone when the context ends."""
+    """Start `engine` and yield a client. Members start while the script is still loading, and end with the context."""
     token, ends = new_token(), contextlib.ExitStack()
     ends.callback(engine.stop)
     try:
@@ -37,7 +37,12 @@ def embedded(engine: Engine) -> Iterator[TrainingClient]:
 def remote(
     address: str, token: str, engine: str, workers: int | None, identity: TlsIdentity | None = None
 ) -> Iterator[TrainingClient]:
-    """A client of the server at `address`. Raises UserError when it is not `engine`'s, or has not `workers` workers."""
+    """Yield a client of the server at `address`.
+
+    Raises:
+        UserError: The server does not answer.
+        UsageError: The server is another engine's, or has another number of workers.
+    """
     with contextlib.closing(TrainingClient(address, token, identity)) as client:
         hello = client.hello
         if hello.engine != engine:
@@ -51,14 +56,17 @@ def remote(
 
 
 def identity(address: str, certificate: Path | None, key: Path | None, authority: Path | None) -> TlsIdentity | None:
-    """Who we are to the other side of `address`. Raises UsageError for files that cannot be, or that are missing."""
+    """Return this process's certificate for calls to `address`. Raises UsageError for invalid or missing files."""
     found = TlsIdentity.read(certificate, key, authority)
     check_safe(address, found)
     return found
 
 
 def take_token(file: Path | None, who: str = "--server") -> str:
-    """The token that `who` needs. FDT_TOKEN leaves the environment: neither the script nor its children need it."""
+    """Return the token that `who` needs, from `file` or FDT_TOKEN.
+
+    FDT_TOKEN is removed from the environment: neither the script nor its child processes need it.
+    """
     given = os.environ.pop(TOKEN_VARIABLE, "").strip()
     if file is None:
         if not given:

@@ -1,4 +1,4 @@
-"""`run --detach`: the whole run, script and engine, in a session of its own that no terminal ends."""
+"""The option `run --detach`: run the script and its engine in a session of their own, which needs no terminal."""
 
 import os
 import subprocess
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from fdt.cli.request import RunRequest
 
 try:
-    _STARTED_IN = Path.cwd()  # before --resume goes where its run was started
-except FileNotFoundError:  # removed meanwhile
+    _STARTED_IN = Path.cwd()  # recorded before --resume changes the working directory
+except FileNotFoundError:  # the directory was removed
     _STARTED_IN = Path(os.sep)
 
 
 def due(request: "RunRequest") -> bool:
-    """Is this the command that the user typed, which only starts the detached one?"""
+    """Return whether this is the user's command, which only starts the detached one."""
     return request.detach and VARIABLE not in os.environ
 
 
 def taken(request: "RunRequest") -> "tuple[RunRequest, DetachedRun | None]":
-    """In the detached process: the run it is, and `request` with its logs there. Else None.
+    """Return, in the detached process, `request` with its log directory, and the run; elsewhere `request` and None.
 
-    The variable leaves the environment: what the script starts is another run.
+    The variable is removed from the environment: a run that the script starts is another run.
     """
     directory = os.environ.pop(VARIABLE, "") if request.detach else ""
     if not directory:
@@ -39,9 +39,12 @@ def taken(request: "RunRequest") -> "tuple[RunRequest, DetachedRun | None]":
 
 
 def start(request: "RunRequest") -> int:
-    """Start this very command once more, kept; return 0 when it trains, or its exit code when it ends before that.
+    """Start this command again as a detached run.
 
-    What it prints until then is shown on stderr; stdout gets the run's name. Ctrl-C meanwhile ends the run.
+    Its output is shown on stderr until it trains; then its name is printed on stdout. Ctrl-C until then ends the run.
+
+    Returns:
+        0 when the run trains, or its exit code when it ends before that.
     """
     from fdt.runs.follow import Follower
     from fdt.runs.stop import stop
@@ -70,7 +73,7 @@ def start(request: "RunRequest") -> int:
 
 @dataclass(frozen=True)
 class DetachedReporters:
-    """One line for the user, on stderr."""
+    """Prints a line for the user on stderr."""
 
     name: str
     quiet: bool = False

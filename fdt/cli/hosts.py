@@ -1,4 +1,4 @@
-"""-H and --hostfile: which hosts a run is on, and what `doctor` says of them."""
+"""The options -H and --hostfile: the hosts of a run, and the report of `doctor` about them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ HOST_OPTIONS = tuple(HOST_FLAGS)
 
 
 def hosts_options(function: Decorated) -> Decorated:
-    """-H, --hostfile."""
+    """Add -H and --hostfile."""
     group = "Hosts"
     text = "Train on these hosts, N workers on each: host1:4,host2:4.  [default: Slurm's or Kubernetes', else this one]"
     file = click.Path(dir_okay=False, path_type=Path)
@@ -29,28 +29,35 @@ def hosts_options(function: Decorated) -> Decorated:
 
 
 def chosen_hosts(given: Mapping[str, Any]) -> "list[Host]":
-    """Those of the options, or of the scheduler that runs us; none means this machine."""
+    """Return the hosts of the options or of the scheduler; none means this machine."""
     from fdt.launch.hosts import chosen
 
     return chosen(given["hosts"], given["hostfile"])
 
 
 def names_hosts(given: Mapping[str, Any]) -> bool:
-    """Do the options or the scheduler name hosts? A --hostfile is not read: a pipe allows that once."""
+    """Return whether the options or the scheduler name hosts. No --hostfile is read: a pipe can be read only once."""
     from fdt.launch.hosts import from_environment
 
     return bool(given["hosts"] or given["hostfile"] or from_environment())
 
 
 def size_of(hosts: "Sequence[Host]", workers: int | None, default: int) -> int:
-    """How many workers: as many as asked for, else one a slot, else `default`."""
+    """Return the number of workers: the requested one, else one for each slot, else `default`."""
     return workers or sum(host.slots for host in hosts) or default
 
 
 def placement_on(hosts: "list[Host]", workers: int, servers: int = 0, *, horovod: bool = False) -> "Placement | None":
-    """Where `workers` and `servers` go; None for this machine. Raises UserError unless the hosts are ready.
+    """Return the placement of workers and servers on hosts; None for this machine.
 
-    `horovod`: they need the same one as this machine.
+    Args:
+        hosts: The hosts, or none.
+        workers: The number of workers.
+        servers: The number of servers.
+        horovod: Whether the hosts need the same version of Horovod as this machine.
+
+    Raises:
+        UserError: A host is not ready.
     """
     if not hosts:
         return None
@@ -60,7 +67,7 @@ def placement_on(hosts: "list[Host]", workers: int, servers: int = 0, *, horovod
 
 
 def report_hosts(command: str, hosts: "list[Host]") -> bool:
-    """Print what `doctor` sees of the hosts; True when all are ready."""
+    """Print the report of `doctor` about the hosts; return whether all are ready."""
     from fdt.doctor import report
     from fdt.launch.preflight import probe_hosts, table
 

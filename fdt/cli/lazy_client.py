@@ -1,4 +1,4 @@
-"""A client of an engine that there is only once the script trains: many a script never does."""
+"""A client whose engine starts only when the script trains; many scripts never do."""
 
 import contextlib
 import functools
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what has no engine needs no gRPC
+if TYPE_CHECKING:  # a run without an engine must not import gRPC
     from fdt.blobs import Blobs
     from fdt.rpc.training_pb2 import HelloReply
     from fdt.service.client import Conversation, TrainingClient
 
 
 class LazyClient:
-    """As a TrainingClient, which is made when anything is first asked of it."""
+    """A TrainingClient that is created at its first use."""
 
     def __init__(self, connect: "Callable[[], TrainingClient]") -> None:
         self._connect = connect
@@ -36,6 +36,6 @@ class LazyClient:
 
 @contextlib.contextmanager
 def lazy_client(connect: "Callable[[], AbstractContextManager[TrainingClient]]") -> Iterator[LazyClient]:
-    """A client by `connect`, when it is needed; what that has started is gone when the context ends."""
+    """Yield a client that `connect` creates when it is needed, and ends with the context."""
     with contextlib.ExitStack() as stack:
         yield LazyClient(lambda: stack.enter_context(connect()))

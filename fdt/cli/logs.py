@@ -1,4 +1,4 @@
-"""Where a run's members write their logs, and for how long."""
+"""The directory of a run's logs, and how long it is kept."""
 
 import contextlib
 import re
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fdt.errors import UserError
 
-_MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # and nothing else of the user's directory
+_MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # the only files that are removed
 
 
 @dataclass
 class Logs:
-    """`keep`: something failed, and what was said of it names a log here."""
+    """A log directory. `keep`: a failure's message names a log in it."""
 
     directory: Path
     keep: bool = False
@@ -23,9 +23,9 @@ class Logs:
 
 @contextlib.contextmanager
 def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) -> Iterator[Logs]:
-    """The user's --log-dir; or a private one of our own, removed unless the run failed and said something.
+    """Yield the user's --log-dir, or a private directory that is removed unless the run failed and has logs.
 
-    `resumed`: what is in --log-dir is this run's own.
+    `resumed`: the logs in --log-dir are this run's own.
     """
     if chosen is not None:
         yield Logs(prepared(chosen, resumed=resumed), keep=True)
@@ -42,9 +42,14 @@ def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) ->
 
 
 def prepared(directory: Path, *, resumed: bool = False) -> Path:
-    """Make `directory`, absolute, without an earlier run's member logs. Raises UserError where that cannot be.
+    """Make `directory`, remove the members' logs of an earlier run, and return its absolute path.
 
-    `resumed`: those are this run's.
+    Args:
+        directory: The directory.
+        resumed: The logs there are this run's: keep them.
+
+    Raises:
+        UserError: The directory cannot be made or written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "What is shown and kep
 
 
 class CountType(click.ParamType[int]):
-    """A whole number, `least` or more."""
+    """An integer, `least` or more."""
 
     name = "N"
 
@@ -37,7 +37,7 @@ class CountType(click.ParamType[int]):
 
 
 class Duration(click.ParamType[float]):
-    """Seconds: 30, 30s, 5m."""
+    """A time in seconds: 30, 30s, 5m, 1h."""
 
     name = "SECONDS"
 
@@ -60,26 +60,26 @@ class Address(click.ParamType[str]):
     name = "HOST:PORT|unix:PATH"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from fdt.service.transport import check_address  # gRPC: not needed for --help
+        from fdt.service.transport import check_address  # imports gRPC, which --help does not need
 
         check_address(str(value))
         return str(value)
 
 
 def workers_option(function: Decorated) -> Decorated:
-    """`-np N`."""
+    """Add `-np N`."""
     text = f"Number of workers. Also taken after the script.  [default: {DEFAULT_WORKERS}]"
     return option(TRAINING, "-np", "--num-proc", "workers", type=CountType("a number of workers"), help=text)(function)
 
 
 def seed_option(function: Decorated) -> Decorated:
-    """`--seed N`."""
+    """Add `--seed N`."""
     text = "Seed of permutations and of unseeded shuffles.  [default: the script's own, else a fresh one]"
     return option(TRAINING, "--seed", type=CountType("a seed", 0), help=text)(function)
 
 
 def capture_options(function: Decorated) -> Decorated:
-    """--capture, --allow-replicated."""
+    """Add --capture and --allow-replicated."""
     options = [
         option(
             TRAINING,
@@ -99,7 +99,7 @@ def capture_options(function: Decorated) -> Decorated:
 
 
 def fault_options(function: Decorated) -> Decorated:
-    """--restarts, --min-np."""
+    """Add --restarts and --min-np."""
     options = [
         option(
             FAULTS,
@@ -119,7 +119,7 @@ def fault_options(function: Decorated) -> Decorated:
 
 
 def resume_options(function: Decorated) -> Decorated:
-    """--run-dir, --resume."""
+    """Add --run-dir and --resume."""
     directory = click.Path(file_okay=False, path_type=Path)
     options = [
         option(
@@ -141,19 +141,19 @@ def resume_options(function: Decorated) -> Decorated:
 
 
 def check_min_np(given: dict[str, Any], workers: int) -> None:
-    """Raises UsageError where --min-np asks for more than the `workers` of a run of its own."""
+    """Raise UsageError where --min-np is more than the `workers` of a run with its own engine."""
     if (given.get("min_np") or 0) > workers and not given.get("server"):
         raise UsageError(f"--min-np must be at most -np, which is {workers}. Received: {given['min_np']}")
 
 
 def detach_option(function: Decorated) -> Decorated:
-    """--detach."""
+    """Add --detach."""
     text = "Return when it trains, and let it go on without this terminal; `attach` shows it, lists runs, ends them."
     return option(REPORTS, "--detach", is_flag=True, help=text)(function)
 
 
 def report_options(function: Decorated) -> Decorated:
-    """--log-dir, --tensorboard, --verbose, --quiet."""
+    """Add --log-dir, --tensorboard, --verbose and --quiet."""
     directory = click.Path(file_okay=False, path_type=Path)
     options = [
         option(
@@ -167,7 +167,7 @@ def report_options(function: Decorated) -> Decorated:
 
 
 def server_options(function: Decorated) -> Decorated:
-    """--server, --token-file, and TLS."""
+    """Add --server, --token-file, and the TLS options."""
     options = [
         option(
             SERVER,
@@ -182,14 +182,14 @@ def server_options(function: Decorated) -> Decorated:
 
 
 def token_option(function: Decorated) -> Decorated:
-    """--token-file."""
+    """Add --token-file."""
     file = click.Path(dir_okay=False, path_type=Path)
     text = "File that holds the server's token; or set FDT_TOKEN in the environment."
     return option(SERVER, "--token-file", type=file, metavar="FILE", help=text)(function)
 
 
 def listen_options(function: Decorated) -> Decorated:
-    """--host, --port, --socket, and TLS."""
+    """Add --host, --port, --socket, and the TLS options."""
     options = [
         option(
             SERVER,
@@ -206,7 +206,7 @@ def listen_options(function: Decorated) -> Decorated:
 
 
 def tls_options(function: Decorated) -> Decorated:
-    """--tls-cert, --tls-key, --tls-ca."""
+    """Add --tls-cert, --tls-key and --tls-ca."""
     file = click.Path(dir_okay=False, path_type=Path)
     texts = {
         "cert": "Our certificate, PEM (`certs` makes them).",
@@ -218,18 +218,18 @@ def tls_options(function: Decorated) -> Decorated:
 
 
 def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
-    """Those of `values` that are set, as JobSpec.options has them: strings, "1" for a flag."""
+    """Return those of `values` that are set as JobSpec.options: strings, "1" for a flag."""
     chosen = {name: values[name] for name in names if values.get(name) is not None and values[name] is not False}
     return {name: "1" if value is True else str(value) for name, value in chosen.items()}
 
 
 def rule_names(rules: Path) -> str:
-    """The rules in that folder, without importing them."""
+    """Return the names of the algorithms in that folder, without importing them."""
     return ", ".join(sorted(file.stem for file in rules.glob("*.py") if not file.stem.startswith("_")))
 
 
 def apply(options: list[Callable[[Any], Any]], function: Decorated) -> Decorated:
-    """Decorate `function` with `options`, which the help lists in this order."""
+    """Decorate `function` with `options`, in the order in which the help lists them."""
     for decorate in reversed(options):
         function = decorate(function)
     return function

@@ -1,4 +1,4 @@
-"""The command line's frame: commands that take a script, options in groups, one line for every error."""
+"""The frame of the command line: commands that take a script, options in groups, one line for every error."""
 
 import gc
 import importlib
@@ -21,12 +21,12 @@ from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
-OURS_ENDED = "fdt.ours_ended"  # in the meta of a context whose command line is completed
+OURS_ENDED = "fdt.ours_ended"  # in a context's meta, for completion: whether a `--` has ended our options
 TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them
 
 
 class Option(click.Option):
-    """An option that stands under a heading in the help."""
+    """An option under a heading of the help."""
 
     def __init__(self, *args: Any, group: str = OTHER_OPTIONS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,7 +34,7 @@ class Option(click.Option):
 
 
 def option(group: str, *names: str, **kwargs: Any) -> Callable[[Decorated], Decorated]:
-    """`click.option` under the heading `group`."""
+    """Return `click.option` under the heading `group`."""
     return click.option(*names, cls=Option, group=group, **kwargs)
 
 
@@ -53,7 +53,7 @@ class Command(click.Command):
 
 
 class TakesScript(Command):
-    """Completes our options; all else, and what stands behind `--`, as a path: the script, or a word of its own."""
+    """A command that takes a script. It completes its own options, and all else, also after `--`, as a path."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -71,7 +71,7 @@ class TakesScript(Command):
         return [CompletionItem(incomplete, type="file")]
 
     def names(self, ctx: click.Context) -> tuple[set[str], set[str]]:
-        """Our options that take a value, and those that do not."""
+        """Return our options that take a value, and those that do not."""
         valued: set[str] = set()
         flags: set[str] = set()
         for param in self.get_params(ctx):
@@ -81,8 +81,7 @@ class TakesScript(Command):
 
 
 class ScriptCommand(TakesScript):
-    """A command that takes a script and the script's own words; calls back with `script`, `arguments`, and our
-    options."""
+    """A command that takes a script and its arguments; the callback gets `script`, `words`, and our options."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
@@ -102,7 +101,7 @@ class ScriptCommand(TakesScript):
 
 
 class OptionsAnywhere(TakesScript):
-    """As ScriptCommand, but our options stand before or behind the script, and its own words behind `--`."""
+    """A ScriptCommand whose options may stand before or after the script; the script's arguments follow `--`."""
 
     allow_extra_args = True
 
@@ -123,9 +122,9 @@ class OptionsAnywhere(TakesScript):
 
 
 class CommandGroup(click.Group):
-    """`hfdt` or `nfdt`. Whatever goes wrong for the user is one line on stderr and an exit code.
+    """The command `hfdt` or `nfdt`. Every user error is one line on stderr and an exit code.
 
-    `later`: commands as "module:name", imported when they are asked for: `run` need not wait for them.
+    `later`: commands as "module:name", imported when they are used, because `run` does not need them.
     """
 
     command_class = Command
@@ -164,7 +163,7 @@ class CommandGroup(click.Group):
         return body()
 
     def _guarded(self, body: Callable[[], Any]) -> int:
-        """The exit code of `body`, its errors told in one line each."""
+        """Return the exit code of `body`; print one line for an error."""
         not_ignored()
         try:
             return body() or 0
@@ -179,7 +178,7 @@ class CommandGroup(click.Group):
             gc.freeze()
             return ended.number + 128
         except (KeyboardInterrupt, click.Abort):
-            gc.freeze()  # the collection at Python's end goes over all of TensorFlow: seconds, on a busy machine
+            gc.freeze()  # without it the final collection scans all of TensorFlow: seconds, on a busy machine
             return self._fail("interrupted", EXIT_INTERRUPTED)
 
     def _fail(self, message: str, code: int) -> int:
@@ -188,19 +187,19 @@ class CommandGroup(click.Group):
 
 
 def program(name: str, text: str, later: Mapping[str, str]) -> CommandGroup:
-    """The command `name`, with --help and --version, and the commands `later`."""
+    """Return the command `name`, with --help and --version, and the commands `later`."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     group = CommandGroup(name, later=later, help=text, context_settings=settings, no_args_is_help=True)
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
 
 def tell(ctx: click.Context, text: str) -> None:
-    """One line for the user, on stderr."""
+    """Print a line for the user on stderr."""
     click.echo(f"{ctx.find_root().info_name}: {text}", err=True)
 
 
 def checked_script(path: str) -> str:
-    """Raises UsageError unless `path` is a file that can be read."""
+    """Return `path`. Raises UsageError unless it is a file that can be read."""
     if os.path.isdir(path):
         raise UsageError(f"the script must be a Python file. Received: the directory {path}")
     if not os.path.exists(path):

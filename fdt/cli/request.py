@@ -1,4 +1,4 @@
-"""What a command line asks of `run`."""
+"""The request that a command line makes of `run`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Who is to train, and what is shown and kept. `workers` is None where the user named no number."""
+    """Which engine or server trains, and what is shown and kept. `workers` is None where the user gave no number."""
 
     engine: str
     workers: int | None = None
@@ -20,10 +20,10 @@ class RunRequest:
     tensorboard: Path | None = None
     verbose: bool = False
     quiet: bool = False
-    resumed: bool = False  # --log-dir is that of a run which goes on
-    own_summary: bool = False  # the command says at the end what there is to say
+    resumed: bool = False  # the logs in --log-dir are of the run that is resumed
+    own_summary: bool = False  # the command prints its own summary
     script: str = ""
-    run_dir: Path | None = None  # of --run-dir or --resume
+    run_dir: Path | None = None  # the value of --run-dir or --resume
     detach: bool = False
     early: bool = True  # start the engine before the script, not when it first trains
-    typed: Sequence[str] = ()  # our own words of the command line, for a run that is kept
+    typed: Sequence[str] = ()  # our own arguments of the command line, to record with the run

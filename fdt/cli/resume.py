@@ -1,4 +1,4 @@
-"""`run --run-dir DIR`, and `run --resume DIR`: the command line of a run that goes on, and what is said of it."""
+"""The options `run --run-dir DIR` and `run --resume DIR`: the command line of a resumed run, and its messages."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ RESUME, RUN_DIR = "--resume", "--run-dir"
 
 
 def resumed(parts: Split, engine: str) -> Split:
-    """`parts`, or, with --resume, those of the run that goes on; options given now count after its own.
+    """Return `parts`, or with --resume those of the resumed run, whose options are followed by those given now.
 
-    The working directory becomes that run's: its script names files from there.
+    The working directory becomes the resumed run's, because its script names files relative to it.
     """
     directory = _value(parts.ours, RESUME)
     if directory is None:
@@ -44,9 +44,9 @@ def resumed(parts: Split, engine: str) -> Split:
 
 
 def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | None"], int]) -> int:
-    """`body`, given the directory that --run-dir or --resume names, None without; its exit code.
+    """Call `body` with the directory of --run-dir or --resume, or None; return its exit code.
 
-    Says how to go on where the run has not ended well and there is something to go on from.
+    If the run fails and has a checkpoint, print the command that resumes it.
     """
     if request.run_dir is None:
         return body(None)
@@ -71,7 +71,7 @@ def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | 
 
 
 def _tell_of_changes(engine: str, directory: "RunDir") -> None:
-    """Raises UserError for a script that cannot be read."""
+    """Print a line when the script has changed. Raises UserError for a script that cannot be read."""
     from fdt.rundir import digest_of
 
     script = Path(directory.arguments.script)
@@ -85,7 +85,7 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
 
 
 def _value(ours: Sequence[str], name: str) -> str | None:
-    """What the option `name` was given, the last time."""
+    """Return the last value of the option `name`, or None."""
     found = None
     for at, word in enumerate(ours):
         if word == name and at + 1 < len(ours):

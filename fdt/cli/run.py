@@ -1,4 +1,4 @@
-"""`run`: the script as an engine's client; nothing is left behind however it ends."""
+"""The command `run`: run the script as a client of an engine, and end all processes however it ends."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from fdt.cli.request import RunRequest
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED
 
-if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
+if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.report import Reporter, Reporters
     from fdt.runs.registry import DetachedRun
     from fdt.service.client import TrainingClient
@@ -27,15 +27,15 @@ if TYPE_CHECKING:  # gRPC and NumPy take a while to import: --help needs neither
 
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
-RunReplicas = Callable[[Path, "Reporters"], int]  # given the directory of the ranks' logs
+RunReplicas = Callable[[Path, "Reporters"], int]  # its argument: the directory of the ranks' logs
 
 
-# Options of `run` that are the request's as they are.
+# Options of `run` that are fields of the request.
 REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
 
 
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
-    """What the options `given` to the current command ask for; a run that is kept has its logs there, too."""
+    """Return the request of the options `given` to the current command. A run with --run-dir logs there, too."""
     kept = given["run_dir"] or given["resume"]
     chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
     typed = click.get_current_context().meta[TYPED]
@@ -45,7 +45,10 @@ def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
 def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> int:
     """Run the script; return its exit code.
 
-    `make_engine` is called with the directory of the members' logs, unless a server is to be used.
+    Args:
+        request: The request.
+        make_engine: Makes the engine, given the directory of the members' logs; not called with --server.
+        run_script: Runs the script with a client and reporters; returns its exit code.
     """
     from fdt.cli import detach
     from fdt.quiet import quiet_import
@@ -58,7 +61,7 @@ def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> 
 
 
 def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> int:
-    """As `run`, of a script that every rank runs: there is no engine."""
+    """Run a script that every rank runs, without an engine; return its exit code."""
     from fdt.cli import detach
     from fdt.quiet import quiet_import
 
@@ -89,7 +92,7 @@ def _run_script(
     request: RunRequest, client: "Client", run_script: RunScript, logs: Logs, noted: "DetachedRun | None"
 ) -> int:
     where = _where_logs_are(request, client, logs)
-    workers = 0 if isinstance(client, LazyClient) else client.hello.workers  # asked, the late one would be started
+    workers = 0 if isinstance(client, LazyClient) else client.hello.workers  # `hello` would start a lazy engine
     return _reported(request, workers, where, logs, lambda reporters: run_script(client, reporters), noted)
 
 
@@ -101,7 +104,7 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "DetachedRun | None",
 ) -> int:
-    """`workers`: how many there are, 0 where none is started yet."""
+    """Call `body` with reporters. `workers`: the number of workers, 0 where none is started yet."""
     from fdt.report import Reporters
     from fdt.report.summary import Summary
 

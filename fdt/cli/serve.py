@@ -1,4 +1,4 @@
-"""`serve`: an engine that stands, for one client after another."""
+"""The command `serve`: an engine for one client after another."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ Tls = tuple[Path | None, Path | None, Path | None]
 
 
 def address_of(host: str, port: int, socket: str | None) -> str:
-    """Where to listen. Raises UsageError for what is no address."""
+    """Return the address to listen on. Raises UsageError for an invalid one."""
     from fdt.service.transport import check_address
 
     if socket is not None:
@@ -31,7 +31,7 @@ def address_of(host: str, port: int, socket: str | None) -> str:
 
 
 def tls_files(given: Mapping[str, Any]) -> Tls:
-    """The values of fdt.cli.options.tls_options."""
+    """Return the values of fdt.cli.options.tls_options."""
     return given["tls_cert"], given["tls_key"], given["tls_ca"]
 
 
@@ -42,10 +42,16 @@ def serve(
     make_engine: Callable[[Path], "Engine"],
     tls: Tls = (None, None, None),
 ) -> int:
-    """Serve until Ctrl-C or SIGTERM, which is how it is meant to end: exit code 0.
+    """Serve until Ctrl-C or SIGTERM, the intended end, with exit code 0.
 
-    `tls`: files of certificate, key and authority, which an address beyond loopback needs. The token is FDT_TOKEN's
-    where that is set, else a new one, in a file that only this user can read.
+    The token is FDT_TOKEN's where that is set, else a new one, in a file that only this user can read.
+
+    Args:
+        name: The engine's name.
+        address: The address to listen on.
+        log_dir: The directory of the members' logs; None: a temporary one.
+        make_engine: Makes the engine, given that directory.
+        tls: The files of certificate, key and authority, which an address beyond loopback needs.
     """
     from fdt.cli.connect import identity
     from fdt.cli.logs import prepared
@@ -77,7 +83,7 @@ def _serve(
     engine = make_engine(logs)
     try:
         token = given or new_token()
-        running = server.serve(engine, address, token, identity)  # before the workers: a port in use is said at once
+        running = server.serve(engine, address, token, identity)  # first: a port in use is an error at once
         try:
             engine.start()
             if not given:
@@ -93,7 +99,7 @@ def _serve(
 
 
 def _announce(name: str, workers: int, address: str, token_file: Path | None, logs: Path) -> None:
-    """`token_file`: None where the caller chose the token."""
+    """Print the address and the command for clients. `token_file`: None where the user chose the token."""
     from fdt.security.auth import TOKEN_VARIABLE
 
     option = f"--token-file {token_file} " if token_file else ""

@@ -1,17 +1,17 @@
-"""How Ctrl-C, SIGTERM and SIGHUP end a command: once, within seconds, with its members.
+"""The end of a command by Ctrl-C, SIGTERM or SIGHUP: once, within seconds, with its members.
 
-Python raises what a signal handler raises between any two bytecodes of the main thread. Three things follow.
+Python raises a signal handler's exception between any two bytecodes of the main thread. Three things follow.
 
-- In the script's own code, the exception is raised where the signal arrives, as Python alone does it. The script's
-  `except KeyboardInterrupt` works, and a handler that the script installs is called as alone.
-- In our code, and in Keras's loop around it, the exception could leave a lock of gRPC locked: `Condition.__exit__` is
-  Python code. The end of the run would then wait for that lock for ever. So `held_back` keeps the signal until nothing
-  is half done: the end of a wait, which it interrupts; a callback of the script (`released`); its own end. Where a
-  library catches the exception in a callback, and not the script, `released` raises it again.
-- In a finalizer, or in a callback of C code, Python drops the exception and reports it to `sys.unraisablehook`. The
-  signal is then taken again, until its exception is raised where something can catch it.
+- In the script's own code, the exception is raised where the signal arrives, as in plain Python. The script's
+  `except KeyboardInterrupt` works, and a handler that the script installs is called as in plain Python.
+- In this project's code, and in Keras's loop around it, the exception could leave a lock of gRPC locked, because
+  `Condition.__exit__` is Python code. The end of the run would then wait for it forever. So `held_back` keeps the
+  signal until the code is at a safe point: the end of a wait, which the signal interrupts; a callback of the script
+  (`released`); or its own end. Where a library catches the exception in a callback, `released` raises it again.
+- In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The signal is
+  then sent again, until its exception is raised where code can catch it.
 
-A shell starts background jobs with SIGINT ignored. `kill -INT` of such a command ends it all the same.
+A shell starts background jobs with SIGINT ignored. `kill -INT` ends such a command nevertheless.
 """
 
 import _thread
@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
-AGAIN_S = 0.01  # between a dropped exception and its signal's return: the finalizer is over by then
+AGAIN_S = 0.01  # between a dropped exception and its signal's repetition, so that the finalizer can end
 
 
 class Ended(SystemExit):
@@ -38,14 +38,14 @@ class Ended(SystemExit):
 
 
 def not_ignored() -> None:
-    """Raise KeyboardInterrupt for SIGINT even where the parent has it ignored."""
+    """Raise KeyboardInterrupt for SIGINT even where the parent process ignores it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise Ended, so that `finally` clauses run; no signal's exception is dropped."""
+    """Within the context, SIGTERM and SIGHUP raise Ended, so `finally` clauses run; no signal's exception is lost."""
     before = {number: signal.getsignal(number) for number in ENDED_BY}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:  # nohup
@@ -59,7 +59,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """While members are ended, which takes 5 s at most, a second Ctrl-C changes nothing."""
+    """Ignore a second Ctrl-C while members are ended, which takes 5 s at most."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDED_BY)}
     try:
         yield
@@ -69,9 +69,9 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_back(wake: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Within, a signal that ends the run raises in `raise_held`, in `released` and at the end, and nowhere else.
+    """Within the context, an ending signal raises only in `raise_held`, in `released` and at the end of the context.
 
-    A signal whose handler is the script's own is not held back. Outside of the main thread nothing is.
+    A signal whose handler is the script's own is not held back. Outside of the main thread this has no effect.
 
     Args:
         wake: Ends a wait of the main thread. It is called in a signal handler: it must not take a lock.
@@ -90,7 +90,7 @@ def held_back(wake: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def released() -> Iterator[None]:
-    """Within, inside of `held_back`, signals raise where they arrive: the code is the script's."""
+    """Within the context, inside of `held_back`, signals raise where they arrive: the code is the script's."""
     holding = _holding
     if holding is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -105,13 +105,13 @@ def released() -> Iterator[None]:
 
 
 def raise_held() -> None:
-    """Raise what a held signal's handler raises, if there is one."""
+    """Raise the exception of a held signal's handler, if a signal is held."""
     if _holding is not None:
         _holding.raise_held()
 
 
 class _Holding:
-    """Stands in for the handlers that raise."""
+    """Replaces the signal handlers that raise."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.holds = True
@@ -128,8 +128,8 @@ class _Holding:
             self._before[number](number, None)
 
     def raise_swallowed(self) -> None:
-        """As `raise_held`; also where a library has caught what a handler raised: Keras's `pythonify_logs` does."""
-        from fdt.service.blame import is_scripts  # protobuf, which a command that only prints need not import
+        """Do as `raise_held`; also raise an exception that a library has caught, as Keras's `pythonify_logs` does."""
+        from fdt.service.blame import is_scripts  # imports protobuf, which a command that only prints does not need
 
         raised, self._raised = self._raised, None
         if raised is not None:
@@ -140,7 +140,7 @@ class _Holding:
         self.raise_held()
 
     def end(self) -> None:
-        """A handler that the script has installed meanwhile stays."""
+        """Restore the handlers, except those that the script has replaced meanwhile."""
         _restore({number: h for number, h in self._before.items() if signal.getsignal(number) == self._handle})
         self.raise_held()
 
@@ -164,7 +164,7 @@ _holding: _Holding | None = None
 
 @contextlib.contextmanager
 def _sent_again() -> Iterator[None]:
-    """Within, a signal whose exception Python drops is sent again."""
+    """Within the context, a signal whose exception Python drops is sent again."""
     before = sys.unraisablehook
 
     def hook(dropped: "sys.UnraisableHookArgs") -> None:
@@ -190,7 +190,7 @@ def _sent_again() -> Iterator[None]:
 
 
 def _number(dropped: "sys.UnraisableHookArgs") -> signal.Signals | None:
-    """The signal that raised the exception, if one did."""
+    """Return the signal that raised the exception, or None."""
     if isinstance(dropped.exc_value, Ended):
         return dropped.exc_value.number
     return signal.SIGINT if issubclass(dropped.exc_type, KeyboardInterrupt) else None
@@ -205,5 +205,5 @@ _RAISING = (signal.default_int_handler, _end)
 
 def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
-        if handler is not None:  # None: set by C, out of Python's reach
+        if handler is not None:  # None: set by C code, which Python cannot restore
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The batches of a job, as each rank and each engine reads them."""
+"""The batches of a job, as each rank of each engine reads them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from fdt.job import ArrayData, Data, FeedData, FitArguments, GraphData
 
 __all__ = ["Batch", "Feed", "Reader", "Source", "first_batch_checksum", "open_source"]
 
-DEFAULT_BATCH = 32  # Keras's own
+DEFAULT_BATCH = 32  # Keras's default
 RANDOM_SAMPLING = "random-sampling"
 
 
@@ -33,11 +33,20 @@ def open_source(
     feed: Feed | None = None,
     flavor: str = "keras",
 ) -> Source:
-    """The source of `data` as `fit` reads it; `seed` orders what is shuffled.
+    """Open the data of a job.
 
-    `training` False: the validation data, never shuffled, read from their start every time. `options["partition"]`
-    may be "random-sampling" (readers of arrays only). `class_weight` is in the data already: the client folded it in.
-    `feed`: receives the batches of FeedData. Raises UsageError for random sampling of data that are not arrays.
+    Args:
+        data: The training or validation data.
+        fit: The arguments of `fit`. `class_weight` is not applied: the client has multiplied it into the data.
+        blobs: The store of the data's arrays.
+        seed: Determines the order of shuffles.
+        training: False: validation data, which are never shuffled and are read from their start every time.
+        options: The job's options. "partition" may be "random-sampling", for readers of arrays only.
+        feed: Receives the batches of FeedData.
+        flavor: "keras" or "tf_keras"; they differ in an epoch that reaches the end of the data.
+
+    Raises:
+        UsageError: Random sampling of data that are not arrays.
     """
     fresh = training and (options or {}).get("partition") == RANDOM_SAMPLING
     if isinstance(data, ArrayData):
@@ -54,7 +63,7 @@ def open_source(
 
 
 def first_batch_checksum(source: Source) -> str:
-    """Equal on ranks that read the same data in the same order. 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits, equal on ranks whose first batches have equal dtypes, shapes and values."""
     digest = hashlib.sha256()
     for leaf in tf.nest.flatten(source.first_batch(), expand_composites=True):
         if leaf is not None:
@@ -78,7 +87,7 @@ def _arrays(
 def _graph(data: GraphData, fit: FitArguments, blobs: Blobs, seed: int, training: bool, flavor: str) -> GraphSource:
     steps = fit.steps_per_epoch if training else fit.validation_steps
     if flavor == "tf_keras" and steps == data.cardinality:
-        steps = 0  # then tf_keras begins anew with every epoch
+        steps = 0  # then tf_keras begins a new pass with every epoch
     data = replace(data, seed=data.seed or seed)
     return GraphSource(data, blobs, steps=steps, first=fit.initial_epoch, boundary=_epoch_boundary(training, flavor))
 

@@ -1,4 +1,4 @@
-"""Whole arrays: ranks slice or gather rows of them, in the graph, straight from shared memory."""
+"""The source of array data: each rank slices or gathers rows in the TensorFlow graph, from shared memory."""
 
 from functools import reduce
 from typing import Any
@@ -13,14 +13,24 @@ from fdt.data.source import Batch, Dataset, Reader, as_is
 from fdt.job import ArrayData
 from fdt.structure import unflatten
 
-AHEAD = 2  # batches made ready while a step runs
+AHEAD = 2  # batches prepared while a step runs
 
 
 class ArraySource:
     """Batches of `batch_size` rows.
 
-    Not shuffled, a rank's part of a batch is a slice of the arrays; shuffled, its rows are gathered by a permutation
-    that is a function of `seed` and the pass alone. `fresh` draws each batch of a reader anew instead.
+    Without a shuffle, a rank's part of a batch is a slice of the arrays. With one, its rows are gathered by a
+    permutation that depends only on `seed` and the number of the pass. With `fresh`, a reader samples each batch at
+    random instead.
+
+    Args:
+        data: The arrays.
+        blobs: Their store.
+        batch_size: Rows of a global batch.
+        plan: The passes and epochs.
+        shuffle: Whether to permute the rows.
+        seed: Determines the permutations and samples.
+        fresh: Sample each batch of a reader at random.
     """
 
     def __init__(
@@ -42,36 +52,42 @@ class ArraySource:
 
     @property
     def steps(self) -> int:
+        """Implement Source."""
         return self._plan.count(self._plan.first)
 
     @property
     def element_spec(self) -> Any:
+        """Implement Source."""
         return _map(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self._columns)
 
     reads_once = False
 
     def count(self, epoch: int) -> int:
+        """Implement Source."""
         return self._plan.count(epoch)
 
     def first_batch(self) -> Batch:
+        """Implement Source."""
         return self.read(self._plan.first, 0)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        """Implement Source."""
         parts = [self._part(span, rank, size) for span in self._plan.spans(epoch)]
         if not parts:
             parts = [self._part(Span(epoch, 0, 0), rank, size)]
-        options = tf.data.Options()  # as Keras does: the default ones serialize the graph for nothing
+        options = tf.data.Options()  # as Keras does: the default optimizations only cost a serialization of the graph
         options.experimental_optimization.apply_default_optimizations = False
-        # Dropping an iterator, which every epoch does, waits for the tuner's thread to wake: up to 1.3 s (measured).
+        # Every epoch deletes an iterator, which waits for the autotuner's thread: up to 1.3 s (measured).
         options.autotune.enabled = False
         whole = reduce(lambda left, right: left.concatenate(right), parts)
         return whole.prefetch(AHEAD).with_options(options)
 
     def reader(self, epoch: int) -> Reader:
+        """Implement Source."""
         return _ArrayReader(self, epoch)
 
     def read(self, epoch: int, index: int) -> Batch:
-        """The whole batch `index` of `epoch`."""
+        """Return the global batch `index` of `epoch`."""
         data_pass, number = epochs.locate(self._plan.spans(epoch), index)
         low = number * self.batch_size
         high = min(low + self.batch_size, self.samples)
@@ -96,7 +112,7 @@ class ArraySource:
         return tf.data.Dataset.zip((picks, shares)).map(batch)
 
     def _rows(self, table: Cut, data_pass: int) -> Dataset:
-        """The rows of each batch. Ready-made: slicing the permutation inside the map costs a third more (measured)."""
+        """Return each batch's row numbers, computed in advance: slicing in the map costs a third more (measured)."""
         order = self._permutation(data_pass)
         full = int(np.count_nonzero(table.share[:, 1] == self.batch_size))  # all but a last partial batch
         width = table.high[0] - table.low[0] if full else 0
@@ -131,7 +147,7 @@ def _ranges(table: Cut) -> Dataset:
 
 
 def _common(lengths: Rows) -> int | None:
-    """The length all slices share, as a static shape helps what is compiled; None when they differ."""
+    """Return the length that all slices share, for a static shape that helps compilation; None when lengths differ."""
     return int(lengths[0]) if len(lengths) and bool(np.all(lengths == lengths[0])) else None
 
 

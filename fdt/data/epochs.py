@@ -1,8 +1,8 @@
-"""Which rows make which batch of which epoch: pure arithmetic, the same on every rank and in both engines.
+"""The rows of each batch of each epoch: pure arithmetic, the same on every rank and in both engines.
 
-A *pass* is one walk over all the data, in one order. Without `steps_per_epoch` an epoch is a pass. With it, Keras 3
-goes on in the pass where the last epoch stopped and cuts the epoch that meets the pass's end short (EpochIterator),
-while tf_keras goes straight on into the next pass (DataHandler). A validation starts anew each time.
+A pass reads all the data once, in one order. Without `steps_per_epoch`, an epoch is a pass. With it, Keras 3 continues
+the pass where the last epoch stopped and shortens the epoch that reaches the end of the pass (EpochIterator), while
+tf_keras continues with the next pass (DataHandler). Every validation starts a new pass.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ Rows = npt.NDArray[np.int64]
 class Span(NamedTuple):
     """`batches` batches of one pass, from batch `first` on."""
 
-    data_pass: int  # number of the pass; seeds its order
+    data_pass: int  # number of the pass, which seeds its order
     first: int
     batches: int
 
 
 class EpochBoundary(Enum):
-    """What happens at a pass's end when `steps_per_epoch` is given."""
+    """The behavior at the end of a pass when `steps_per_epoch` is given."""
 
-    SHORT = "short"  # Keras 3: the epoch ends early, the next begins a new pass
-    JOINED = "joined"  # tf_keras: the epoch goes on in the next pass, for as many passes as there are epochs
+    SHORT = "short"  # Keras 3: the epoch ends early, and the next begins a new pass
+    JOINED = "joined"  # tf_keras: the epoch continues in the next pass, up to `passes` passes
     ANEW = "anew"  # validation: every epoch begins a new pass
 
 
@@ -35,8 +35,12 @@ class EpochBoundary(Enum):
 class Epochs:
     """The plan of a whole `fit`.
 
-    `batches`: batches of one pass. `steps`: steps_per_epoch, 0 for none. `first`: initial_epoch. `passes`: how many
-    there are in all where they are joined (tf_keras repeats arrays as often as there are epochs, datasets never).
+    Attributes:
+        batches: Batches of one pass.
+        steps: `steps_per_epoch`, 0 for none.
+        first: `initial_epoch`.
+        passes: Passes in all, for JOINED (tf_keras repeats arrays as often as there are epochs, datasets never).
+        boundary: The behavior at the end of a pass.
     """
 
     batches: int
@@ -46,7 +50,7 @@ class Epochs:
     boundary: EpochBoundary = EpochBoundary.SHORT
 
     def spans(self, epoch: int) -> list[Span]:
-        """The batches of `epoch`, in order. Empty when the data ran out (tf_keras only)."""
+        """Return the batches of `epoch`, in order. Empty when the data have ended (tf_keras only)."""
         if not self.steps or self.boundary is EpochBoundary.ANEW:
             return [Span(epoch, 0, min(self.steps or self.batches, self.batches))]
         if self.boundary is EpochBoundary.JOINED:
@@ -57,7 +61,7 @@ class Epochs:
         return [Span(self.first + done, begin, min(self.steps, self.batches - begin))]
 
     def count(self, epoch: int) -> int:
-        """Steps that `epoch` really has."""
+        """Return the number of steps that `epoch` has in fact."""
         return sum(span.batches for span in self.spans(epoch))
 
     def _joined(self, epoch: int) -> list[Span]:
@@ -73,7 +77,7 @@ class Epochs:
 
 
 def locate(spans: list[Span], index: int) -> tuple[int, int]:
-    """(pass, batch within the pass) of an epoch's batch `index`. Raises IndexError behind the end."""
+    """Return (pass, batch within the pass) of an epoch's batch `index`. Raises IndexError after the end."""
     for span in spans:
         if index < span.batches:
             return span.data_pass, span.first + index
@@ -82,36 +86,42 @@ def locate(spans: list[Span], index: int) -> tuple[int, int]:
 
 
 def permutation(rows: int, seed: int, data_pass: int) -> npt.NDArray[np.signedinteger]:
-    """The order of pass `data_pass`: a function of its arguments alone. 32-bit numbers where they do (half the
-    memory)."""
+    """Return the rows of a pass in its order, a function of the arguments alone; int32 if that suffices, else int64."""
     order = np.random.Generator(np.random.PCG64([seed, data_pass])).permutation(rows)
     return order.astype(np.int32) if rows <= np.iinfo(np.int32).max else order
 
 
 def fresh_rows(rows: int, size: int, seed: int, epoch: int, index: int) -> Rows:
-    """`--partition random-sampling`: a batch drawn afresh, without repeats inside it."""
+    """Return the rows of a batch sampled at random without repeats (`--partition random-sampling`)."""
     generator = np.random.Generator(np.random.PCG64([seed, epoch, index]))
     return generator.choice(rows, min(size, rows), replace=False)
 
 
 class Cut(NamedTuple):
-    """A rank's part of some global batches, one entry a batch: rows [low, high), of which `share[0]` count."""
+    """A rank's part of some global batches, one entry for each batch: rows [low, high), of which `share[0]` count."""
 
     low: Rows
     high: Rows
-    share: npt.NDArray[np.int64]  # (batches, 2): samples of mine, samples of the global batch
+    share: npt.NDArray[np.int64]  # (batches, 2): samples of the rank, samples of the global batch
 
 
 def bounds(rows: int, batch: int, first: int, count: int) -> tuple[Rows, Rows]:
-    """Start and stop row of `count` batches from `first` on; the last may be shorter than `batch`."""
+    """Return the first and stop row of `count` batches from `first` on; the last may be shorter than `batch`."""
     start = np.arange(first, first + count, dtype=np.int64) * batch
     return start, np.minimum(start + batch, rows)
 
 
 def cut(start: Rows, stop: Rows, rank: int, size: int) -> Cut:
-    """Rank `rank` of `size` gets a contiguous part of each batch; all parts together are the batch, in order.
+    """Return a rank's contiguous part of each batch.
 
-    A rank left with nothing gets the batch's first row with a share of 0, as a step needs something to run on.
+    The parts of all ranks, in order, are the batch. A rank without a sample gets the batch's first row with a share of
+    0, because a step needs some input.
+
+    Args:
+        start: (batches,) int64: the first row of each batch.
+        stop: (batches,) int64: the stop row of each batch.
+        rank: The rank.
+        size: The world size.
     """
     total = stop - start
     low, high = start + total * rank // size, start + total * (rank + 1) // size

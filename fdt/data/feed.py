@@ -1,7 +1,7 @@
-"""Batches that the client draws and sends: generators, PyDataset, pipelines that cannot be rebuilt elsewhere.
+"""The source of fed data: batches that the client draws and sends (generators, PyDataset, some tf.data pipelines).
 
-Every rank gets every batch (mapped, not copied) and keeps its slice. A rank asks for as many as FEED_WINDOW batches
-ahead of what it has taken, so neither the client nor shared memory holds more than that.
+Every rank maps every batch, without a copy, and keeps its slice. A rank requests at most FEED_WINDOW batches ahead of
+the batches it has taken, which bounds the memory of the client and of the store.
 """
 
 import threading
@@ -24,18 +24,18 @@ _END = object()
 
 
 class Feed:
-    """What has come of one feed. `offer` may be called by any thread; `want` is called to ask for more."""
+    """The batches that have arrived of one feed. Any thread may call `offer`. `want` requests more batches."""
 
     def __init__(self, name: str, blobs: Blobs, want: Callable[[FeedWanted], None]) -> None:
         self.name = name
         self._blobs, self._want = blobs, want
         self._arrived: dict[tuple[int, int], Any] = {}
         self._changed = threading.Condition()
-        self._asked: dict[int, int] = {}  # by epoch: first index not asked for
+        self._asked: dict[int, int] = {}  # for each epoch, the first index that was not requested
         self._closed = False
 
     def offer(self, batch: FeedBatch) -> None:
-        """Take a batch in; it is mapped at once, so the sender may drop the blob as soon as all ranks have it."""
+        """Add a batch. It is mapped at once, so the sender may drop the blob when all ranks have it."""
         if batch.name != self.name:
             return
         value = _END if batch.end else unflatten(batch.structure, self._blobs.get_arrays(batch.arrays))
@@ -44,19 +44,24 @@ class Feed:
             self._changed.notify_all()
 
     def begin(self, epoch: int) -> None:
-        """Ask for the first batches of `epoch` and forget those of earlier ones."""
+        """Request the first batches of `epoch` and drop those of earlier epochs."""
         self._forget(lambda key: key[0] < epoch)
         self._ask(epoch, FEED_WINDOW)
 
     def take(self, epoch: int, index: int) -> Any:
-        """The batch as NumPy arrays; waits for it. Raises IndexError behind the end, WorkerError once closed."""
+        """Wait for a batch, remove it, and return it as NumPy arrays.
+
+        Raises:
+            IndexError: The epoch has no such batch.
+            WorkerError: The feed was closed.
+        """
         value = self.look(epoch, index)
         self._forget(lambda key: key[0] == epoch and key[1] <= index)
         self._ask(epoch, index + 1 + FEED_WINDOW)
         return value
 
     def look(self, epoch: int, index: int) -> Any:
-        """As `take`, but the batch stays."""
+        """Return a batch as `take` does, without removing it."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._is_there(epoch, index))
             if self._closed:
@@ -67,7 +72,7 @@ class Feed:
         return value
 
     def close(self) -> None:
-        """Wake whoever waits: no more will come."""
+        """Make waiting calls raise WorkerError: no more batches will arrive."""
         with self._changed:
             self._closed = True
             self._arrived.clear()
@@ -91,7 +96,7 @@ class Feed:
 
 
 class FeedSource:
-    """A Source over a Feed. An epoch can be read once."""
+    """A Source of a Feed's batches. An epoch can be read once."""
 
     batch_size: int | None = None
     samples: int | None = None
@@ -103,14 +108,16 @@ class FeedSource:
         self._feed, self._first = feed, first
 
     def count(self, epoch: int) -> int | None:
-        """Unknown: what the client draws may end early."""
+        """Return None: the client's data may end early."""
         return None
 
     def first_batch(self) -> Batch:
+        """Implement Source."""
         self._feed.begin(self._first)
         return _tensors(self._feed.look(self._first, 0), self.element_spec)
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        """Implement Source."""
         composite = any(not isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.element_spec) if s is not None)
 
         def draw() -> Iterator[tuple[Any, Any]]:
@@ -126,6 +133,7 @@ class FeedSource:
         return whole.prefetch(1)
 
     def reader(self, epoch: int) -> Reader:
+        """Implement Source."""
         self._feed.begin(epoch)
         return _FeedReader(self._feed, epoch, self.element_spec)
 
@@ -150,7 +158,7 @@ def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:
 
 
 def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
-    """As fdt/data/slicing.py, on arrays: views, not copies."""
+    """Cut a batch of arrays as fdt/data/slicing.py does; the parts are views, not copies."""
     total = next(len(leaf) for leaf in tf.nest.flatten(batch) if np.ndim(leaf))
     part = epochs.cut(np.array([0]), np.array([total]), rank, size)
     low, high = int(part.low[0]), int(part.high[0])
@@ -158,7 +166,7 @@ def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
 
 
 def _open(spec: Any) -> Any:
-    """The spec of a slice: its first dimension is open, whatever the batch's was."""
+    """Return the spec of a slice, whose first dimension is unknown."""
     return tf.nest.map_structure(_open_leaf, spec)
 
 
@@ -172,7 +180,7 @@ def _open_leaf(spec: Any) -> Any:
 
 
 def _tensors(batch: Any, spec: Any) -> Batch:
-    """`batch` as tensors; of a ragged or sparse one it holds the parts (client_shim/feed.py)."""
+    """Return `batch` as tensors; a ragged or sparse tensor arrives as its components (client_shim/feed.py)."""
 
     def whole(spec: Any, leaf: Any) -> Any:
         if leaf is None:

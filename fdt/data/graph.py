@@ -1,12 +1,12 @@
-"""A tf.data pipeline that every rank rebuilds.
+"""The source of a tf.data pipeline that every rank rebuilds.
 
-Each rank walks the *whole* pipeline and keeps its slice of every batch: nothing is sent between ranks, and all ranks do
-all of the pipeline's work. That is the price of batches that are the same everywhere; a pipeline slower than the
-training step does not get faster with more ranks.
+Each rank runs the whole pipeline and keeps its slice of every batch. So ranks exchange nothing, and every rank does all
+of the pipeline's work. That is the cost of equal batches everywhere: a pipeline slower than the training step does not
+get faster with more ranks.
 
-Order. A shuffle draws a new order whenever an iterator is made, so the order of a pass is a function of the seeds and
-of how many iterators came before. One iterator is made a pass, in order; a rank that asks for a later pass first makes
-those it has missed, one that asks for an earlier one starts over.
+A shuffle draws a new order for each new iterator, so the order of a pass depends on the seeds and on how many iterators
+were made before. Each pass gets one iterator, in order. A rank that needs a later pass first makes the iterators that
+it missed; one that needs an earlier pass rebuilds the pipeline.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,14 @@ from fdt.job import GraphData
 
 
 class GraphSource:
-    """Elements of the dataset are the batches, as Keras has it.
+    """Batches of a dataset; as in Keras, each element of the dataset is a batch.
 
-    `steps`: steps_per_epoch, 0 for none. `boundary` says what becomes of a pass that `steps` leaves unfinished.
+    Args:
+        data: The pipeline.
+        blobs: The store of its graph and arrays.
+        steps: `steps_per_epoch`, 0 for none.
+        first: `initial_epoch`.
+        boundary: The behavior at the end of a pass that `steps` divides.
     """
 
     def __init__(self, data: GraphData, blobs: Blobs, *, steps: int, first: int, boundary: EpochBoundary) -> None:
@@ -37,41 +42,47 @@ class GraphSource:
         self._goes_on = bool(steps) and boundary is not EpochBoundary.ANEW
         self._again = boundary is EpochBoundary.SHORT
         self._plan = Epochs(data.cardinality, steps, first, boundary=boundary) if data.cardinality >= 0 else None
-        self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None walks for readers
+        self._walkers: dict[tuple[int, int] | None, _PassReader] = {}  # by (rank, size); None: for readers
 
     @property
     def batch_size(self) -> int | None:
-        """Known only when every batch is full, which tf.data says by a static shape."""
+        """Rows of a batch, where tf.data gives a static shape: then every batch is full."""
         leaves = [spec for spec in tf.nest.flatten(self.element_spec) if isinstance(spec, tf.TensorSpec)]
         size = leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
         return None if size is None else int(size)
 
     @property
     def samples(self) -> int | None:
+        """Implement Source."""
         return self._plan.batches * self.batch_size if self._plan and self.batch_size else None
 
     @property
     def steps(self) -> int | None:
+        """Implement Source."""
         return self._plan.count(self._first) if self._plan else self._take or None
 
     @property
     def reads_once(self) -> bool:
+        """Implement Source."""
         return self._goes_on
 
     def count(self, epoch: int) -> int | None:
+        """Implement Source."""
         return self._plan.count(epoch) if self._plan else None
 
     def first_batch(self) -> Batch:
-        """The first batch of the first epoch, from a pipeline of its own: the source itself does not move."""
+        """Return the first batch of the first epoch from a separate pipeline: the source does not advance."""
         return next(iter(self._build()))
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
+        """Implement Source."""
         pass_reader = self._pass_reader(
             (rank, size), lambda whole: slicing.part(whole, rank, size).prefetch(tf.data.AUTOTUNE)
         )
         return pass_reader.epoch(epoch)
 
     def reader(self, epoch: int) -> Reader:
+        """Implement Source."""
         return _GraphReader(self._pass_reader(None, lambda whole: whole.prefetch(tf.data.AUTOTUNE)), epoch)
 
     def _pass_reader(self, key: tuple[int, int] | None, decorate: Callable[[Dataset], Dataset]) -> "_PassReader":
@@ -88,7 +99,7 @@ class GraphSource:
 
 
 class _Passes:
-    """Hands out the pipeline so that the next iterator made of it walks the pass that was asked for."""
+    """The pipeline, positioned so that its next iterator reads the requested pass."""
 
     def __init__(self, build: Callable[[], Dataset], first: int) -> None:
         self._build, self._first = build, first
@@ -114,12 +125,12 @@ class _PassReader:
         return self._decorate(whole.take(self._count) if self._count else whole)
 
     def read(self, epoch: int) -> Any:
-        """An iterator of the epoch that need not be read to its end."""
+        """Return an iterator of the epoch; the caller may stop before its end."""
         return iter(self.epoch(epoch))
 
 
 class _LongPassReader(_PassReader):
-    """Goes on in a pass it has begun for `take` more batches, as Keras does with `steps_per_epoch`."""
+    """Continues a begun pass for `take` more batches, as Keras does with `steps_per_epoch`."""
 
     def __init__(
         self, passes: _Passes, decorate: Callable[[Dataset], Dataset], take: int, first: int, *, again: bool
@@ -134,12 +145,12 @@ class _LongPassReader(_PassReader):
         if epoch < self._next:
             self._next, self._data_pass, self._iterator = self._first, self._first, None
         for _ in range(self._next, epoch):
-            _drain(self._go_on())  # there is no way to a later epoch but through those before
+            _drain(self._go_on())  # a later epoch is reached only by reading the epochs before it
         self._next = epoch + 1
         return self._go_on()
 
     def read(self, epoch: int) -> Any:
-        _drain(self._reading)  # the last epoch's batches that another worker was dealt
+        _drain(self._reading)  # batches of the last epoch that other workers took
         self._reading = super().read(epoch)
         return self._reading
 
@@ -153,7 +164,7 @@ class _LongPassReader(_PassReader):
 
 
 def _rest(head: Any, iterator: Any, count: int) -> Dataset:
-    """`head` and `count` more elements, or as many as there are, of an iterator that others go on with."""
+    """Return `head` and up to `count` more elements of an iterator that later calls continue."""
 
     @as_is
     def draw(_: Any) -> Any:
@@ -176,7 +187,7 @@ class _GraphReader:
         self._iterator, self._position = pass_reader.read(epoch), 0
 
     def read(self, index: int) -> Batch:
-        """Walks past the batches between: a pipeline has no other way to a later one."""
+        """Return a batch, after reading those before it: a pipeline has no random access."""
         if index < self._position:
             raise ValueError(
                 f"batches of a pipeline are read in rising order. Received: {index} after {self._position}"

@@ -1,13 +1,14 @@
-"""A tf.data pipeline taken apart (client) and put together again (each rank), meaning the same everywhere.
+"""Serialization of a tf.data pipeline by the client, so that each rank rebuilds it with the same elements.
 
-The pipeline travels as the graph that TensorFlow itself serializes it to. Three things are mended on the way:
+The pipeline is sent as the graph that TensorFlow serializes. Three things are changed:
 
-- Arrays inside it (`from_tensor_slices`) are taken out, to lie once in shared memory instead of once in every rank.
-- An unseeded shuffle says "seeds 0 and 0: anything goes", which is another order in every process. A seed is put in.
-- `deterministic=False` lets elements overtake each other. It is turned off: ranks cut parts of one and the same batch.
+- Arrays inside it (`from_tensor_slices`) are taken out, so that shared memory holds them once, not once for each rank.
+- An unseeded shuffle has seeds 0 and 0 and a different order in every process. It gets a seed. - `deterministic=False`
+allows elements to overtake each other. It is turned off, because ranks slice the same batch.
 
-What depends on anything outside the graph (generators, py_function, variables, tf.random in a map) TensorFlow refuses
-to serialize; what writes to disk (`cache(filename)`, `snapshot`) is refused here, as ranks would write over each other.
+TensorFlow refuses to serialize operations that depend on state outside the graph (generators, py_function, variables,
+tf.random in a map). Operations that write to disk (`cache(filename)`, `snapshot`) are refused here, because ranks would
+overwrite each other's files.
 """
 
 import hashlib
@@ -23,28 +24,28 @@ from tensorflow.python.framework import op_def_registry
 from fdt.data import zerocopy
 from fdt.tensors import Array
 
-LARGE_BYTES = 64 * 1024  # a constant larger than this goes as an array
-LIMIT_BYTES = 2**31 - 2**24  # protobuf's, with room for the graph itself
-_FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL, as the op takes it
+LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array
+LIMIT_BYTES = 2**31 - 2**24  # protobuf's limit, less room for the graph itself
+_FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
 _WRITERS = {"SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
 _INT31 = 2**31 - 1
-_MEMORY = {"seed_generator": "DummySeedGenerator", "cache": "DummyMemoryCache"}  # input name: op that makes a new one
+_MEMORY = {"seed_generator": "DummySeedGenerator", "cache": "DummyMemoryCache"}  # input name: op of a new one
 
 
 class Refused(Exception):
-    """The pipeline cannot be rebuilt elsewhere; the message says why."""
+    """The pipeline cannot be rebuilt in another process; the message states the reason."""
 
 
 class Parts(NamedTuple):
-    """`graph`: GraphDef whose placeholders stand, in order, for `constants`."""
+    """A serialized pipeline. `graph`: a GraphDef whose placeholders stand, in order, for `constants`."""
 
     graph: bytes
     constants: list[Array]
 
 
 def take_apart(dataset: Any) -> Parts:
-    """Raises Refused."""
+    """Serialize a dataset. Raises Refused."""
     if (nbytes := _bytes_inside(dataset)) > LIMIT_BYTES:
         raise Refused(f"it holds arrays of {nbytes:,} bytes, and TensorFlow can serialize 2 GB")
     graph = _serialized(dataset)
@@ -54,7 +55,7 @@ def take_apart(dataset: Any) -> Parts:
 
 
 def put_together(parts: Parts, element_spec: Any, seed: int) -> Any:
-    """The dataset again: the same elements in the same order in every process that has the same `seed`."""
+    """Rebuild the dataset: the same elements in the same order in every process with the same `seed`."""
     graph = graph_pb2.GraphDef.FromString(parts.graph)
     for node in _all_nodes(graph):
         if "deterministic" in node.attr:
@@ -82,7 +83,7 @@ def put_together(parts: Parts, element_spec: Any, seed: int) -> Any:
 
 
 def _bytes_inside(dataset: Any) -> int:
-    """Bytes of the arrays that the pipeline begins with, as far as its Python objects tell."""
+    """Return the bytes of the arrays at the start of the pipeline that its Python objects reveal."""
     tensors = [t for t in getattr(dataset, "_tensors", ()) if isinstance(t, tf.Tensor)]
     own = sum(int(tensor.dtype.size * tensor.shape.num_elements()) for tensor in tensors)
     return own + sum(_bytes_inside(source) for source in dataset._inputs())
@@ -98,7 +99,7 @@ def _serialized(dataset: Any) -> Any:
         graph = graph_pb2.GraphDef.FromString(text.numpy())
     except (tf.errors.OpError, ValueError, AttributeError) as error:
         raise Refused(str(error).split("}} ")[-1].split("\n")[0][:300]) from None
-    if not graph.node:  # what comes back, without an error, of a graph over 2 GB
+    if not graph.node:  # TensorFlow's result, without an error, for a graph over 2 GB
         raise Refused("TensorFlow cannot serialize a graph over 2 GB")
     return graph
 
@@ -119,7 +120,7 @@ def _take_out(node: Any) -> Array:
 
 
 def _put_seeds_in(graph: Any, seed: int) -> None:
-    """Give each op whose two seeds are 0 seeds of its own, by its place in the graph."""
+    """Give each op whose two seeds are 0 seeds of its own, derived from its position in the graph."""
     nodes = {node.name: node for node in graph.node}
     seeded = [(node, at) for node in list(graph.node) if (at := _seed_inputs(node.op))]
     for number, (node, (first, second)) in enumerate(seeded):
@@ -135,7 +136,7 @@ def _put_seeds_in(graph: Any, seed: int) -> None:
 
 
 def _forget_memory(graph: Any) -> None:
-    """Shuffles and caches point at the client's own state: give each one of its own."""
+    """Replace the client's state of shuffles and caches by new state for each op."""
     for number, node in enumerate(list(graph.node)):
         for index, name in enumerate(_input_names(node.op)):
             if name in _MEMORY:
@@ -149,13 +150,13 @@ def _input_names(op: str) -> list[str]:
 
 
 def _seed_inputs(op: str) -> tuple[int, int] | None:
-    """Positions of an op's inputs `seed` and `seed2`: shuffle, random, and their kin."""
+    """Return the positions of an op's inputs `seed` and `seed2`, which random ops have; None without them."""
     names = _input_names(op)
     return (names.index("seed"), names.index("seed2")) if "seed" in names and "seed2" in names else None
 
 
 def _value(nodes: Any, name: str) -> Any:
-    """The value of a scalar constant. Raises Refused when it is computed."""
+    """Return the value of a scalar constant. Raises Refused when it is computed."""
     node = nodes[name.split(":")[0].lstrip("^")]
     if node.op != "Const":
         raise Refused(f"{node.op} computes what must be a constant")
@@ -163,13 +164,13 @@ def _value(nodes: Any, name: str) -> Any:
 
 
 def _array(proto: Any) -> Array:
-    if proto.dtype == tf.string.as_datatype_enum:  # whose packed form make_ndarray cannot read
+    if proto.dtype == tf.string.as_datatype_enum:  # make_ndarray cannot read their packed form
         return np.asarray(tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy())
     return np.asarray(tf.make_ndarray(proto))
 
 
 def _register(graph: Any, suffix: str) -> None:
-    """Make the functions of maps and filters known to this process, by names that nothing else here has."""
+    """Register the functions of maps and filters in this process, under names that are unique here."""
     names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in graph.library.function}
     for node in _all_nodes(graph):
         node.op = names.get(node.op, node.op)

@@ -1,4 +1,4 @@
-"""A rank's part of batches that come whole, cut in the graph."""
+"""A rank's part of whole batches, cut in the TensorFlow graph."""
 
 from typing import Any
 
@@ -8,8 +8,7 @@ from fdt.data.source import Batch, Dataset, as_is
 
 
 def part(batches: Dataset, rank: int, size: int) -> Dataset:
-    """(batch, share) for each batch: see Source.slices."""
-
+    """Return (batch, share) for each batch: see Source.slices."""
     spread = isinstance(batches.element_spec, tuple)  # tf.data calls map functions with a tuple's items
 
     @as_is
@@ -20,12 +19,15 @@ def part(batches: Dataset, rank: int, size: int) -> Dataset:
 
 
 def cut_batch(batch: Batch, rank: int, size: int) -> tuple[Batch, Any]:
-    """The same rule as fdt/data/epochs.py `cut`, for tensors. Leaves without rows (scalars) go to every rank."""
+    """Cut a batch of tensors by the rule of `cut` in fdt/data/epochs.py. Scalar leaves go to every rank."""
     return cut_between(batch, rank, rank + 1, size)
 
 
 def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, Any]:
-    """The rows from `low` / `parts` to `high` / `parts` of a batch; none there: a copy of its first, with share 0."""
+    """Return the rows from `low` / `parts` to `high` / `parts` of a batch, and their share.
+
+    Without a row between, the result is the batch's first row, with share 0.
+    """
     total = tf.cast(rows(batch), tf.int64)
     low, high = total * low // parts, total * high // parts
     share = tf.stack([high - low, total])
@@ -35,7 +37,7 @@ def cut_between(batch: Batch, low: Any, high: Any, parts: int) -> tuple[Batch, A
 
 
 def rows(batch: Batch) -> Any:
-    """Samples of a batch: the rows of its leading tensor."""
+    """Return the number of samples of a batch: the rows of its first tensor that is not a scalar."""
     first = leading(batch)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows(tf.int32)
@@ -45,7 +47,7 @@ def rows(batch: Batch) -> Any:
 
 
 def leading(batch: Batch) -> Any:
-    """The first tensor of a batch that is no scalar, as the index that `enumerate` puts first is."""
+    """Return the first tensor of a batch that is not a scalar; `enumerate` puts a scalar index first."""
     return next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None and leaf.shape.rank != 0)
 
 

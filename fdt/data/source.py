@@ -1,31 +1,38 @@
-"""What a worker sees of a job's data, whatever kind it is."""
+"""The interfaces of a job's data: sources of batches, whatever kind of data they read."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
-Batch = Any  # what Keras's train_step takes: x, (x,), (x, y) or (x, y, sample_weight), of tf tensors
+Batch = Any  # the argument of Keras's train_step: x, (x,), (x, y) or (x, y, sample_weight), of tf tensors
 Dataset = Any  # tf.data.Dataset
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def as_is(function: _Function) -> _Function:
-    """A function of TensorFlow ops that AutoGraph need not look at."""
+    """Exclude a function of TensorFlow ops from AutoGraph's conversion."""
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
 class Reader(Protocol):
-    """Whole batches of one epoch, for engines that deal whole batches."""
+    """Whole batches of one epoch, for engines that give a worker whole batches."""
 
     def read(self, index: int) -> Batch:
-        """Batch `index` of the epoch. Indexes rise from call to call. Raises IndexError behind the end."""
+        """Return batch `index` of the epoch.
+
+        Args:
+            index: Higher than in the call before.
+
+        Raises:
+            IndexError: The epoch has no such batch.
+        """
         ...
 
 
 class Source(Protocol):
-    """The batches of a job. Every rank that opens the same data gets the same batches in the same order."""
+    """The batches of a job. Every rank that opens the same data reads the same batches in the same order."""
 
     @property
     def steps(self) -> int | None:
@@ -34,45 +41,56 @@ class Source(Protocol):
 
     @property
     def samples(self) -> int | None:
-        """Rows of the data; None where they cannot be known."""
+        """Rows of the data; None where unknown."""
         ...
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of a full batch; None where they cannot be known."""
+        """Rows of a full batch; None where unknown."""
         ...
 
     @property
     def element_spec(self) -> Any:
-        """tf.TypeSpec structure of a batch, its first dimension open."""
+        """The tf.TypeSpec structure of a batch, its first dimension open."""
         ...
 
     def count(self, epoch: int) -> int | None:
-        """Steps of `epoch`: less than `steps` where the data end inside it; None while unknown."""
+        """Return the steps of `epoch`, fewer than `steps` where the data end within it; None while unknown."""
         ...
 
     @property
     def reads_once(self) -> bool:
-        """Must an epoch be read a second time by way of all before it, or not at all?"""
+        """Whether an epoch cannot be read again without reading all epochs before it, or at all."""
         ...
 
     def first_batch(self) -> Batch:
-        """The first batch of the first epoch, whole, to look at: the source does not move."""
+        """Return the first global batch of the first epoch. The source does not advance."""
         ...
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
-        """Dataset of (batch, share) for one rank and one epoch.
+        """Return one rank's part of one epoch.
 
-        batch: the rank's contiguous part of each global batch. share: int64 [samples of mine, samples of the global
-        batch]. A rank without a sample of its own gets a copy of the batch's first row, with share [0, B].
-        All ranks get the same number of elements.
+        A rank without a sample of a global batch gets a copy of the batch's first row, with share [0, B]. All ranks get
+        the same number of elements.
+
+        Args:
+            epoch: The epoch.
+            rank: The rank.
+            size: The world size.
+
+        Returns:
+            A dataset of (batch, share). batch: the rank's contiguous part of each global batch. share: int64 (2,), the
+                samples
+            of this rank and of the global batch.
         """
         ...
 
-    def reader(self, epoch: int) -> Reader: ...
+    def reader(self, epoch: int) -> Reader:
+        """Return a reader of whole batches of `epoch`."""
+        ...
 
 
 def in_memory(data: Dataset) -> Dataset:
-    """All elements of `data`, read now and once, to be read as often as is wanted."""
+    """Read all elements of `data` once, now, and return a dataset that can be read many times."""
     kept = list(data)
     return tf.data.Dataset.from_generator(lambda: iter(kept), output_signature=data.element_spec)

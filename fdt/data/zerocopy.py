@@ -1,9 +1,8 @@
-"""A mapped NumPy array as a TensorFlow tensor, without a copy.
+"""Conversion of a mapped NumPy array to a TensorFlow tensor without a copy.
 
-A data set lies once in shared memory; were each rank to call `tf.constant` on it, it would lie there once more a rank.
-DLPack shares the bytes, but NumPy will not export a read-only array, so the array's address is offered again as if it
-could be written. Nothing writes there: TensorFlow reuses an input's buffer only where nobody else holds the tensor, and
-the caller holds it for as long as it reads.
+Shared memory holds a data set once; `tf.constant` would add a copy for each rank. DLPack shares the bytes, but NumPy
+does not export a read-only array, so the array's memory is declared writable. No code writes to it: TensorFlow reuses
+an input's buffer only where nothing else references the tensor, and the caller references it while it reads.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ ALIGNMENT = 64
 
 
 class _Writable:
-    """Says of an array's memory that it may be written, and keeps it mapped."""
+    """Declares an array's memory writable, and keeps it mapped."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -28,7 +27,10 @@ class _Writable:
 
 
 def tensor(array: Array) -> Any:
-    """`array` as a CPU tensor of the same dtype and shape; strings, and what DLPack does not know, are copied."""
+    """Return `array` as a CPU tensor of the same dtype and shape.
+
+    Strings, empty or unaligned arrays, and dtypes that DLPack does not support are copied.
+    """
     with tf.device("CPU:0"):
         if array.dtype == ml_dtypes.bfloat16:
             return tf.bitcast(tensor(array.view(np.uint16)), tf.bfloat16)

@@ -1,4 +1,4 @@
-"""Keras 3 and tf_keras behind one face. Neither is imported before it is asked for."""
+"""One interface to Keras 3 and tf_keras. Each library is imported only when it is requested."""
 
 import functools
 import sys
@@ -14,7 +14,7 @@ NAMES = ("keras", "tf_keras")
 
 @functools.cache
 def named(name: str) -> Flavor:
-    """The flavor "keras" or "tf_keras"; imports that library and never the other."""
+    """Return the flavor "keras" or "tf_keras"; import that library and never the other."""
     if name == "keras":
         from fdt.keras.keras3 import Keras3
 
@@ -27,7 +27,7 @@ def named(name: str) -> Flavor:
 
 
 def flavor_of(model: Any) -> Flavor:
-    """The flavor whose `Model` this is. Raises CaptureError when it is neither's."""
+    """Return the flavor whose `Model` this is. Raises CaptureError when it is neither's."""
     for name in NAMES:
         module = sys.modules.get(name)
         if module is not None and hasattr(module, "Model") and isinstance(model, module.Model):

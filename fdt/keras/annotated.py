@@ -1,4 +1,4 @@
-"""Functions by value keep the names that their annotations use: AutoGraph evaluates them."""
+"""Global names that the annotations of pickled functions use, and that AutoGraph evaluates on the worker."""
 
 import ast
 import inspect
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def annotation_globals(function: Callable[..., Any]) -> dict[str, Any]:
-    """Those globals of `function` that its annotations name; cloudpickle carries only what the code refers to."""
+    """Return the globals that `function`'s annotations name; cloudpickle includes only those that the code names."""
     if not function.__annotations__:
         return {}
     try:

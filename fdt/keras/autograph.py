@@ -1,4 +1,4 @@
-"""Call a script's train_step as Keras would: tf_keras has autograph rewrite it, Keras 3 has not."""
+"""A call of a script's train_step as its Keras makes it: tf_keras converts it by AutoGraph, Keras 3 does not."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tensorflow.python.autograph.impl import api
 
 
 def call(flavor: str, function: Any, *args: Any) -> Any:
-    """`function(*args)`, though our own code around it is never rewritten."""
+    """Return `function(*args)`. Only the script's function is converted, not this project's code around it."""
     if flavor != "tf_keras" or tf.executing_eagerly():
         return function(*args)
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):

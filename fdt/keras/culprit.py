@@ -1,9 +1,9 @@
-"""Which attribute of a model cannot be pickled: its path, from the object whose record failed."""
+"""A search for the attribute of a model that cannot be pickled, starting from the object whose record failed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-Part = tuple[str, Any]  # how the path goes on, and what is there
+Part = tuple[str, Any]  # the next element of the path, and the object there
 
 
 class PickleRecord(NamedTuple):
@@ -12,11 +12,11 @@ class PickleRecord(NamedTuple):
     obj: Any
     state: dict[str, Any]
     finish: Callable[[Any, dict[str, Any]], None]
-    parent: "PickleRecord | None"  # the record in which `obj` was met first; None: it is the model
+    parent: "PickleRecord | None"  # the record in which `obj` was found first; None: it is the model
 
     @property
     def label(self) -> str:
-        """The model's class; the class and name of another object; what met it, where it has no name."""
+        """The model's class; another object's class and name; without a name, its parent's label and its class."""
         kind, name = type(self.obj).__name__, getattr(self.obj, "name", None)
         if self.parent is None:
             return kind
@@ -31,17 +31,17 @@ def find(
     *,
     repeats: bool,
 ) -> str:
-    """The deepest attribute that fails by itself.
+    """Find the deepest attribute that fails by itself.
 
     Args:
         model: The object that is pickled.
         record: The record that failed; None where it was `model` itself, without its attributes.
-        fails: Does this part fail, the objects of these ids left out?
-        is_later: Are this object's attributes in a record of their own, and so no part of the one that failed?
-        repeats: May an object lie within another of its class? Else the first one of them is the culprit.
+        fails: Returns whether this part fails when the objects of these ids are left out.
+        is_later: Returns whether this object's attributes are a record of their own, and so not part of the failed one.
+        repeats: Whether an object may contain another of its class. Otherwise the search stops at the first of them.
 
     Returns:
-        The path and the class of what is there: `Dense 'dense_3'.handle (TextIOWrapper)`.
+        The path and the class of the object there: `Dense 'dense_3'.handle (TextIOWrapper)`.
     """
     path, obj = (type(model).__name__, model) if record is None else (record.label, record.obj)
     parts: Iterable[Part] = _attributes(record.state) if record is not None else [_class(model)]

@@ -1,4 +1,4 @@
-"""One face for Keras 3 and tf_keras: what capture, workers and servers need to know of a model."""
+"""The interface to a model that capture, workers and servers use, for Keras 3 and tf_keras alike."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ Array = np.ndarray
 Variable = Any  # a framework variable: has .shape, .assign, .name
 Model = Any
 Optimizer = Any
-ApplyNow = Callable[[list[Any], list[Variable]], Any]  # Keras's own apply: (gradients, variables)
+ApplyNow = Callable[[list[Any], list[Variable]], Any]  # Keras's original apply: (gradients, variables)
 Apply = Callable[[ApplyNow, list[Any], list[Variable]], Any]
 
 
@@ -22,80 +22,92 @@ class Flavor(Protocol):
     name: str  # "keras" | "tf_keras"
     keras: Any  # the module
 
-    # -- variables: no variable is in two lists, but seeds is a part of non_trainable -----------------------------
-    def trainable(self, model: Model) -> list[Variable]: ...
+    # -- variables: no variable is in two lists, but `seeds` is a part of `non_trainable` ---------------------------
+    def trainable(self, model: Model) -> list[Variable]:
+        """Return the trainable variables."""
+        ...
 
-    def non_trainable(self, model: Model) -> list[Variable]: ...
+    def non_trainable(self, model: Model) -> list[Variable]:
+        """Return the other variables of the model, without those of metrics."""
+        ...
 
     def seeds(self, model: Model) -> list[Variable]:
-        """State of the random number generators."""
+        """Return the states of the random number generators."""
         ...
 
     def optimizers(self, model: Model) -> list[Optimizer]:
-        """`model.optimizer` first, then those that custom training steps keep as attributes."""
+        """Return `model.optimizer`, then the optimizers that custom training steps keep as attributes."""
         ...
 
     def optimizer(self, model: Model) -> list[Variable]:
-        """Variables of all optimizers: iterations, learning rates, slots, loss scales."""
+        """Return the variables of all optimizers: iterations, learning rates, slots, loss scales."""
         ...
 
     def metrics(self, model: Model) -> list[Variable]:
-        """In the order of `model.metrics`, the loss trackers among them."""
+        """Return the variables of the metrics in the order of `model.metrics`, including the loss trackers."""
         ...
 
     def read(self, variables: Sequence[Variable]) -> list[Array]:
-        """Copies of the values."""
+        """Return copies of the values."""
         ...
 
     def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-        """Raises CaptureError naming the first variable whose shape does not fit."""
+        """Assign the arrays. Raises CaptureError that names the first variable whose shape does not fit."""
         ...
 
     # -- programs ---------------------------------------------------------------------------------------------------
     def refuse(self, model: Model) -> None:
-        """Raises CaptureError for a model that cannot be carried to workers whatever it holds."""
+        """Raise CaptureError for a model that cannot be sent to workers whatever it contains."""
         ...
 
-    def compiled(self, model: Model) -> bool: ...
+    def compiled(self, model: Model) -> bool:
+        """Return whether the model is compiled."""
+        ...
 
-    def steps_per_execution(self, model: Model) -> int: ...
+    def steps_per_execution(self, model: Model) -> int:
+        """Return the training steps of one call of the train function."""
+        ...
 
     def set_steps_per_execution(self, model: Model, count: int) -> None:
-        """Another number makes Keras trace its functions anew."""
+        """Set the steps of one call; another number makes Keras trace its functions again."""
         ...
 
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
-        """What Keras would report for a loop whose last step gave `logs`: the metrics' results, or those logs."""
+        """Return Keras's report for a loop whose last step returned `logs`: the metrics' results, or those logs."""
         ...
 
     def built(self, model: Model) -> bool:
-        """Do all variables exist: the model's, the optimizer's, the metrics'?"""
+        """Return whether all variables of the model, the optimizers and the metrics exist."""
         ...
 
     def build(self, model: Model, spec: Any) -> None:
-        """Create what `built` misses, as the first training step would; `spec`: (x, y, weights) of TensorSpecs."""
+        """Create the missing variables as the first training step would. `spec`: (x, y, weights) of TensorSpecs."""
         ...
 
     def dumps(self, model: Model) -> bytes:
-        """The built, compiled model by value, without the values of its variables. Raises CaptureError."""
+        """Pickle the built, compiled model by value, without the values of its variables. Raises CaptureError."""
         ...
 
-    def loads(self, data: bytes | memoryview) -> Model: ...
+    def loads(self, data: bytes | memoryview) -> Model:
+        """Return the model that `dumps` pickled."""
+        ...
 
     def settings(self) -> dict[str, Any]:
-        """Global settings that training depends on (float type, data format, dtype policy), JSON-able."""
+        """Return the global settings that training depends on (float type, data format, dtype policy), as JSON."""
         ...
 
-    def apply_settings(self, settings: dict[str, Any]) -> None: ...
+    def apply_settings(self, settings: dict[str, Any]) -> None:
+        """Set the global settings that `settings` returned."""
+        ...
 
     # -- training ---------------------------------------------------------------------------------------------------
     def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:
-        """Within, the optimizer's updates go to `apply(original_apply, gradients, variables)` instead."""
+        """Within the context, call `apply(original_apply, gradients, variables)` instead of the optimizer's own."""
         ...
 
 
 def write(variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-    """Assign `arrays` to `variables`. Raises CaptureError when number or shape differ; nothing is written then."""
+    """Assign `arrays` to `variables`. Raises CaptureError, before any assignment, when number or shape differ."""
     if len(variables) != len(arrays):
         raise CaptureError(f"a state must hold one array per variable. Received: {len(arrays)} for {len(variables)}")
     for variable, array in zip(variables, arrays, strict=True):
@@ -109,7 +121,7 @@ def write(variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
 
 
 def refuse_strategy(strategy: Any) -> None:
-    """Raises CaptureError when a model belongs to a tf.distribute strategy of its own."""
+    """Raise CaptureError for a model that was made under a tf.distribute strategy."""
     if strategy is not None and type(strategy).__name__ != "_DefaultDistributionStrategy":
         raise CaptureError(
             "a model must not be made under a tf.distribute strategy: its workers are the strategy. "
@@ -118,7 +130,7 @@ def refuse_strategy(strategy: Any) -> None:
 
 
 def unique(variables: Sequence[Variable], *, without: Sequence[Variable] = ()) -> list[Variable]:
-    """`variables` in order, each once, those of `without` left out; by identity."""
+    """Return `variables` in order, each once, except those of `without`; compared by identity."""
     seen, found = {id(v) for v in without}, []
     for variable in variables:
         if id(variable) not in seen:
@@ -129,7 +141,7 @@ def unique(variables: Sequence[Variable], *, without: Sequence[Variable] = ()) -
 
 @contextlib.contextmanager
 def attribute(obj: Any, name: str, value: Any) -> Iterator[None]:
-    """Give `obj` an attribute of its own, past any `__setattr__` that tracks, and take it back."""
+    """Set an attribute of `obj` within the context, bypassing `__setattr__`, which may track it."""
     missing = object()
     before = obj.__dict__.get(name, missing)
     obj.__dict__[name] = value

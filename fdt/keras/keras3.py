@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow."""
+"""The flavor of Keras 3 on TensorFlow."""
 
 import contextlib
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from fdt.keras import flavor, natives, pickling
 from fdt.keras.flavor import Apply, Array, Model, Optimizer, Variable
 from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
 
-_COMPILED = ("train_function", "test_function", "predict_function")  # made anew by the first step
-_BOUND = ("build", "quantize")  # made by Layer.__new__
+_COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
+_BOUND = ("build", "quantize")  # created by Layer.__new__
 _OF_LAYERS = (*_BOUND, "history", "_eval_epoch_iterator", "stop_evaluating", "stop_predicting")  # left by fit, evaluate
 _CACHES = ("_exclude_from_weight_decay_cache",)
 _TRACKED = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
@@ -71,7 +71,7 @@ class Keras3:
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):
             model.steps_per_execution = count
-            model.train_function = model.test_function = None  # which hold the count they were made with
+            model.train_function = model.test_function = None  # they contain the old count
 
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         result: dict[str, float] = pythonify_logs(model._get_metrics_result_or_logs(logs))
@@ -99,7 +99,7 @@ class Keras3:
             *self.metrics(model),
         ]
         for part in (model._compile_metrics, model._compile_loss, model._loss_tracker):
-            pickled_variables += getattr(part, "variables", [])  # also those that an overridden `metrics` leaves out
+            pickled_variables += getattr(part, "variables", [])  # also those that an overridden `metrics` omits
         return pickling.dumps(model, (_reduce_variable, _reduce_object), frozenset(map(id, pickled_variables)))
 
     def loads(self, data: bytes | memoryview) -> Model:
@@ -131,7 +131,7 @@ class Keras3:
 
 
 def _with_batch(spec: Any) -> Any:
-    """Keras's symbolic build wants a size; no variable's shape depends on it."""
+    """Return the spec with a batch size, which Keras's symbolic build needs; no variable's shape depends on it."""
     if spec is None:
         return None
     shape = spec.shape
@@ -157,7 +157,7 @@ def _reduce_variable(obj: Any, pickler: pickling.ModelPickler) -> Any:
 
 def _variable(cls: type, arguments: dict[str, Any], unique_id: str, value: Any) -> Any:
     variable = cls(lambda shape, dtype: tf.convert_to_tensor(value, dtype), **arguments)
-    variable._value._unique_id = unique_id  # optimizers find their slots by it
+    variable._value._unique_id = unique_id  # optimizers look up their slots by it
     return variable
 
 

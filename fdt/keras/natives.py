@@ -1,4 +1,4 @@
-"""TensorFlow's own objects inside a model: variables, functions, tables, wrapped containers."""
+"""Pickling of TensorFlow's own objects inside a model: variables, functions, tables, wrapped containers."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from tensorflow.python.util import object_identity, tf_export
 
 from fdt.keras import tables
 
-CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
+CHECKPOINTING = (  # attributes that TensorFlow creates again when they are read
     "_self_unconditional_checkpoint_dependencies",
     "_self_unconditional_dependency_names",
     "_self_unconditional_deferred_dependencies",
@@ -22,15 +22,15 @@ CHECKPOINTING = (  # attributes that TensorFlow makes anew when asked for
 
 
 class ValueLookup(Protocol):
-    """A pickler, as far as variables need it."""
+    """The part of a pickler that variables need."""
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        """What a placeholder of `variable` starts from: an array, or Zeros."""
+        """Return the initial value of a placeholder of `variable`: an array, or Zeros."""
         ...
 
 
 class Zeros:
-    """Pickled as a tensor of zeros. Variables that start from one object share its memory until they are assigned."""
+    """Zeros that are unpickled as one tensor. Variables that start from one object share its memory until assigned."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
@@ -45,7 +45,7 @@ def _zeros(shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def reduce_native(obj: Any, pickler: ValueLookup) -> Any:
-    """How one of TensorFlow's objects is pickled; NotImplemented when it needs no help."""
+    """Return the reduction of a TensorFlow object; NotImplemented when it needs none."""
     if isinstance(obj, tf.Variable):
         return reduce_variable(obj, pickler)
     if isinstance(obj, Function):
@@ -60,13 +60,13 @@ def reduce_native(obj: Any, pickler: ValueLookup) -> Any:
     if isinstance(obj, object_identity.ObjectIdentitySet):
         return type(obj), (), list(obj), None, None, _fill_set
     if isinstance(obj, tf.__internal__.FuncGraph) or (isinstance(obj, tf.Tensor) and not hasattr(obj, "numpy")):
-        return _nothing, ()  # left over from a trace
+        return _nothing, ()  # remains of a trace
     table = tables.reduce_table(obj)
     return table if table is not NotImplemented else _reduce_symbol(obj)
 
 
 def reduce_variable(variable: Any, pickler: ValueLookup) -> Any:
-    """A placeholder of the same shape; optimizers find their slots by `_unique_id`, so it is kept."""
+    """Return a placeholder of the same shape. It keeps `_unique_id`, by which optimizers look up their slots."""
     shape = [None if d is None else int(d) for d in variable.shape]
     fixed = tuple(int(d) for d in (tf.shape(variable) if None in shape else variable.shape))
     name = variable.name.split(":")[0]
@@ -103,7 +103,7 @@ def _function(function: Any, signature: Any, autograph: bool, jit_compile: bool 
 
 
 def _reduce_symbol(obj: Any) -> Any:
-    """Public functions of TensorFlow that live under no importable name (wrapped by its dispatcher)."""
+    """Reduce public functions of TensorFlow that have no importable name, as its dispatcher wraps them."""
     if not callable(obj) or not str(getattr(obj, "__module__", "")).startswith("tensorflow."):
         return NotImplemented
     if isinstance(obj, type):
@@ -113,7 +113,7 @@ def _reduce_symbol(obj: Any) -> Any:
     except AttributeError:
         return NotImplemented
     if not name or tf_export.get_symbol_from_name(name) is not obj:
-        return NotImplemented  # a wrapper bears the name of what it wraps
+        return NotImplemented  # a wrapper has the name of the wrapped function
     return tf_export.get_symbol_from_name, (name,)
 
 
@@ -143,5 +143,5 @@ def _fill_set(target: Any, items: list[Any]) -> None:
 
 
 def read(variables: Sequence[Any]) -> list[np.ndarray]:
-    """Copies of the values: variables are assigned in place, views would change under the caller."""
+    """Return copies of the values: variables are assigned in place, so views would change later."""
     return [np.array(np.asarray(variable)) for variable in variables]

@@ -1,15 +1,15 @@
-"""A model as bytes: its Python objects as they are, its variables as shapes.
+"""Pickling of a model: its Python objects by value, its variables as shapes.
 
-Keras's own configs forget what scripts do: constructor arguments that are layers or functions, attributes set later,
-`compile` overridden, a `get_config` that misses an argument. So the object graph itself is pickled: classes and
-functions of the script by value (cloudpickle), variables as placeholders that the job's state fills, and a few things
-of the framework by what they are made of. What a flavor of Keras needs beside that it adds as `Reduce` functions.
+Keras's own configs omit what scripts do: constructor arguments that are layers or functions, attributes set later, an
+overridden `compile`, a `get_config` that misses an argument. So the object graph itself is pickled. Classes and
+functions of the script go by value (cloudpickle), variables as placeholders that the job's state fills, and some
+objects of the framework as constructor arguments. `Reduce` functions add what one flavor of Keras needs.
 
-Layers refer to one another through their nodes, so to write attributes where an object is met would recurse as deep as
-the model is. Instead a layer (node, optimizer, loss, ...) is written without its attributes where it is met, and its
-attributes in a record of their own, in the order of meeting; pickle's memo gives objects the numbers that records refer
-to. `loads` makes the objects as it meets them and fills them record by record. A constructor, `__reduce__` or
-`__setstate__` of the script's own that is given a layer gets it without its attributes, as pickle has it in a cycle.
+Layers refer to one another through their nodes. If attributes were written where an object is found, the recursion
+would be as deep as the model. So a layer (node, optimizer, loss, ...) is written without its attributes where it is
+found, and its attributes follow in a record of their own, in the order of finding; records refer to objects by pickle's
+memo. `loads` creates the objects as it finds them and fills them record by record. A constructor, `__reduce__` or
+`__setstate__` of the script that receives a layer gets it without its attributes, as pickle does in a cycle.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from fdt.errors import CaptureError
 from fdt.keras import culprit, natives
 from fdt.keras.annotated import annotation_globals
 
-Reduce = Callable[[Any, "ModelPickler"], Any]  # a Later, what __reduce__ returns, or NotImplemented: not mine
+Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_afterwards = threading.local()  # .calls: what `loads` runs once all objects are whole
+_afterwards = threading.local()  # .calls: `loads` runs them once all objects are complete
 
 
 class Later(NamedTuple):
-    """The reduction `make(*arguments)`, then, in a record, `finish(object, state)`."""
+    """The reduction `make(*arguments)`, followed in a record by `finish(object, state)`."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -45,20 +45,20 @@ class Later(NamedTuple):
 
 
 class ModelPickler(cloudpickle.Pickler):
-    """Pickles a model. `pickled_variables`: ids of the variables whose values travel apart, as the job's state."""
+    """Pickles a model. `pickled_variables`: ids of the variables whose values are in the job's state instead."""
 
     def __init__(self, file: io.BytesIO, reduces: Sequence[Reduce], pickled_variables: frozenset[int]) -> None:
         super().__init__(file, protocol=5)
         self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
         self._pickled_variables = pickled_variables
         self._records: deque[culprit.PickleRecord] = deque()
-        self._functions: dict[int, Any] = {}  # by the id of their code
+        self._functions: dict[int, Any] = {}  # by the id of their code object
         self._strings: dict[str, str] = {}
         self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
-        self.record: culprit.PickleRecord | None = None  # the one being written
+        self.record: culprit.PickleRecord | None = None  # the record being written
 
     def dump_records(self, obj: Any) -> None:
-        """Pickle `obj`, then the attributes of each object that was met, one pickle each, then None."""
+        """Pickle `obj`, then the attributes of each object that was found, one pickle each, then None."""
         self.dump(obj)
         while self._records:
             self.record = self._records.popleft()
@@ -66,27 +66,27 @@ class ModelPickler(cloudpickle.Pickler):
         self.dump(None)
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        """The value a placeholder of `variable` starts from: zeros when the state carries it."""
+        """Return the initial value of a placeholder of `variable`: zeros when the job's state has its value."""
         if id(variable) not in self._pickled_variables:
             return np.asarray(variable)
         return self._zeros.setdefault((shape, dtype), natives.Zeros(shape, dtype))
 
     def persistent_id(self, obj: Any) -> Any:
-        """A string is written as the first one that equals it, so that equal programs are equal bytes.
+        """Write a string as the first one that equals it, so that equal programs are equal bytes.
 
-        Pickle refers back to a string only if it is the same object; which are the same changes from `fit` to `fit`.
+        Pickle refers back to a string only if it is the same object, and that differs from one `fit` to the next.
         """
         return self._strings.setdefault(obj, obj) if type(obj) is str else None
 
     def shared(self, function: Any) -> Any:
-        """The first function given here that has this one's code, where it has no closure.
+        """Return the first function given here with this one's code; a function with a closure is returned itself.
 
-        Keras makes equal lambdas in every layer, and each would be written by value.
+        Keras creates equal lambdas in every layer, and each would be written by value.
         """
         return function if function.__closure__ else self._functions.setdefault(id(function.__code__), function)
 
     def reduction(self, obj: Any) -> Any:
-        """What the first `Reduce` function that knows `obj` returns; NotImplemented where none does."""
+        """Return the result of the first `Reduce` function that handles `obj`; NotImplemented where none does."""
         found = (reduce(obj, self) for reduce in self._reduces)
         reduced = next((each for each in found if each is not NotImplemented), NotImplemented)
         return _at_once(reduced) if isinstance(reduced, Later) and _hashes_itself(obj) else reduced
@@ -107,7 +107,7 @@ class ModelPickler(cloudpickle.Pickler):
 
 
 def dumps(obj: Any, reduces: Sequence[Reduce], pickled_variables: frozenset[int] = frozenset()) -> bytes:
-    """Pickle `obj`. Raises CaptureError naming the attribute that can't be."""
+    """Pickle `obj`. Raises CaptureError that names the attribute that cannot be pickled."""
     out = io.BytesIO()
     pickler = ModelPickler(out, reduces, pickled_variables)
     try:
@@ -140,28 +140,28 @@ class _Unpickler(pickle.Unpickler):
 
 
 def afterwards(call: Callable[[], None]) -> None:
-    """Run `call` when the objects being loaded are whole (ids renewed, lists filled)."""
+    """Call `call` when the objects being loaded are complete (ids renewed, lists filled)."""
     _afterwards.calls.append(call)
 
 
 def by_state(obj: Any, state: dict[str, Any], finish: Callable[[Any, dict[str, Any]], None]) -> Later:
-    """The reduction `new object of the class, then finish(obj, state)`: safe for objects that refer to themselves.
+    """Return the reduction "new object of the class, then finish(obj, state)", which permits references in a cycle.
 
-    Attributes are sorted, so that those set anew by a `fit` do not change the bytes of the next one's program.
+    Attributes are sorted, so that those set again by a `fit` do not change the bytes of the next program.
     """
     return Later(new, (type(obj),), dict(sorted(state.items())), finish)
 
 
 def new(cls: Any) -> Any:
-    """An object of `cls` that no `__init__` has seen."""
+    """Return an object of `cls` without a call of `__init__`."""
     try:
         return cls.__new__(cls)
-    except TypeError:  # a __new__ that wants arguments
+    except TypeError:  # a __new__ that needs arguments
         return object.__new__(cls)
 
 
 def set_state(obj: Any, state: dict[str, Any]) -> None:
-    """Give `obj` its attributes, past any `__setattr__` that tracks."""
+    """Set the attributes of `obj`, bypassing `__setattr__`, which may track them."""
     obj.__dict__.update(state)
 
 
@@ -176,7 +176,7 @@ def _collecting() -> Iterator[list[Callable[[], None]]]:
 
 
 def _hashes_itself(obj: Any) -> bool:
-    """Does a dict or set that is filled with it ask it for a hash, which may be that of its attributes?"""
+    """Return whether a dict or set that is filled with the object calls a `__hash__` that may use its attributes."""
     its_own: Any = type(obj).__hash__
     return its_own not in (object.__hash__, None)
 
@@ -187,7 +187,7 @@ def _at_once(reduced: Later) -> Any:
 
 
 def _reduce_plain(obj: Any, _: ModelPickler) -> Any:
-    """What Python cannot pickle and what means nothing elsewhere."""
+    """Reduce objects that Python cannot pickle, or that have no meaning in another process."""
     if isinstance(obj, weakref.ref):
         target = obj()
         return (_dead_reference, ()) if target is None else (weakref.ref, (target,))
@@ -213,7 +213,7 @@ def _local_like(cls: type) -> Any:
 
 
 class _Probe(ModelPickler):
-    """Leaves out what is already known to hold the culprit: a part fails by what is its own."""
+    """Omits objects that are known to contain the culprit, so that a part fails only by its own content."""
 
     known: set[int]
 

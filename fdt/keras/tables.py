@@ -1,4 +1,4 @@
-"""Lookup tables, as text layers hold them: their keys and values, put into a new table."""
+"""Pickling of lookup tables, as text layers have them: their keys and values are inserted into a new table."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tensorflow.python.ops import lookup_ops
 
 
 def reduce_table(obj: Any) -> Any:
-    """How a table is pickled; NotImplemented for what is no table, or one of a rarer kind."""
+    """Return the reduction of a table; NotImplemented for other objects and rarer kinds of tables."""
     if isinstance(obj, lookup_ops.StaticHashTable):
         return _static, _contents(obj)
     if isinstance(obj, lookup_ops.MutableHashTable):
@@ -18,7 +18,7 @@ def reduce_table(obj: Any) -> Any:
 
 def _contents(table: Any) -> tuple[str, str, Any, Any, Any]:
     keys, values = table.export()
-    order = np.argsort(keys.numpy(), kind="stable")  # a table has none; the same contents are the same bytes
+    order = np.argsort(keys.numpy(), kind="stable")  # a table has no order; equal contents must be equal bytes
     default = table._default_value.numpy()
     return table.key_dtype.name, table.value_dtype.name, default, keys.numpy()[order], values.numpy()[order]
 

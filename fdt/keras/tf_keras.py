@@ -1,4 +1,4 @@
-"""tf_keras: Keras 2, as TF_USE_LEGACY_KERAS and `import tf_keras` give it."""
+"""The flavor of tf_keras: Keras 2, by TF_USE_LEGACY_KERAS or `import tf_keras`."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
 _DROPPED = ("history", "_eval_data_handler", "_obj_reference_counts_dict")
-_LAST = ("_saved_model_inputs_spec", "_saved_model_arg_spec", "_call_result")  # of the last call, its trace within
+_LAST = ("_saved_model_inputs_spec", "_saved_model_arg_spec", "_call_result")  # of the last call, including its trace
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 _OF_OP_LAYERS = ("call", "function", "symbol", "_call_spec")
 _WRAPPED = ("update_state", "result")  # a metric's methods, wrapped by its __new__
@@ -38,7 +38,7 @@ class TfKeras:
         return flavor.unique(_variables(model.trainable_variables))
 
     def non_trainable(self, model: Model) -> list[Variable]:
-        own = [*_variables(model.non_trainable_variables), *self.seeds(model)]  # seeds are no weights of their layers
+        own = [*_variables(model.non_trainable_variables), *self.seeds(model)]  # weights of layers omit seeds
         return flavor.unique(own, without=[*self.trainable(model), *self.metrics(model)])
 
     def seeds(self, model: Model) -> list[Variable]:
@@ -77,7 +77,7 @@ class TfKeras:
     def set_steps_per_execution(self, model: Model, count: int) -> None:
         if count != self.steps_per_execution(model):
             model._configure_steps_per_execution(count)
-            model.train_function = model.test_function = None  # which hold the count they were made with
+            model.train_function = model.test_function = None  # they contain the old count
 
     def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
         found = model._validate_and_get_metrics_result(logs)
@@ -136,14 +136,14 @@ class TfKeras:
 
 
 def _variables(weights: Sequence[Any]) -> list[Variable]:
-    """Those of `weights` that are variables: a vocabulary's handle is among them, too."""
+    """Return those of `weights` that are variables; a vocabulary's handle is among the weights, too."""
     return [v for v in weights if isinstance(v, tf.Variable)]
 
 
 def _optimizer_variables(obj: Any, depth: int = 0) -> Iterator[Variable]:
-    """Every variable that an optimizer, its inner optimizer and its loss scale hold, by the names of their attributes.
+    """Yield every variable of an optimizer, its inner optimizer and its loss scale, sorted by attribute names.
 
-    `optimizer.variables` leaves out the learning rate, which callbacks set.
+    `optimizer.variables` omits the learning rate, which callbacks set.
     """
     if isinstance(obj, tf.Variable):
         yield obj
@@ -184,12 +184,12 @@ def _dropped(obj: Any) -> tuple[str, ...]:
 
 
 def _op_layer(cls: type, function: Any, name: str) -> Any:
-    """`tf.abs(x)` in a functional model: its constructor wraps the function."""
+    """Return the layer of an op such as `tf.abs(x)` in a functional model; its constructor wraps the function."""
     return cls(function, name=name)
 
 
 class _Counter:
-    """Stands for a counter of steps, which starts anew."""
+    """Replaces a counter of steps, which restarts at 0."""
 
     def __reduce__(self) -> Any:
         return _counter, ()

@@ -1,4 +1,4 @@
-"""Building by tracing: a training step is traced, not run, and leaves every variable it needs behind."""
+"""Building of a model by tracing: a training step is traced, not run, and creates every variable it needs."""
 
 import contextlib
 import weakref
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def trace_step(step: Callable[[Any], Any], spec: Any) -> None:
-    """Trace `step(data)`; `spec` is (x, y, sample_weight) of TensorSpecs, with None where there is nothing."""
+    """Trace `step(data)`; `spec` is (x, y, sample_weight) of TensorSpecs, with None where there is no tensor."""
     flat = [s for s in tf.nest.flatten(spec) if s is not None]
 
     def traced(*leaves: Any) -> Any:
@@ -21,14 +21,14 @@ def trace_step(step: Callable[[Any], Any], spec: Any) -> None:
 
 
 def trace_unbuilt(model: Any, spec: Any, parts: Sequence[Any]) -> None:
-    """Where a custom training step left compiled losses or metrics unbuilt, build them as validation would."""
+    """Build compiled losses or metrics that a custom training step leaves unbuilt, as validation would."""
     if any(part is not None and not part.built for part in parts):
-        with contextlib.suppress(Exception):  # a model that is never evaluated need not be able to
+        with contextlib.suppress(Exception):  # a test_step may fail in a model that is never evaluated
             trace_step(model.test_step, spec)
 
 
 class Traced:
-    """Remembers which models were traced as they are compiled now."""
+    """The models that were traced since they were last compiled."""
 
     def __init__(self) -> None:
         self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Starting and ending the processes that are an engine's members."""
+"""Launchers: start and end the worker and server processes that are an engine's members."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class Task:
-    """`count` processes running `argv`, ranks 0 to count-1 of `role`."""
+    """`count` processes that run `argv`, with ranks 0 to count-1 of `role`. `env`: further environment variables."""
 
     role: str
     argv: Sequence[str]
@@ -17,35 +17,37 @@ class Task:
 
 @dataclass(frozen=True)
 class Exit:
-    """A member's process that ended. `rank` is None where the launcher cannot tell whose it was."""
+    """A member's process that ended. `rank` is None where the launcher cannot determine it."""
 
     role: str
     rank: int | None
-    cause: str  # "exit code 3" | "signal 9 (SIGKILL)" | the launcher's own words
+    cause: str  # "exit code 3" | "signal 9 (SIGKILL)" | the launcher's message
 
 
 class Processes(Protocol):
-    """A task that runs."""
+    """The processes of a started task."""
 
     def exits(self) -> list[Exit]:
-        """Those that have ended so far."""
+        """Return the processes that have ended so far."""
         ...
 
     def stop(self, grace_s: float = 2.0) -> None:
-        """Ask, wait up to `grace_s`, then kill. Nothing is left running. Stopping twice is fine."""
+        """Send SIGTERM, wait up to `grace_s` seconds, then kill all that still run. A second call has no effect."""
         ...
 
 
 @runtime_checkable
 class Restartable(Processes, Protocol):
-    """A task whose processes can be replaced one by one."""
+    """A started task whose processes can be replaced one by one."""
 
     def restart(self, rank: int) -> None:
-        """End what is left of `rank`'s process and start another in its place."""
+        """End `rank`'s process if it still runs, and start a new one. Raises UserError when none can be started."""
         ...
 
 
 class Launcher(Protocol):
+    """Starts tasks by one mechanism: local processes, mpirun, ssh, emulated hosts."""
+
     def start(self, task: Task) -> Processes:
-        """Raises UserError when the task cannot be started here."""
+        """Start a task's processes. Raises UserError when the task cannot be started here."""
         ...

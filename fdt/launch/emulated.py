@@ -1,11 +1,12 @@
-"""Members on hosts of their own, emulated on this machine: what travels between them crosses shaped links.
+"""A launcher of members on emulated hosts of this machine, with a network of limited bandwidth between them.
 
 A host is a network, UTS and IPC namespace with a /dev/shm of its own. A cluster's links are veth pairs between bridges,
-one bridge for each place of its topology, in a namespace that is joined to nothing else; each direction of a link is
-held to its bandwidth by a token bucket (tc-tbf). Latency is not emulated: it takes netem, which many kernels lack. The
-engine talks to its members over a Unix socket, which is on no link: commands, data and snapshots travel there.
+one bridge for each node of its topology, in a separate network namespace that is connected to nothing else. A token
+bucket (tc-tbf) limits each direction of a link to its bandwidth. Latency is not emulated: it needs netem, which many
+kernels lack. The engine and its members use a Unix socket, which is on no link, for commands, data and snapshots.
 
-Everything ends with the processes in it: the engine's own end closes the pipe on which the network's namespace waits.
+The kernel removes a namespace with its last process. The engine's own end closes the pipe on which the process of the
+network's namespace waits.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ from fdt.network.topology import Topology
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.transport import EMULATED_SUBNET
 
-INTERFACES = "interfaces.json"  # in the run's directory: bytes that crossed each host's interface
-BURST_S = 0.004  # of a link's bandwidth that may pass at once
+INTERFACES = "interfaces.json"  # in the run's directory: bytes sent and received by each host
+BURST_S = 0.004  # seconds of a link's bandwidth that may pass at once
 LEAST_BURST = 32_000  # bytes: a few full packets
 READY_S = 20.0
 
@@ -44,7 +45,7 @@ shift 3; read _; exec "$@"
 
 @dataclass(frozen=True)
 class EmulatedHost:
-    """`place`: its node in the topology. `address`: its IPv4 address."""
+    """An emulated host. `place`: its node in the topology. `address`: its IPv4 address."""
 
     place: int
     name: str
@@ -52,12 +53,12 @@ class EmulatedHost:
 
 
 def address_of(number: int) -> str:
-    """The address of host `number`."""
+    """Return the IPv4 address of host `number`."""
     return f"{EMULATED_SUBNET}{number // 250}.{number % 250 + 1}"
 
 
 def check_privilege() -> None:
-    """Raises UserError where hosts cannot be emulated."""
+    """Raise UserError where hosts cannot be emulated: a tool or a privilege is missing."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
     if missing:
         raise UserError(f"--emulate needs iproute2 and util-linux. Received: no {', '.join(missing)}")
@@ -73,7 +74,12 @@ def check_privilege() -> None:
 
 
 class EmulatedNetwork:
-    """The bridges and links of `topology`."""
+    """The bridges and links of `topology`.
+
+    Raises:
+        UsageError: The topology has a cycle or a shared medium.
+        UserError: Hosts cannot be emulated here.
+    """
 
     def __init__(self, topology: Topology) -> None:
         if len(topology.ends) >= len(_places(topology)):
@@ -87,7 +93,7 @@ class EmulatedNetwork:
             ["unshare", "--net", "cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # the terminal's Ctrl-C must not take the network from members that still end
+            start_new_session=True,  # the terminal's Ctrl-C must not end the network before the members
         )
         self._ports = 0
         try:
@@ -108,7 +114,8 @@ class EmulatedNetwork:
         _ip(pid, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
 
     def close(self) -> None:
-        self._switch.kill()  # a forked child may hold the pipe open: its end alone could be waited for in vain
+        """Remove the network."""
+        self._switch.kill()  # a forked child may keep the pipe open, so closing it is not enough
         if self._switch.stdin is not None:
             self._switch.stdin.close()
         self._switch.wait()
@@ -137,7 +144,7 @@ class EmulatedNetwork:
 
 
 class EmulatedLauncher:
-    """Starts each rank on a host of its own, `host_of(role, rank)`."""
+    """Starts each rank on an emulated host of its own, `host_of(role, rank)`."""
 
     def __init__(
         self,
@@ -149,6 +156,7 @@ class EmulatedLauncher:
         self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
 
     def start(self, task: Task) -> "EmulatedProcesses":
+        """Implement Launcher."""
         sockets = Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
         running = EmulatedProcesses(task.role, self._run_dir, sockets)
         try:
@@ -177,15 +185,15 @@ class EmulatedLauncher:
 
 
 class EmulatedProcesses:
-    """One Popen a rank."""
+    """The processes of a task on emulated hosts, one Popen for each rank."""
 
     def __init__(self, role: str, run_dir: Path, sockets: Path) -> None:
         self._role, self._run_dir, self._sockets = role, run_dir, sockets
         self._running: list[tuple[subprocess.Popen[bytes], EmulatedHost]] = []
-        self._networks: list[int] = []  # descriptors of their namespaces: what crossed is known when a rank has ended
+        self._networks: list[int] = []  # descriptors of their namespaces, to read counters after a rank's end
 
     def add(self, popen: "subprocess.Popen[bytes]", host: EmulatedHost, network: EmulatedNetwork) -> None:
-        """Join a rank that has just been started to the network, and let it go on."""
+        """Connect a process that has just been started to the network, and let it continue."""
         self._running.append((popen, host))
         _await_namespace(popen)
         self._networks.append(os.open(_network_of(popen.pid), os.O_RDONLY))
@@ -196,24 +204,27 @@ class EmulatedProcesses:
 
     @property
     def pids(self) -> list[int]:
+        """The process numbers, by rank."""
         return [popen.pid for popen, _ in self._running]
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         codes = [(rank, popen.poll()) for rank, (popen, _) in enumerate(self._running)]
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes; record the byte counts of the hosts' interfaces."""
         if self._networks:
             self._note_counters()
         stop_all([popen for popen, _ in self._running], grace_s)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _note_counters(self) -> None:
-        """Add what crossed the hosts' interfaces to INTERFACES."""
+        """Add the byte counts of the hosts' interfaces to INTERFACES."""
         file = self._run_dir / INTERFACES
         known = json.loads(file.read_text()) if file.exists() else {}
         for network, (_, host) in zip(self._networks, self._running, strict=False):
-            with contextlib.suppress(UserError):  # it was not joined to the network yet
+            with contextlib.suppress(UserError):  # not connected to the network yet
                 known[host.name] = _crossed(f"/proc/{os.getpid()}/fd/{network}")
             os.close(network)
         self._networks.clear()
@@ -225,7 +236,7 @@ def _places(topology: Topology) -> list[int]:
 
 
 def counters(pid: int) -> dict[str, int]:
-    """Bytes that left and came over eth0 of the namespace of process `pid`, as the kernel counts them."""
+    """Return the bytes sent and received over eth0 of the namespace of process `pid`, as the kernel counts them."""
     return _crossed(_network_of(pid))
 
 
@@ -235,7 +246,7 @@ def _crossed(network: str) -> dict[str, int]:
 
 
 def _await_namespace(popen: "subprocess.Popen[bytes]") -> None:
-    """Until the process has a network of its own: a command meant for it must never meet this machine's."""
+    """Wait until the process has a network namespace of its own: its commands must never run in this machine's."""
     ours, deadline = os.stat("/proc/self/ns/net").st_ino, time.monotonic() + READY_S
     while time.monotonic() < deadline and popen.poll() is None:
         if os.stat(f"/proc/{popen.pid}/ns/net").st_ino != ours:
@@ -253,7 +264,7 @@ def _network_of(pid: int) -> str:
 
 
 def _inside(network: str, argv: Sequence[str], given: str = "") -> str:
-    """What `argv` prints, run in the network namespace at that path. Raises UserError when it fails."""
+    """Return the output of `argv`, run in the network namespace at that path. Raises UserError when it fails."""
     done = subprocess.run(
         ["nsenter", f"--net={network}", *argv], input=given, capture_output=True, text=True, check=False
     )

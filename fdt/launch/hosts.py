@@ -1,4 +1,4 @@
-"""The hosts of a run: from the command line, a file, or the scheduler that runs us."""
+"""The hosts of a run: from the command line, a host file, or the scheduler's environment."""
 
 import os
 import re
@@ -16,19 +16,22 @@ HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile",
 
 @dataclass(frozen=True)
 class Host:
-    """`slots`: processes that it takes."""
+    """A machine of a run. `slots`: the number of processes that it takes."""
 
     name: str
     slots: int
 
 
 def parse(text: str) -> list[Host]:
-    """`host1:4,host2:4`; a host without a number has one slot. Raises UsageError."""
+    """Parse `host1:4,host2:4`; a host without a number has one slot. Raises UsageError."""
     return _unique([_host(*word.partition(":")[::2]) for word in text.split(",")], "-H")
 
 
 def read_hostfile(path: Path) -> list[Host]:
-    """A line a host: `host1 slots=4` as Open MPI has it, or `host1:4`; # begins a comment. Raises UsageError."""
+    """Read a host file. Raises UsageError.
+
+    Each line has one host: `host1 slots=4`, as Open MPI has it, or `host1:4`. A # begins a comment.
+    """
     try:
         lines = [line.split("#")[0].split() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -44,7 +47,7 @@ def read_hostfile(path: Path) -> list[Host]:
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
-    """Those of the Slurm allocation or Kubernetes MPIJob that we run in; none elsewhere."""
+    """Return the hosts of the Slurm allocation or Kubernetes MPIJob that this process runs in; none elsewhere."""
     if "SLURM_JOB_NODELIST" in environ:
         names = list(expand(environ["SLURM_JOB_NODELIST"]))
         slots = [*_tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))]
@@ -56,7 +59,11 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
 
 
 def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
-    """-H's, --hostfile's or the environment's hosts; none where all of them are this machine."""
+    """Return the hosts of -H, --hostfile or the environment; none where the environment names only this machine.
+
+    Raises:
+        UsageError: The options are wrong, or name this machine "localhost" beside other hosts.
+    """
     if hosts and hostfile:
         raise UsageError(f"-H and --hostfile both name hosts: give one of them. Received: -H {hosts} too")
     found = parse(hosts) if hosts else read_hostfile(hostfile) if hostfile else from_environment()
@@ -70,7 +77,7 @@ def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
 
 
 def allot(hosts: Sequence[Host], count: int) -> list[Host]:
-    """The first `count` slots, host by host. Raises UsageError when there are fewer."""
+    """Return the first `count` slots, host by host. Raises UsageError when there are fewer."""
     if count > (slots := sum(host.slots for host in hosts)):
         raise UsageError(f"-np must be no more than the hosts' slots (-H host:slots). Received: {count} of {slots}")
     taken = []
@@ -83,7 +90,7 @@ def allot(hosts: Sequence[Host], count: int) -> list[Host]:
 
 
 def behind(hosts: Sequence[Host], workers: int, count: int) -> list[Host]:
-    """`count` servers: on the slots that `workers` workers leave, and, where none is left, on the hosts in turn."""
+    """Return hosts for `count` servers: the slots that `workers` workers leave free, then the hosts in turn."""
     taken = {host.name: host.slots for host in allot(hosts, workers)}
     free = [host.name for host in hosts for _ in range(host.slots - taken.get(host.name, 0))]
     names = [*free, *(hosts[n % len(hosts)].name for n in range(count))][:count]
@@ -91,23 +98,23 @@ def behind(hosts: Sequence[Host], workers: int, count: int) -> list[Host]:
 
 
 def ranks(hosts: Sequence[Host]) -> list[str]:
-    """The host of each rank."""
+    """Return the host name of each rank."""
     return [host.name for host in hosts for _ in range(host.slots)]
 
 
 def is_here(name: str) -> bool:
-    """Does the name mean this machine? A name that means nothing does not."""
+    """Return whether the name resolves to this machine; False where it does not resolve."""
     try:
         family, _, _, _, address = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind(address)  # works for our own addresses only
+            probe.bind(address)  # works for this machine's addresses only
         return True
     except OSError:
         return False
 
 
 def expand(nodes: str) -> Iterator[str]:
-    """Slurm's `a[01-03,7],b` -> a01 a02 a03 a7 b."""
+    """Expand Slurm's `a[01-03,7],b` to a01 a02 a03 a7 b."""
     for prefix, inside, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,]*)", nodes):
         if "[" in suffix:  # rack[1-2]node[1-2]: each of the first with each of the second
             yield from (n for part in expand(f"{prefix}[{inside}]") for n in expand(part + suffix))
@@ -120,7 +127,7 @@ def expand(nodes: str) -> Iterator[str]:
 
 
 def _tasks_per_node(text: str) -> Iterator[int]:
-    """Slurm's `4(x2),1` -> 4 4 1."""
+    """Expand Slurm's `4(x2),1` to 4 4 1."""
     for slots, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         yield from [int(slots)] * int(times or 1)
 

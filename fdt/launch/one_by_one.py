@@ -1,6 +1,6 @@
-"""Members on the hosts of a run, each by an ssh of its own: one that is lost can be replaced, which mpirun's cannot.
+"""A launcher of members on the hosts of a run, each by its own ssh, so that each can be replaced; mpirun's cannot.
 
-For members that need no MPI. ssh ends with the member; a member whose engine gives it up ends by itself.
+It serves members that need no MPI. An ssh ends with its member; a member whose engine is lost ends by itself.
 """
 
 import os
@@ -17,9 +17,10 @@ from fdt.launch.over_hosts import HostFiles, HostsLauncher
 
 
 class OneByOneLauncher:
-    """As HostsLauncher. A worker is replaced on its own host, else on the first of the others that can be reached.
+    """Starts members like HostsLauncher, each by its own ssh.
 
-    A server is called at its host's address: it stays there.
+    A worker is replaced on its own host, else on the first other host that can be reached. A server stays on its host,
+    because it is called at that host's address.
     """
 
     def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
@@ -27,17 +28,18 @@ class OneByOneLauncher:
         self._over = HostsLauncher(run_dir, hosts, routes)
 
     def start(self, task: Task) -> "OneByOneProcesses":
+        """Implement Launcher."""
         return OneByOneProcesses(task, self._run_dir, self._hosts, self._over)
 
 
 class OneByOneProcesses:
-    """One ssh a rank, and what lies on the hosts as long as these run."""
+    """The processes of a task, one ssh for each rank, and their files on the hosts."""
 
     def __init__(self, task: Task, run_dir: Path, hosts: Sequence[Host], over: HostsLauncher) -> None:
         self._task, self._run_dir, self._over = task, run_dir, over
         self._where = ranks(hosts)
         self._names = list(dict.fromkeys(self._where))
-        self._at: dict[str, str] = {}  # by host, the name of what was brought there last
+        self._at: dict[str, str] = {}  # for each host, the directory of its newest files
         self._brought: list[HostFiles] = []
         try:
             self._bring(self._names)
@@ -47,16 +49,17 @@ class OneByOneProcesses:
             raise
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         return self._processes.exits()
 
     def restart(self, rank: int) -> None:
-        """Raises UserError when no host can take it."""
+        """Replace a rank's process. Raises UserError when no host can take it."""
         own = self._where[rank]
         failed: UserError | None = None
         others = [name for name in self._names if name != own and self._task.role != "server"]
         for host in (own, *others):
             try:
-                self._bring([host])  # whoever was lost may have removed what was there
+                self._bring([host])  # the lost member may have removed its host's files
             except UserError as error:
                 failed = failed or error
                 continue
@@ -66,6 +69,7 @@ class OneByOneProcesses:
         raise failed or UserError("a member must have a host. Received: none")
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes; remove the files on the hosts."""
         self._processes.stop(grace_s)
         self._remove()
 

@@ -1,4 +1,4 @@
-"""Members on the hosts of a run: what they must know brought there by ssh, themselves started by mpirun."""
+"""A launcher of members on the hosts of a run: it copies their settings to the hosts by ssh, then runs mpirun."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
-ROOM = 1 << 20  # bytes: what is brought is mostly the user's environment
-MACHINES_OWN = (  # of the user's environment: says where she sits, not what she wants
+ROOM = 1 << 20  # bytes; the settings are mostly the user's environment
+MACHINES_OWN = (  # variables that describe the user's machine and session, not a setting
     *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
     *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
 )
@@ -24,9 +24,14 @@ PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
 
 
 class HostsLauncher:
-    """Starts a task's ranks on `hosts`, whose slots are as many. `routes`: this machine's address, as each sees it.
+    """Starts a task's ranks on `hosts`, which have one slot for each rank.
 
-    Started again, it leaves out hosts that do not answer then, and wants no more of the others than the task does.
+    A second start leaves out the hosts that do not answer, and uses only as many slots of the others as the task needs.
+
+    Args:
+        run_dir: The directory of the logs.
+        hosts: The hosts.
+        routes: For each host, this machine's address as that host sees it.
     """
 
     def __init__(self, run_dir: Path, hosts: Sequence[Host], routes: Mapping[str, str]) -> None:
@@ -34,7 +39,12 @@ class HostsLauncher:
         self._started = False
 
     def start(self, task: Task) -> "HostsProcesses":
-        """Raises UserError where a host does not take its part, TooFew where those left have too few slots."""
+        """Start a task.
+
+        Raises:
+            UserError: Files cannot be copied to a host.
+            TooFew: The hosts that answer have too few slots.
+        """
         hosts = self._left(task) if self._started else self._hosts
         brought = self.bring(task, [host.name for host in hosts])
         try:
@@ -48,7 +58,7 @@ class HostsLauncher:
         return HostsProcesses(running, brought)
 
     def bring(self, task: Task, hosts: Sequence[str]) -> "HostFiles":
-        """Put what members of `task` have to know on these hosts. Raises UserError."""
+        """Copy the settings of `task`'s members to these hosts. Raises UserError."""
         name = f"fdt-{secrets.token_hex(16)}"
         texts = {host.name: self._bootstrap(task, host) for host in self._hosts if host.name in hosts}
         failed = remote.everywhere(texts, ["sh", "-c", _copy_files(name, task.role)], BRING_S)
@@ -60,7 +70,7 @@ class HostsLauncher:
         return brought
 
     def _left(self, task: Task) -> list[Host]:
-        """The slots for `task` on the hosts that answer."""
+        """Return the slots for `task` on the hosts that answer."""
         gone = remote.everywhere({host.name: "" for host in self._hosts}, ["true"], ANSWER_S)
         left = [host for host in self._hosts if host.name not in gone]
         slots = sum(host.slots for host in left)
@@ -73,7 +83,7 @@ class HostsLauncher:
         return allot(left, task.count)
 
     def _bootstrap(self, task: Task, host: Host) -> str:
-        """`first`: the rank of the host's first server, which has an address there, whatever order MPI chose."""
+        """Return a host's settings. `first`: the rank of its first server, whose address is there in any MPI order."""
         addresses = task.env[ENGINE_VARIABLE].replace("0.0.0.0:", f"{self._routes[host.name]}:")
         first = ranks(self._hosts).index(host.name) if task.role == "server" else None
         user = {name: value for name, value in os.environ.items() if _is_wish(name)}
@@ -82,12 +92,13 @@ class HostsLauncher:
 
 
 class HostFiles:
-    """The directories that were made on hosts."""
+    """The directories that a launcher made on hosts."""
 
     def __init__(self, name: str, hosts: Sequence[str]) -> None:
         self.name, self._hosts = name, list(hosts)
 
     def remove(self) -> None:
+        """Remove the directories."""
         hosts, self._hosts = self._hosts, []
         if hosts:
             paths = [f"{root}/{self.name}" for root in ROOTS]
@@ -95,23 +106,26 @@ class HostFiles:
 
 
 class HostsProcesses:
-    """One mpirun, and what lies on its hosts as long as it runs."""
+    """One mpirun, and its members' files on the hosts."""
 
     def __init__(self, ranks: MpirunProcesses, brought: HostFiles) -> None:
         self._ranks, self._brought = ranks, brought
 
     def exits(self) -> list[Exit]:
+        """Implement Processes."""
         return self._ranks.exits()
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """Implement Processes; remove the files on the hosts."""
         self._ranks.stop(grace_s)
         self._brought.remove()
 
 
 def _copy_files(name: str, task: str) -> str:
-    """A shell's words that keep their stdin in a file of the user's own. A directory that is there is an error.
+    """Return shell code that copies its stdin into a new private file. An existing directory is an error.
 
-    Whether there is room is tried with zeros: stdin can be read once, and is secret, so it stays out of all words.
+    It writes zeros first to test for room: stdin can be read only once, and is secret, so it must not be in a command
+    line.
     """
     roots, file = " ".join(shlex.quote(root) for root in ROOTS), f"$d/{task}.json"
     return (

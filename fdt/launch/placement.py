@@ -1,4 +1,4 @@
-"""Where an engine's members go when its hosts are more than this machine, and how they know one another there."""
+"""Placement of an engine's members on the hosts of a run, and the certificate by which they trust each other."""
 
 import datetime
 from collections.abc import Collection, Sequence
@@ -13,32 +13,42 @@ from fdt.launch.over_hosts import HostsLauncher
 from fdt.launch.preflight import Probed, demand
 from fdt.security.tls import TlsIdentity
 
-HOROVOD = "Horovod"  # as the pre-flight calls it: only ranks of HFDT add up by it
-MEMBER = "member.fdt"  # what every certificate of a run is for: who has one of its authority is a member
+HOROVOD = "Horovod"  # its name in the pre-flight check; only HFDT's ranks use it
+MEMBER = "member.fdt"  # subject of every certificate that a run's authority signs
 VALID = datetime.timedelta(days=90)  # longer than any run
 
 
 @dataclass(frozen=True)
 class Placement:
-    """`found`: the hosts, ready. `identity`: what members of this run show one another."""
+    """The hosts of a run, checked, and the certificate that its members share."""
 
     found: Sequence[Probed]
     identity: TlsIdentity
 
     @property
     def hosts(self) -> list[Host]:
+        """The hosts, without the results of their checks."""
         return [one.host for one in self.found]
 
     def workers(self, run_dir: Path, count: int, *, singly: bool = False) -> Launcher:
-        """Starts `count` workers on the first slots; `singly`: without MPI. Raises UsageError when there are fewer."""
+        """Return a launcher of `count` workers on the first slots.
+
+        Args:
+            run_dir: The directory of the logs.
+            count: The number of workers.
+            singly: Start each worker by its own ssh, without MPI.
+
+        Raises:
+            UsageError: There are fewer slots.
+        """
         return self._launcher(run_dir, allot(self.hosts, count), singly)
 
     def servers(self, run_dir: Path, workers: int, count: int, *, singly: bool = False) -> Launcher:
-        """Starts `count` servers, on the slots that the workers leave if there are any."""
+        """Return a launcher of `count` servers, on the slots that the workers leave free if there are any."""
         return self._launcher(run_dir, behind(self.hosts, workers, count), singly)
 
     def addresses(self, workers: int, count: int) -> list[str]:
-        """Where those servers listen: the same ports when one is started again."""
+        """Return the addresses where the servers listen; a restarted server keeps its port."""
         free = {one.host.name: list(one.ports) for one in self.found}
         try:
             return [f"{name}:{free[name].pop()}" for name in ranks(behind(self.hosts, workers, count))]
@@ -51,16 +61,23 @@ class Placement:
 
 
 def place(hosts: Sequence[Host], workers: int, servers: int = 0, unneeded: Collection[str] = (HOROVOD,)) -> Placement:
-    """Raises UserError, with a table of what failed where, unless all hosts that get something are ready.
+    """Check the hosts that get a member, and return a placement on them.
 
-    `unneeded`: what these need not have.
+    Args:
+        hosts: All hosts of the run.
+        workers: The number of workers.
+        servers: The number of servers.
+        unneeded: Components that the hosts need not have.
+
+    Raises:
+        UserError: A host is not ready; a table of the failed checks is printed.
     """
     taken = {host.name for host in [*allot(hosts, workers), *behind(hosts, workers, servers)]}
     return Placement(demand([host for host in hosts if host.name in taken], unneeded), run_identity())
 
 
 def run_identity() -> TlsIdentity:
-    """A certificate of an authority whose key nobody has kept."""
+    """Return a certificate of a new authority. The authority's key is not kept."""
     from fdt.security.authority import Authority
 
     authority = Authority("run", VALID)

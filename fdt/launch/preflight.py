@@ -1,6 +1,6 @@
-"""Before a run over hosts: is each reachable, alike, and able to call the others? A table of what is not, where.
+"""The pre-flight check of hosts: each must be reachable, have the same versions, and be able to call the others.
 
-The script's code needs no look: capture carries it.
+The script's code need not be on the hosts: capture sends it.
 """
 
 import inspect
@@ -20,15 +20,15 @@ from fdt.errors import UserError
 from fdt.launch import probe, remote
 from fdt.launch.hosts import Host, is_here
 
-PORTS = 8  # asked for on each host: servers of this run that it may get
-CLOCK_S = 60.0  # clocks may differ so much
-ANSWER_S = 40.0  # a cold Python over a slow file system
-ENGINE = "this machine"  # as the hosts call it
+PORTS = 8  # free ports requested of each host, one for each server that it may get
+CLOCK_S = 60.0  # largest accepted difference of clocks
+ANSWER_S = 40.0  # seconds; Python may start slowly from a slow file system
+ENGINE = "this machine"  # the engine's name in the hosts' reports
 
 
 @dataclass
 class Probed:
-    """One host, as found. `route`: our address as it sees it. `ports`: free ones. `checks`: what was looked at."""
+    """The result of one host. `route`: this machine's address as the host sees it. `ports`: free ports on the host."""
 
     host: Host
     route: str = ""
@@ -37,12 +37,13 @@ class Probed:
 
     @property
     def ok(self) -> bool:
+        """Whether no check failed."""
         return all(check.ok is not False for check in self.checks)
 
 
 @dataclass
 class _HostProbe:
-    """With one host's probe."""
+    """The connection to one host's probe process."""
 
     process: "subprocess.Popen[str]"
     said: dict[str, Any] = field(default_factory=dict)
@@ -50,11 +51,11 @@ class _HostProbe:
     failed: str = ""
 
     def hear(self) -> dict[str, Any]:
-        """Its next line; {} when it says none, and why in `failed`."""
+        """Return the probe's next line; {} where none arrives, with the reason in `failed`."""
         assert self.process.stdout is not None and self.process.stderr is not None
         patience = threading.Timer(ANSWER_S, self.process.kill)
         patience.start()
-        # A host's shell may greet first.
+        # A host's shell may print a greeting first.
         line = next((line for line in iter(self.process.stdout.readline, "") if line.startswith("{")), "")
         patience.cancel()
         try:
@@ -70,7 +71,7 @@ class _HostProbe:
         assert self.process.stdin is not None
         try:
             print(json.dumps(what), file=self.process.stdin, flush=True)
-        except OSError:  # it has ended: hear() says why
+        except OSError:  # it has ended: hear() finds the reason
             pass
 
     def end(self) -> None:
@@ -79,7 +80,7 @@ class _HostProbe:
 
 
 def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
-    """Ask all hosts at once. `unneeded`: what need not be the same there, nor be there at all."""
+    """Check all hosts at the same time. `unneeded`: components that a host may lack or have in another version."""
     with socket.create_server(("", 0)) as listening:
         threading.Thread(target=_answer, args=(listening,), daemon=True).start()
         argv = [sys.executable, "-c", inspect.getsource(probe), str(PORTS)]
@@ -90,7 +91,7 @@ def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[P
         finally:
             for talk in talks:
                 talk.end()
-            listening.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            listening.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
     versions = probe.facts(0, [])["versions"]
     mine = {name: version for name, version in versions.items() if name not in unneeded}
     return [
@@ -100,7 +101,7 @@ def probe_hosts(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[P
 
 
 def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed]:
-    """As `probe_hosts`. Raises UserError, the table shown, when a host is not ready."""
+    """Check hosts as `probe_hosts` does. When one is not ready, print the failed checks and raise UserError."""
     from fdt.doctor import report
 
     found = probe_hosts(hosts, unneeded)
@@ -116,7 +117,7 @@ def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed
 
 
 def table(found: Sequence[Probed]) -> list[Check]:
-    """All hosts' checks, as one table."""
+    """Return all hosts' checks as one table."""
     return [Check(f"{one.host.name}: {c.component}", c.found, c.ok, c.advice) for one in found for c in one.checks]
 
 
@@ -130,7 +131,7 @@ def _facts(talks: Sequence[_HostProbe]) -> None:
 
 
 def _calls(hosts: Sequence[Host], talks: Sequence[_HostProbe], port: int) -> list[dict[str, str]]:
-    """What each host found when it called the others and us."""
+    """Return, for each host, the errors of its calls to the other hosts and to this machine."""
     others = {host.name: [host.name, talk.said["port"]] for host, talk in zip(hosts, talks, strict=True) if talk.said}
 
     def ask(both: tuple[Host, _HostProbe]) -> dict[str, str]:
@@ -145,7 +146,7 @@ def _calls(hosts: Sequence[Host], talks: Sequence[_HostProbe], port: int) -> lis
 
 
 def _route(host: Host, talk: _HostProbe) -> str:
-    """Our address as the host sees it: where its ssh came from; without ssh, our name."""
+    """Return this machine's address as the host sees it: the source of its ssh; without ssh, the host name."""
     if is_here(host.name):
         return host.name
     return str(talk.said.get("caller") or socket.gethostname()).removeprefix("::ffff:")

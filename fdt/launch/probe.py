@@ -1,7 +1,7 @@
-"""What a host says of itself before a run. Its text is sent there and run: it knows nothing but Python's own library.
+"""The probe of a host before a run. Its source text is sent to the host, so it imports only the standard library.
 
-A line of JSON each way, three times: facts out; whom to call in (name -> [host, port]); how that went out. It listens
-meanwhile, so that the others can call it. It ends when its stdin does.
+It prints facts as a line of JSON, reads the addresses to call (name -> [host, port]), and prints the results of these
+calls. Meanwhile it listens, so that the other hosts can call it. It ends when its stdin ends.
 """
 
 import importlib.metadata
@@ -17,7 +17,7 @@ CALL_S = 5.0
 
 
 def version(*names: str) -> str:
-    """Of the first distribution that is installed."""
+    """Return the version of the first distribution that is installed."""
     for name in names:
         try:
             return importlib.metadata.version(name)
@@ -27,7 +27,7 @@ def version(*names: str) -> str:
 
 
 def facts(port: int, free: list[int]) -> dict[str, Any]:
-    """What must be the same everywhere, and what the run has to know."""
+    """Return the facts that must be the same on all hosts, and the ports and addresses that the run needs."""
     memory = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     return {
         "versions": {
@@ -46,7 +46,7 @@ def facts(port: int, free: list[int]) -> dict[str, Any]:
 
 
 def call(host: str, port: int) -> str:
-    """What went wrong, or ""."""
+    """Return the error of a connection to this address, or ""."""
     try:
         socket.create_connection((host, port), CALL_S).close()
         return ""
@@ -60,7 +60,7 @@ def answer(listening: socket.socket) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
+    """Return ports that are free at the moment."""
     taken = [socket.socket() for _ in range(count)]
     for one in taken:
         one.bind(("", 0))

@@ -1,6 +1,6 @@
-"""Commands on other hosts: by ssh, by srun inside a Slurm allocation; on this one, as they are.
+"""Commands on other hosts: by ssh, by srun inside a Slurm allocation, or directly on this host.
 
-Everything that is said to a command goes to its stdin: the words of a command are public.
+Secrets are sent to a command's stdin, because its arguments are public.
 """
 
 import os
@@ -18,12 +18,12 @@ CONNECT_S = 10
 
 
 def argv_on(host: str, argv: Sequence[str]) -> list[str]:
-    """What to run here for `argv` to run on `host`. Asks nobody for a password."""
+    """Return the local command that runs `argv` on `host`. It never asks for a password."""
     if is_here(host):
         return list(argv)
     if _by_srun(host):
         return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", *argv]
-    # By IPv4, as everything else between the hosts: they call us where this ssh came from.
+    # By IPv4, as all other connections: the hosts call this machine at the address that this ssh comes from.
     options = ["-T", "-o", "AddressFamily=inet", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     return ["ssh", *options, host, shlex.join(argv)]
 
@@ -33,7 +33,7 @@ def _by_srun(host: str) -> bool:
 
 
 def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
-    """`argv` on `host`, its three streams as pipes. Raises UserError where there is no ssh."""
+    """Start `argv` on `host`, its three streams as pipes. Raises UserError where ssh or srun is missing."""
     command = argv_on(host, argv)
     try:
         return subprocess.Popen(
@@ -49,7 +49,16 @@ def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
 
 
 def everywhere(said: dict[str, str], argv: Sequence[str], timeout_s: float) -> dict[str, str]:
-    """Run `argv` on each host of `said`, which names what its stdin is given; what went wrong, by host."""
+    """Run `argv` on each host of `said` in parallel.
+
+    Args:
+        said: For each host, the text for the command's stdin.
+        argv: The command.
+        timeout_s: How long it may take, in seconds.
+
+    Returns:
+        For each host where it failed, the error.
+    """
     with ThreadPoolExecutor(max(1, len(said))) as pool:
         ends = pool.map(lambda host: _complain(host, argv, said[host], timeout_s), said)
         return {host: end for host, end in zip(said, ends, strict=True) if end}
@@ -70,7 +79,7 @@ def _complain(host: str, argv: Sequence[str], text: str, timeout_s: float) -> st
 
 
 def _sealed(running: "subprocess.Popen[str]", text: str, timeout_s: float) -> str:
-    """As the other side can open it; "" where it has not said how, and why in its errors."""
+    """Encrypt `text` for the process; "" where it has sent no key (its stderr then has the reason)."""
     from fdt.launch.sealed import seal
 
     assert running.stdout is not None
@@ -85,5 +94,5 @@ def _sealed(running: "subprocess.Popen[str]", text: str, timeout_s: float) -> st
 
 
 def last_line(text: str) -> str:
-    """The last thing that was said."""
+    """Return the last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

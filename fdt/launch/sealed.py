@@ -1,7 +1,8 @@
-"""Words for a command on another host over a stream that others may read: `python -m fdt.launch.sealed COMMAND...`.
+"""Encryption of a command's stdin over a stream that others can read: `python -m fdt.launch.sealed COMMAND...`.
 
-srun proves who sends, and encrypts nothing. So the host makes a key for this one message and says the public half; what
-comes back only it can open, and gives to the command's stdin. X25519, HKDF and ChaCha20-Poly1305 of `cryptography`.
+srun authenticates the sender but encrypts nothing. So the host makes a key pair for this one message and prints the
+public key. Only the host can decrypt the answer, and writes it to the command's stdin. X25519, HKDF and
+ChaCha20-Poly1305 are the `cryptography` package's.
 """
 
 import subprocess
@@ -18,13 +19,13 @@ NONCE = bytes(12)  # every key is for one message
 
 
 def seal(public: str, text: str) -> str:
-    """`text` for whoever said `public` (hexadecimal, as is the result). Raises ValueError for what is no key."""
+    """Encrypt `text` for the key `public` (hexadecimal, as is the result). Raises ValueError for an invalid key."""
     mine, theirs = X25519PrivateKey.generate(), X25519PublicKey.from_public_bytes(bytes.fromhex(public))
     return (_public(mine) + _cipher(mine, theirs, theirs).encrypt(NONCE, text.encode(), None)).hex()
 
 
 def unseal(key: X25519PrivateKey, sealed: str) -> bytes:
-    """Raises ValueError for what was not sealed for `key`."""
+    """Decrypt a text that was encrypted for `key`. Raises ValueError for any other text."""
     data = bytes.fromhex(sealed)
     theirs = X25519PublicKey.from_public_bytes(data[:KEY_BYTES])
     try:

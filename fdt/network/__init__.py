@@ -1,6 +1,6 @@
-"""A cluster described: nodes, links, compute speeds. One description for the simulator and for emulation.
+"""A described cluster: nodes, links and compute speeds. The simulator and the emulation use the same description.
 
-cluster.py is what a description says, reading.py reads it from YAML, topology.py makes it a graph with routes,
-transfers.py lets tensors travel on a simulated clock, contended.py those that must share, sharing.py says who gets how
-much of a link, pace.py lets nodes compute.
+cluster.py has the description, reading.py reads it from YAML, topology.py makes it a graph with routes, transfers.py
+moves tensors on a simulated clock, contended.py computes flows that share channels, fair_sharing.py divides a channel,
+pace.py computes the duration of steps.
 """

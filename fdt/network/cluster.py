@@ -1,4 +1,4 @@
-"""What a cluster description says, as frozen values. docs/cluster.md has the file's keys and complete examples."""
+"""A cluster description as frozen values. docs/cluster.md has the keys of its file and complete examples."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ LAYERS = ("terminal", "edge", "cloud")
 
 @dataclass(frozen=True)
 class Speed:
-    """Steps of a node, against one of speed 1. `shape`: of the Gamma distribution of a step's time; None: constant."""
+    """A node's speed, relative to 1. `shape`: of the Gamma distribution of step times; None: constant times."""
 
     mean: float = 1.0
     shape: float | None = None
@@ -21,7 +21,13 @@ class Speed:
 
 @dataclass(frozen=True)
 class Slowdowns:
-    """A node is `factor` times slower for `last_s`, begun every `every_s`: both are means of exponential times."""
+    """Random periods in which a node is `factor` times slower.
+
+    Attributes:
+        every_s: The mean time between periods, in seconds; exponentially distributed.
+        last_s: The mean length of a period, in seconds; exponentially distributed.
+        factor: How many times longer a step takes.
+    """
 
     every_s: float
     last_s: float
@@ -30,7 +36,7 @@ class Slowdowns:
 
 @dataclass(frozen=True)
 class NetworkLink:
-    """Full duplex: each direction has `bandwidth` bytes a second."""
+    """A full-duplex link. Each direction has `bandwidth` bytes/s and `latency_s` seconds."""
 
     bandwidth: float = math.inf
     latency_s: float = 0.0
@@ -38,10 +44,18 @@ class NetworkLink:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """`count` equal nodes; None: as many as are left of the number asked for.
+    """Equal nodes.
 
-    link: to the node's neighbour in the topology; None: the cluster's.  uplink (star): a second one that all nodes of
-    the group share.  layer: terminal-edge-cloud only.
+    Attributes:
+        name: The group's name.
+        count: How many nodes; None: as many as are left of the number of workers.
+        speed: Their speed.
+        slowdowns: Their slow periods, if any.
+        link: To the node's neighbor in the topology; None: the cluster's.
+        uplink: In a star, a second link that all nodes of the group share.
+        layer: "terminal", "edge" or "cloud" (terminal-edge-cloud only).
+        joins_s: When they join, in simulated seconds.
+        leaves_s: When they leave, in simulated seconds.
     """
 
     name: str
@@ -66,10 +80,18 @@ class ClusterNode:
 
 @dataclass(frozen=True)
 class Cluster:
-    """step_s: a training step on a node of speed 1.  server: the parameter server's link, where there is one.
+    """A cluster.
 
-    multicast: a tensor sent to several nodes at once crosses each link once.  medium: what all that travels crosses
-    besides, both ways (a hub, the air); its bandwidth is that of all directions together.
+    Attributes:
+        groups: Its nodes, in groups.
+        topology: One of TOPOLOGIES.
+        arity: In a tree, the number of a node's children.
+        step_s: The seconds of a training step on a node of speed 1.
+        link: The link of nodes whose group has none.
+        server: The parameter server's link, where there is one.
+        multicast: A tensor sent to several nodes at once crosses each link once.
+        medium: A channel that all traffic crosses besides its links, such as radio. All directions share its bandwidth.
+        nodes: All nodes, in the order of their groups.
     """
 
     groups: tuple[NodeGroup, ...]
@@ -91,9 +113,10 @@ class Cluster:
         return tuple(n for n in self.nodes if self.topology != LAYERED or n.group.layer == LAYERS[0])
 
     def with_workers(self, count: int | None) -> "Cluster":
-        """This cluster with `count` workers in all (None: as many as it says).
+        """Return this cluster with `count` workers in all (None: as many as it describes).
 
-        Raises UsageError unless it says so itself, or has a group of no given count.
+        Raises:
+            UsageError: The cluster describes another number and has no group of open count.
         """
         open_groups = [g for g in self.groups if g.count is None]
         if not open_groups:
@@ -114,7 +137,7 @@ class Cluster:
 
 
 def equal_nodes() -> Cluster:
-    """What is simulated when nothing is described: equal nodes, Gamma(100) step times, links that cost nothing."""
+    """Return the default cluster: equal nodes, Gamma(100) step times, links without cost."""
     return Cluster((NodeGroup("worker", None, Speed(1.0, 100.0)),))
 
 

@@ -1,5 +1,4 @@
-"""Flows that narrow channels hold back: the rates of all are reckoned anew whenever one begins or ends
-(fair_sharing.py)."""
+"""Flows that share narrow channels. Whenever a flow begins or ends, all rates are computed again (fair_sharing.py)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,23 +10,31 @@ import simpy
 from fdt.network.fair_sharing import fair_rates
 from fdt.network.topology import Route
 
-_DONE_BYTES = 1e-3  # what may be left of a flow that has ended, for rounding
+_DONE_BYTES = 1e-3  # bytes that rounding may leave of an ended flow
 
 
 @dataclass(eq=False)
 class Flow:
-    """`left`: bytes that were to go at `since_s`.  most: bytes a second if nobody shared with it."""
+    """A transfer under way.
+
+    Attributes:
+        route: Its channels.
+        left: Bytes that were left at `since_s`.
+        most: Its rate without competition, in bytes/s.
+        since_s: Simulated time, in seconds.
+        arrival: The event of its arrival.
+    """
 
     route: Route
     left: float
     most: float
     since_s: float
     arrival: Any
-    free: bool = True  # it has its whole rate
+    free: bool = True  # it has its full rate `most`
 
 
 class Contended:
-    """`limits`: bytes a second of each channel.  ended: told of each flow whose last byte was sent."""
+    """The flows that share channels. `limits`: bytes/s of each channel. `ended`: called with each flow that ends."""
 
     def __init__(self, env: simpy.Environment, limits: Sequence[float], ended: Callable[[Flow], None]) -> None:
         self._env, self._ended = env, ended
@@ -37,16 +44,17 @@ class Contended:
         self._left = np.empty(0)  # bytes of each flow
         self._rates = np.empty(0)
         self._begun: list[Flow] = []  # at this instant
-        self._settled_s = env.now  # until when `_left` is right
-        self._alarm = 0  # only the latest set counts
+        self._settled_s = env.now  # the time for which `_left` is valid
+        self._alarm = 0  # number of the latest alarm; earlier ones are ignored
         self._stale = False
 
     def begin(self, flow: Flow) -> None:
+        """Add a flow."""
         self._begun.append(flow)
         self._change()
 
     def _change(self) -> None:
-        """New rates, once for all that happens at this instant."""
+        """Schedule one computation of rates for all changes of this instant."""
         if not self._stale:
             self._stale = True
             self._env.timeout(0).callbacks.append(self._share)
@@ -64,7 +72,7 @@ class Contended:
             self._env.timeout(max(0.0, float(ends_s[first])), (self._alarm, first)).callbacks.append(self._ring)
 
     def _join(self) -> None:
-        """What has begun at this instant is under way."""
+        """Add the flows that began at this instant."""
         ways = [flow.route.channels for flow in self._begun]
         width, stand_in = max(self._paths.shape[1], *map(len, ways)), len(self._capacity) - 1
         wider = (0, width - self._paths.shape[1])
@@ -75,7 +83,7 @@ class Contended:
         self._begun.clear()
 
     def _ring(self, alarm: Any) -> None:
-        """The flow that ends first, by the rates of when the alarm was set, has ended."""
+        """End the flow that ends first by the rates of when the alarm was set."""
         number, first = alarm.value
         if number != self._alarm:
             return
@@ -90,6 +98,6 @@ class Contended:
         self._change()
 
     def _advance(self) -> None:
-        """Bring `_left` up to now."""
+        """Advance `_left` to the current time."""
         self._left = self._left - self._rates * (self._env.now - self._settled_s)
         self._settled_s = self._env.now

@@ -1,8 +1,9 @@
-"""Who gets how much of a shared link: max-min fairness.
+"""Division of shared links among flows: max-min fairness.
 
-Nobody's rate can be raised but by lowering that of somebody who has no more: what flows of a fair transport settle at
-(Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2), and the fluid model of network simulators such as
-SimGrid. A queue, first in first out, would instead let one large tensor hold up all behind it; packet networks do not.
+No flow's rate can be raised without lowering that of a flow with an equal or lower rate. Flows of a fair transport
+converge to these rates (Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2), and network simulators such
+as SimGrid use them as their fluid model. A first-in, first-out queue would instead delay all flows behind one large
+tensor, which packet networks do not.
 """
 
 import numpy as np
@@ -13,16 +14,20 @@ Paths = npt.NDArray[np.int64]
 
 
 def fair_rates(capacity: Floats, paths: Paths) -> Floats:
-    """The rate of each flow by progressive filling.
+    """Compute each flow's rate by progressive filling.
 
-    capacity: of each channel; the last is a stand-in that limits nobody.  paths: (flows, length), channels of each
-    flow, filled up with the stand-in. Rates are infinite where no channel limits.
+    Args:
+        capacity: (channels,) bytes/s of each channel. The last one is a placeholder without a limit.
+        paths: (flows, length) channels of each flow, padded with the placeholder.
+
+    Returns:
+        (flows,) bytes/s; infinite where no channel limits.
     """
     rates = np.full(len(paths), np.inf)
     left, load = capacity, np.bincount(paths.ravel(), minlength=len(capacity))
     rising = np.arange(len(paths))
     while len(rising):
-        share = left[paths] / load[paths]  # of a large cluster's channels, those alone that anything crosses
+        share = left[paths] / load[paths]  # only channels in use: a large cluster has many others
         least = share.min()
         if least == np.inf:
             break

@@ -1,4 +1,4 @@
-"""How long a node computes: its speed, a step's random time, and the times in which it is slower."""
+"""Durations of a node's computation: its speed, the random time of a step, and its slow periods."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from fdt.network.cluster import ClusterNode
 
 
 class Pace:
-    """One node's. `seed` decides all that is random: the times of its steps, and when it is slow."""
+    """The computation of one node. `seed` determines the times of its steps and its slow periods."""
 
     def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int]) -> None:
         self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
         self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0]))
         self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))
-        self._slow = True  # before its time begins, so that the first change makes it fast
+        self._slow = True  # so that the first change makes it fast
         self._until_s = 0.0
 
     def seconds(self, now_s: float, steps: float = 1.0) -> float:
-        """How long `steps` training steps, begun now, take. Calls come in the order of time."""
+        """Return the seconds that `steps` training steps take from `now_s` on. Calls must be in the order of time."""
         work_s = steps * self._step_s / self._speed.mean
         if self._speed.shape is not None and steps > 0:
             work_s *= float(self._steps.gamma(self._speed.shape, 1 / self._speed.shape))
@@ -36,7 +36,7 @@ class Pace:
             at_s = self._until_s
 
     def _catch_up(self, now_s: float) -> None:
-        """Draw changes until the next one lies behind `now_s`."""
+        """Draw changes until the next one is after `now_s`."""
         assert self._slowdowns is not None
         while self._until_s <= now_s:
             self._slow = not self._slow

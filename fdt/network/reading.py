@@ -1,4 +1,4 @@
-"""cluster.yaml read: every mistake is one line that names file, line and key, what was received, and what is valid."""
+"""A reader of cluster.yaml. An error is one line with file, line, key, the received value and the valid values."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,21 +30,21 @@ _RATES = {**{unit: factor / 8 for unit, factor in _BITS.items()}, **_BYTES}  # b
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """A value in the file, and where it stands. `key`: as in `nodes[1].speed`, "" for the whole file."""
+    """A value in the file, and its position. `key`: as in `nodes[1].speed`, "" for the whole file."""
 
     file: str
     key: str
     node: yaml.Node
 
     def wrong(self, valid: str, received: object = None) -> UsageError:
-        """`received`: what to show in place of the value itself."""
+        """Return the error for this value. `received`: shown instead of the value itself."""
         where = f"{self.file}, line {self.node.start_mark.line + 1}" + (f", key {self.key}" if self.key else "")
         return UsageError(f"{where}: must be {valid}. Received: {self._shown() if received is None else received}")
 
     def mapping(
         self, readers: Mapping[str, Callable[["ConfigEntry"], Any]], required: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """The values by key, each read by its reader."""
+        """Return the values by key, each read by its reader. Raises UsageError."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.wrong(f"a mapping with keys of {', '.join(readers)}")
         for i, (name, place, _) in enumerate(pairs := self._pairs()):
@@ -57,26 +57,28 @@ class ConfigEntry:
         return {name: readers[name](value) for name, _, value in pairs}
 
     def child(self, name: str) -> "ConfigEntry | None":
-        """The value of one key of a mapping."""
+        """Return the value of one key of a mapping, or None."""
         return next((value for key, _, value in self._pairs() if key == name), None)
 
     def refuse(self, name: str, valid: str) -> None:
-        """Raises UsageError where the mapping has this key, which is valid elsewhere only."""
+        """Raise UsageError where the mapping has this key, which is valid elsewhere only."""
         if (found := self.child(name)) is not None:
             raise found.wrong(valid)
 
     def items(self) -> list["ConfigEntry"]:
+        """Return the entries of a list that is not empty. Raises UsageError."""
         if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
             raise self.wrong("a list of one entry or more, each begun with a dash")
         return [ConfigEntry(self.file, f"{self.key}[{i}]", node) for i, node in enumerate(self.node.value)]
 
     def text(self, valid: str) -> str:
+        """Return a scalar's text, which is not empty. Raises UsageError."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
             raise self.wrong(valid)
         return str(self.node.value)
 
     def _pairs(self) -> list[tuple[str, "ConfigEntry", "ConfigEntry"]]:
-        """Key, where it stands, and its value."""
+        """Return each key, its position, and its value."""
         below = f"{self.key}." if self.key else ""
         named = [(str(name.value), name, value) for name, value in self.node.value]
         return [
@@ -91,7 +93,7 @@ class ConfigEntry:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Raises UsageError: one line."""
+    """Read a cluster file. Raises UsageError, one line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -100,13 +102,13 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
-    """`file`: its name in errors. Raises UsageError: one line."""
+    """Parse a cluster description. `file`: its name in errors. Raises UsageError, one line."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{file}, line {line}: must be YAML. Received: {error.problem}") from None
-    except yaml.YAMLError as error:  # a character that YAML does not have
+    except yaml.YAMLError as error:  # a character that YAML does not permit
         raise UsageError(f"{file}, line 1: must be YAML. Received: {error}") from None
     if node is None:
         raise UsageError(f"{file}, line 1: must be a mapping with nodes, one of its keys. Received: an empty file")
@@ -114,7 +116,7 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
 
 
 def check_always_there(cluster: Cluster) -> None:
-    """Raises UsageError where a node joins or leaves."""
+    """Raise UsageError where a node joins or leaves."""
     for group in cluster.groups:
         if group.joins_s > 0 or not math.isinf(group.leaves_s):
             raise UsageError(
@@ -211,7 +213,7 @@ def _name(entry: ConfigEntry) -> str:
 
 
 def _quantity(entry: ConfigEntry, units: Mapping[str, float], what: str, *, zero: bool) -> float:
-    """A number and a unit, `100 ms` or `100ms`."""
+    """Read a number and a unit, `100 ms` or `100ms`."""
     valid = f"{what}, in {', '.join(units)}"
     text = entry.text(valid).strip()
     if zero and text == "0":

@@ -1,15 +1,15 @@
-"""A cluster as a graph: directed channels, and the way from one place to another.
+"""A cluster as a graph: directed channels, and the route from one node to another.
 
-    star                  node - its link - [the group's uplink] - hub
+    star                  node - its link - [the group's uplink] - center
     ring                  node i - its link - node i+1, the last - node 0
     tree                  node i - its link - node (i-1) // arity, its parent; node 0 is the root
-    terminal-edge-cloud   terminal - its link - its edge - its link - its cloud - its link - hub;
-                          terminals are dealt to edges, and edges to clouds, in equal runs
+    terminal-edge-cloud   terminal - its link - its edge - its link - its cloud - its link - center;
+                          terminals are assigned to edges, and edges to clouds, in equal consecutive groups
 
-The parameter server hangs by the cluster's `server` link at the hub, in a ring and a tree at node 0. A link is two
-channels, one each way. Every way crosses the cluster's medium too, where there is one; a multicast crosses it once. The
-way from a to b is the shortest, found breadth first in the order in which links were made,
-so it is the same in every run; the way back is the same links.
+The cluster's `server` link connects the parameter server to the center, or in a ring and a tree to node 0. A link is
+two channels, one for each direction. Every route also crosses the cluster's medium, where there is one; a multicast
+crosses it once. The route from a to b is the shortest, found breadth first in the order in which links were made, so it
+is the same in every run. The route back has the same links.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 
 from fdt.network.cluster import LAYERED, LAYERS, RING, STAR, Cluster, ClusterNode, NetworkLink
 
-SERVER = -1  # the parameter server's place; nodes have their index
+SERVER = -1  # the parameter server's number in the graph; nodes have their index
 _HUB = -2
-_GROUPS = -3  # and below: where a group's nodes meet their uplink
+_GROUPS = -3  # and below: the end of a group's uplink at its nodes
 
 
 @dataclass(frozen=True)
 class Route:
-    """Channels in order, and how long the first byte is under way."""
+    """Channels in order, and the latency of the whole route in seconds."""
 
     channels: tuple[int, ...] = ()
     latency_s: float = 0.0
@@ -33,20 +33,26 @@ class Route:
 
 @dataclass
 class Topology:
-    """`channels`: each one's link; `names`: what it joins, for people; `above`: a node's parent, or upper layer's."""
+    """The graph of a cluster.
+
+    Attributes:
+        channels: For each channel, its link.
+        names: For each channel, its name for users.
+        ends: For each link k, the nodes that its channels 2k and 2k+1 connect.
+        above: For each node, its parent, or its node of the next layer.
+        medium: The channel that every route also crosses, if any.
+    """
 
     channels: list[NetworkLink] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    ends: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # of each link: what its channels 2k and 2k+1 lead between
+    ends: list[tuple[int, int]] = field(default_factory=list)
     above: dict[int, int] = field(default_factory=dict)
-    medium: Route = Route()  # what every way crosses besides
-    _out: dict[int, dict[int, int]] = field(default_factory=dict)  # by place: the channel to each neighbour
+    medium: Route = Route()
+    _out: dict[int, dict[int, int]] = field(default_factory=dict)  # for each node, the channel to each neighbor
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
     def join(self, a: int, b: int, link: NetworkLink, name: str) -> None:
-        """A link between `a`, which it is named after, and `b`."""
+        """Add a link between `a`, after which it is named, and `b`."""
         self.ends.append((a, b))
         for here, there, way in ((a, b, "up"), (b, a, "down")):
             self._out.setdefault(here, {}).setdefault(there, len(self.channels))
@@ -54,7 +60,7 @@ class Topology:
             self.names.append(f"{name} {way}")
 
     def route(self, a: int, b: int) -> Route:
-        """The way from `a` to `b`."""
+        """Return the route from `a` to `b`."""
         if (a, b) not in self._routes:
             channels = self._search(a, b)
             back = tuple(channel ^ 1 for channel in reversed(channels))  # a link's two channels are numbered 2k, 2k+1
@@ -65,7 +71,7 @@ class Topology:
         return self._routes[a, b]
 
     def multicast(self, a: int, to: Sequence[int]) -> Route:
-        """All the ways at once, each channel counted once."""
+        """Return the union of the routes, each channel counted once, with the largest latency."""
         routes = [self.route(a, b) for b in to]
         channels = dict.fromkeys(channel for route in routes for channel in route.channels)
         return Route(tuple(channels), max(route.latency_s for route in routes))
@@ -76,7 +82,7 @@ class Topology:
         while b not in came:
             here = front.popleft()
             near = self._out[here]
-            near = {b: near[b]} if b in near else near  # a hub has thousands
+            near = {b: near[b]} if b in near else near  # a star's center has thousands of neighbors
             for there, channel in near.items():
                 if there not in came:
                     came[there] = here, channel
@@ -89,7 +95,7 @@ class Topology:
 
 
 def topology_of(cluster: Cluster) -> Topology:
-    """The graph of `cluster`, all of its nodes counted."""
+    """Return the graph of all nodes of `cluster`."""
     made = Topology()
     {STAR: _star, RING: _ring, LAYERED: _layers}.get(cluster.topology, _tree)(cluster, made)
     at = _HUB if cluster.topology in (STAR, LAYERED) else 0

@@ -1,13 +1,12 @@
-"""Tensors that travel on a simulated clock.
+"""Transfers of tensors on a simulated clock.
 
-A transfer is a flow over the channels of its route. Flows under way share each channel max-min fairly
-(fair_sharing.py), so
-rates change whenever one begins or ends. The last byte arrives the route's latency after it was sent. Nothing is lost
-and nothing is retried; what a protocol adds to the bytes is left out.
+A transfer is a flow over the channels of its route. Flows share each channel by max-min fairness (fair_sharing.py), so
+rates change whenever one begins or ends. The last byte arrives the route's latency after it was sent. No byte is lost
+or sent again, and protocol overhead is not counted.
 
-A channel that could carry all that its flows can take at most holds nobody back. A flow over such channels only has its
-whole rate whoever comes and goes, and one event, its end; most flows of most clusters are so. The others are those of
-contended.py.
+A channel whose flows could not exceed its bandwidth together slows none of them. A flow over such channels only keeps
+its full rate whichever other flows begin or end, and needs one event, its end. Most flows of most clusters are like
+that. contended.py computes the others.
 """
 
 from math import inf
@@ -20,19 +19,19 @@ from fdt.network.topology import Route, Topology
 
 
 class Transfers:
-    """The flows of one simulation. `sent_bytes`: bytes by channel of `topology`, so far begun."""
+    """The flows of one simulation. `sent_bytes`: for each channel, the bytes of all flows begun so far."""
 
     def __init__(self, env: simpy.Environment, topology: Topology) -> None:
         self._env = env
         self._limits = [link.bandwidth for link in topology.channels]
         self.sent_bytes = [0] * len(self._limits)
-        self._wanted = [0.0] * len(self._limits)  # of each channel: what its flows could take at most
+        self._wanted = [0.0] * len(self._limits)  # for each channel, the sum of its flows' full rates
         self._flows = [0] * len(self._limits)
-        self._free: list[dict[Flow, None]] = [{} for _ in self._limits]  # of each channel; in order
+        self._free: list[dict[Flow, None]] = [{} for _ in self._limits]  # for each channel, flows at their full rate
         self._contended = Contended(env, self._limits, self._end)
 
     def send(self, route: Route, nbytes: float) -> Any:
-        """An event that happens when the last byte has arrived."""
+        """Start a transfer; return the event of the arrival of its last byte."""
         most = min((self._limits[channel] for channel in route.channels), default=inf)
         for channel in route.channels:
             self.sent_bytes[channel] += int(nbytes)
@@ -59,7 +58,7 @@ class Transfers:
         self._env.timeout(flow.left / flow.most, flow).callbacks.append(self._ring)
 
     def _contend(self, flow: Flow) -> None:
-        """A channel of a free flow has become too narrow for all."""
+        """Move a flow to `_contended`: one of its channels has become too narrow."""
         self._leave(flow)
         flow.left = max(0.0, flow.left - flow.most * (self._env.now - flow.since_s))
         self._contended.begin(flow)
@@ -70,7 +69,7 @@ class Transfers:
             del self._free[channel][flow]
 
     def _ring(self, alarm: Any) -> None:
-        """A flow has ended, if it has been free all the time."""
+        """End a flow, if it had its full rate all the time."""
         if alarm.value.free:
             self._leave(alarm.value)
             self._end(alarm.value)

@@ -1,1 +1,1 @@
-"""A process group of replicated scripts' ranks: rank 0's side, the other ranks', and how they find each other."""
+"""The process group of a replicated script: rank 0's side, the other ranks' side, and the rendezvous."""

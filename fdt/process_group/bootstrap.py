@@ -1,7 +1,8 @@
-"""How ranks on other hosts come to a meeting: TLS by the run's own authority, then the token, then their task.
+"""Bootstrap of ranks on other hosts: a TLS listener of rank 0, and the function by which a rank connects to it.
 
-Whoever shows no certificate of the run's is turned away before a word of his is read, and after ten seconds in any
-case; no more than a few may stand here at a time.
+The run has its own certificate authority. The listener checks the caller's certificate, then its token, then sends the
+rank its task. It closes a connection without a certificate of this authority before it reads a message, and any
+connection that does not finish in time (`HANDSHAKE_S`). At most `AT_ONCE` callers are checked at a time.
 """
 
 import contextlib
@@ -17,12 +18,12 @@ from fdt.errors import UserError
 from fdt.process_group.streams import ConnectionLost, MessageStream
 from fdt.security.tls import TlsIdentity
 
-HANDSHAKE_S = 10.0  # for the handshake, and as long again for the greeting
+HANDSHAKE_S = 10.0  # for the handshake, and the same again for the greeting
 GREETING_BYTES = 4096
 AT_ONCE = 64
-AGAIN_S = 0.1  # where a caller could not be taken: one who left meanwhile, or no descriptor is free
-CALL_S = 60.0  # every rank of a large run knocks at the same moment
-# A host that is cut off closes nothing: the system asks, and gives up what it has sent in vain.
+AGAIN_S = 0.1  # wait after a failed accept: the caller disconnected, or no file descriptor is free
+CALL_S = 60.0  # every rank of a large run connects at the same moment
+# A host that loses its network closes no connection: TCP keepalive and TCP_USER_TIMEOUT detect it.
 _ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -36,7 +37,14 @@ Words = tuple[dict[str, Any], bytes]
 
 
 class BootstrapListener:
-    """Listens on every interface for ranks below `size`. `task`: what each is told, once it is in."""
+    """Listens on every interface for the ranks below `size`.
+
+    Args:
+        size: The world size.
+        identity: The run's certificate, key and authority.
+        token: The token that a caller must send.
+        task: Returns the message for a rank, sent when the rank is admitted.
+    """
 
     def __init__(self, size: int, identity: TlsIdentity, token: str, task: Callable[[int], Words]) -> None:
         self._size, self._token, self._task = size, token, task
@@ -51,13 +59,14 @@ class BootstrapListener:
         threading.Thread(target=self._open, daemon=True).start()
 
     def take_streams(self) -> list[tuple[int, MessageStream]]:
-        """Those who have come in since it was asked."""
+        """Return the ranks that were admitted since the last call, each with its stream; does not wait."""
         return [self._came.get() for _ in range(self._came.qsize())]
 
     def close(self) -> None:
+        """Stop listening and close the streams that were not taken."""
         self._closing.set()
         try:
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         except OSError:
             pass
         self._listening.close()
@@ -79,7 +88,7 @@ class BootstrapListener:
     def _receive(self, connection: socket.socket) -> None:
         try:
             self._admit(connection)
-        except Exception:  # no rank of ours: whatever it said or left unsaid is its own affair
+        except Exception:  # not a rank of this run: its error concerns only the caller
             connection.close()
         finally:
             self._places.release()
@@ -97,7 +106,7 @@ class BootstrapListener:
         self._came.put((rank, line))
 
     def _claimed(self, greeting: dict[str, Any]) -> int:
-        """The caller's rank. Raises ValueError for one that is none, or is taken."""
+        """Return the caller's rank. Raise ValueError for a wrong token and for a rank that is out of range or taken."""
         rank = int(greeting["rank"])
         if not hmac.compare_digest(str(greeting["token"]).encode(), self._token.encode()):
             raise ValueError("another token")
@@ -109,7 +118,20 @@ class BootstrapListener:
 
 
 def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple[MessageStream, Words]:
-    """Come in at `address` as `rank`; what we are told there. Raises UserError."""
+    """Connect to rank 0's bootstrap listener.
+
+    Args:
+        address: "HOST:PORT".
+        rank: This process's rank.
+        token: The run's token.
+        identity: The run's certificate, key and authority.
+
+    Returns:
+        The stream to rank 0, and the message that it sent: a header and bytes.
+
+    Raises:
+        UserError: Rank 0 cannot be reached, or it closed the connection.
+    """
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
         try:

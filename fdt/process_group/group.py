@@ -1,9 +1,8 @@
-"""The ranks of a replicated script as a process group: the one interface that both engines give to its code.
+"""The interface of a replicated script's process group, which both engines give to their code.
 
 HFDT's ranks call collectives. NFDT's ranks push to rank 0, which is their parameter server, and call collectives where
-all of them wait for each other. One class pair implements both (fdt/process_group/root.py, fdt/process_group/peer.py):
-whether rank 0 serves pushes is
-decided by `serve` alone.
+all of them wait for each other. RootGroup (fdt/process_group/root.py) and PeerGroup (fdt/process_group/peer.py)
+implement both. `serve` alone decides whether rank 0 serves pushes.
 """
 
 import abc
@@ -26,9 +25,9 @@ class Push:
 
     Args:
         rank: The sender.
-        header: Of the vector.
+        header: What the sender states about the vector; JSON.
         vector: One-dimensional.
-        answer: Sends the sender its answer, (vector, header); to be called once.
+        answer: Sends the sender its answer, (vector, header). The receiver calls it once.
     """
 
     rank: int
@@ -40,32 +39,37 @@ class Push:
 class ReplicaGroup(Protocol):
     """The collectives of a replicated script, and its pushes.
 
-    Every rank calls the same collectives in the same order. A rank that calls another one, or has ended, is a
+    Every rank calls the same collectives in the same order. A rank that calls another one, or has ended, causes a
     WorkerError on rank 0, which ends the run.
     """
 
     rank: int
     size: int
-    sent_bytes: int  # of this rank's own vectors
+    sent_bytes: int  # bytes of this rank's own vectors
     serve: Callable[[Push], None] | None
-    """Rank 0: answers the pushes that arrive within a collective. None: a push there is an error."""
+    """On rank 0: answers the pushes that arrive during a collective. None: such a push is an error."""
 
     def all_reduce(self, vector: Vector, name: str) -> Vector:
-        """Return the sum over ranks of a vector that has one length and dtype everywhere."""
+        """Return the sum over ranks of a vector.
+
+        Args:
+            vector: One-dimensional, of one length and dtype on every rank.
+            name: The collective's name, for errors.
+        """
         ...
 
     def all_gather(self, vector: Vector, counts: Sequence[int], name: str) -> Vector:
-        """Return the ranks' vectors, in the order of ranks, end to end.
+        """Return the ranks' vectors end to end, in the order of ranks.
 
         Args:
-            vector: This rank's, of `counts[rank]` elements.
-            counts: The length of each rank's; the same on every rank.
-            name: Of the collective.
+            vector: This rank's vector, of `counts[rank]` elements.
+            counts: The length of each rank's vector; the same on every rank.
+            name: The collective's name, for errors.
         """
         ...
 
     def broadcast(self, value: Any, name: str) -> Any:
-        """Return rank 0's `value`, which JSON can hold."""
+        """Return rank 0's `value`, which must be JSON."""
         ...
 
     def barrier(self, name: str) -> None:
@@ -75,24 +79,24 @@ class ReplicaGroup(Protocol):
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
         """Send rank 0 a vector, wait, and return its answer. No other rank takes part.
 
-        Rank 0 answers in `serve`, or where it asks for `pushes`; what it pushes itself is served at once.
+        Rank 0 answers in `serve`, or after a call of `pushes`. It serves its own pushes at once.
 
         Args:
-            vector: A worker's gradients, say, end to end.
-            header: What rank 0 is to be told of them; JSON.
+            vector: One-dimensional: for example a worker's gradients, concatenated.
+            header: What rank 0 needs to know about the vector; JSON.
 
         Returns:
-            The new weights, say, and their header. At most one vector per rank is under way.
+            The answer's vector, for example the new weights, and its header. A rank has at most one push under way.
         """
         ...
 
     def pushes(self) -> list[Push]:
-        """Return the pushes that have arrived, for the caller to answer; it does not wait. Only rank 0 gets any."""
+        """Return the pushes that have arrived, for the caller to answer, without waiting. Only rank 0 receives any."""
         ...
 
 
 class Collectives(abc.ABC):
-    """What rank 0's side of a group and the others' sides have in common."""
+    """The part of the collectives that rank 0's group and its peers' groups share."""
 
     rank: int
     serve: Callable[[Push], None] | None = None
@@ -116,4 +120,4 @@ class Collectives(abc.ABC):
 
     @abc.abstractmethod
     def _whole(self, combined: Combined, name: str) -> Vector:
-        """Return the whole of the ranks' vectors."""
+        """Return the collective's result."""

@@ -1,4 +1,4 @@
-"""A rank at a meeting (fdt/process_group/root.py), other than rank 0, whose meeting it is."""
+"""The process group of a rank other than rank 0 (fdt/process_group/root.py has rank 0's)."""
 
 import os
 import socket
@@ -12,16 +12,22 @@ from fdt.process_group.group import Collectives, Header, Push
 from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
 from fdt.process_group.streams import ConnectionLost, MessageStream, Vector, as_bytes, inline, sent, unpacked
 
-Where = Callable[[], str]  # the script's file and line, for errors
+Where = Callable[[], str]  # returns the script's file and line, for errors
 
 ADDRESS = "meeting.sock"
-EXIT_ROOT_LOST = 70  # exit code; nobody is left to read it
+EXIT_ROOT_LOST = 70  # exit code; no process of the run is left to read it
 
 
 class PeerGroup(Collectives):
-    """Rank 0 gone means that nobody is left to work for: the process ends.
+    """A peer's side of the group. When rank 0 is lost, the process ends: its work has no receiver.
 
-    `line`: to rank 0, where it is on another host; `alone` is then called in place of that end. `where`: as Host's.
+    Args:
+        directory: The group's private directory, with rank 0's socket and the shared files.
+        rank: This process's rank, 1 or higher.
+        size: The world size.
+        line: The stream to rank 0 where rank 0 is on another host; otherwise the socket in `directory` is used.
+        alone: Called when rank 0 is lost.
+        where: Returns the script's file and line, for errors.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class PeerGroup(Collectives):
         return unpacked(answer, data, slot), answer["header"]
 
     def pushes(self) -> list[Push]:
-        """Implement ReplicaGroup: pushes go to rank 0."""
+        """Implement ReplicaGroup: return none, as pushes go to rank 0."""
         return []
 
     def broadcast(self, value: Any, name: str) -> Any:
@@ -72,10 +78,11 @@ class PeerGroup(Collectives):
         return header["value"]
 
     def end(self, said: Any) -> None:
-        """Tell what this rank did; it leaves."""
+        """Send rank 0 this rank's result, `said`. The rank then leaves the group."""
         self._stream.send({"what": "end", "value": said, "where": "its end"})
 
     def close(self) -> None:
+        """Close the stream to rank 0."""
         self._stream.socket.close()
 
     def _exchange(
@@ -83,7 +90,7 @@ class PeerGroup(Collectives):
     ) -> tuple[dict[str, Any], bytes]:
         wanted = self._shared.wanted(name, combined)
         header, given = self._request({"what": wanted, "where": self._where()}, data)
-        while header.get("there", wanted) != wanted:  # rank 0 is elsewhere; as soon as it hears us it ends the line
+        while header.get("there", wanted) != wanted:  # rank 0 is at another collective and will close the stream
             header, given = self._receive()
         return header, given
 

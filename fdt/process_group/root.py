@@ -1,14 +1,12 @@
-"""Where the ranks of a replica script meet: a Unix socket of rank 0's for words, mapped files for large vectors.
+"""Rank 0's side of the process group: a Unix socket for messages, mapped files for large vectors.
 
-Rank 0 is the process that the user started; it hears every other rank, checks that all are at the same exchange, and
-answers. So a rank that asks for something else, or leaves, is named at once instead of hanging the rest. Socket and
-files are in a directory that is private to the user; ranks of other hosts come by a door
-(fdt/process_group/bootstrap.py), and
-their vectors behind their words.
+Rank 0 is the process that the user started. It receives a message from every other rank for each collective, checks
+that all ranks call the same one, and answers. So an error names the rank that calls another collective or has ended,
+and the other ranks do not hang. The socket and the files are in a directory that is private to the user. Ranks of other
+hosts connect to the bootstrap listener (fdt/process_group/bootstrap.py) and send vectors in their messages.
 
-Where all are on one host, most vectors are added by each rank for itself, out of the files
-(fdt/process_group/shared_memory.py): it
-only has to hear that the others are there.
+Where all ranks are on one host, each rank computes most results for itself from the mapped files
+(fdt/process_group/shared_memory.py). Messages then only confirm that the other ranks have written theirs.
 """
 
 import contextlib
@@ -37,23 +35,30 @@ from fdt.process_group.streams import (
     unpacked,
 )
 
-FAILED = "exit code 1"  # an exception of the script's; other codes are its own to choose
+FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
 
 
 class RemotePeers(Protocol):
-    """Where ranks of other hosts come in."""
+    """The source of connections from ranks of other hosts (BootstrapListener)."""
 
     def take_streams(self) -> list[tuple[int, MessageStream]]:
-        """Those that have come since it was asked."""
+        """Return the ranks that have connected since the last call, each with its stream."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop listening."""
+        ...
 
 
 class RootGroup(Collectives):
-    """Rank 0's side. `check` is called while it waits and raises WorkerError when a rank's process has ended.
+    """Rank 0's side of the group.
 
-    `listener`: for ranks on other hosts. `where`: returns the script's file and line, for errors.
+    Args:
+        directory: The group's private directory, for the socket and the shared files.
+        size: The world size.
+        check: Called while rank 0 waits; raises WorkerError when a rank's process has ended.
+        listener: Accepts ranks of other hosts; None: all ranks are on this host.
+        where: Returns the script's file and line, for errors.
     """
 
     rank = 0
@@ -68,10 +73,10 @@ class RootGroup(Collectives):
     ) -> None:
         self.size, self._where = size, where
         self._listener = listener
-        self.left: dict[int, Any] = {}  # asynchronous ranks may end before rank 0: what they said
+        self.left: dict[int, Any] = {}  # results of asynchronous ranks that ended before rank 0
         self._pending: dict[int, tuple[dict[str, Any], bytes]] = {}
-        self._received: dict[int, tuple[dict[str, Any], bytes]] = {}  # in the exchange at hand
-        self._announced: list[Any] = []  # the last sum of which somebody was told that all others are there
+        self._received: dict[int, tuple[dict[str, Any], bytes]] = {}  # in the current collective
+        self._announced: list[Any] = []  # the last collective that `_each_makes` announced to a rank as complete
         self.directory = directory
         self._check = check
         self._listening = socket.socket(socket.AF_UNIX)
@@ -90,24 +95,27 @@ class RootGroup(Collectives):
         return whole
 
     def _makes(self, combined: Combined, name: str) -> Vector:
-        """Made here, and given to all."""
+        """Compute the result on rank 0 and send it to all ranks."""
         heard = self._gather(name, combined)
         whole = combined.of([combined.vector, *(self._operand(rank, combined, data) for rank, data in heard)])
         self._send_total(combined, whole)
         return whole
 
     def _each_makes(self, combined: Combined, name: str) -> Vector:
-        """A word to a rank is that all others are there. The last has it before it has come: of two it never waits."""
+        """Let each rank compute the result, and notify each rank when all other ranks have written their vectors.
+
+        The last rank is notified before its own message arrives: with two ranks it never waits.
+        """
         *others, last = self._peers().items()
         wanted = self._shared.wanted(name, combined)
         there = {"there": wanted}
         with self._resumable():
-            if self._announced != wanted:  # else this one was left, and who was told may have added already
+            if self._announced != wanted:  # else this retries an interrupted call: a peer may have its result
                 self._shared.write(0, combined.vector, combined)
                 for rank, line in others:
                     self._contribution(rank, line, wanted)
                 self._announced = wanted
-                with contextlib.suppress(ConnectionLost):  # what it said before is heard yet
+                with contextlib.suppress(ConnectionLost):  # messages that it sent before are still read
                     last[1].send(there)
             for rank, line in (*others, last):
                 if rank not in self._received:
@@ -124,7 +132,10 @@ class RootGroup(Collectives):
         return value
 
     def end(self, timeout: Callable[[], None]) -> list[Any]:
-        """What each of the others says at its script's end. Raises WorkerError when one is somewhere else."""
+        """Return each other rank's result, sent at its script's end. `timeout` is called meanwhile, and may raise.
+
+        Raises WorkerError when a rank is not at its script's end.
+        """
         said = list(self.left.values())
         for rank, line in self._peers().items():
             header, _ = self._receive(rank, line, timeout)
@@ -134,6 +145,7 @@ class RootGroup(Collectives):
         return said
 
     def close(self) -> None:
+        """Close all streams and stop listening."""
         for line in self._streams.values():
             line.socket.close()
         self._listening.close()
@@ -141,7 +153,7 @@ class RootGroup(Collectives):
             self._listener.close()
 
     def _gather(self, name: str, combined: Combined | None) -> list[tuple[int, bytes]]:
-        """Everybody's contribution to a collective."""
+        """Return each rank's contribution to a collective."""
         wanted = self._shared.wanted(name, combined)
         heard = []
         with self._resumable():
@@ -153,7 +165,7 @@ class RootGroup(Collectives):
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
-        """An exchange that is left, by a Ctrl-C say, may be tried again: what was said to it is still to be heard."""
+        """Allow a retry after an interrupted collective, for example by Ctrl-C: keep the messages received so far."""
         self._received.clear()
         try:
             yield
@@ -162,7 +174,7 @@ class RootGroup(Collectives):
             raise
 
     def _contribution(self, rank: int, line: MessageStream, wanted: Sequence[Any]) -> bytes | None:
-        """What a rank brings to the exchange; None: it has left, as it may."""
+        """Return the bytes that a rank sends for the collective, or None where it has ended and may do so."""
         header, data = self._received[rank] = self._receive(rank, line, self._check)
         if header["what"] == "end" and self.serve is not None and _exited_by_itself(header["value"]["how"]):
             self.left[rank] = header["value"]
@@ -182,7 +194,7 @@ class RootGroup(Collectives):
         return answers[0]
 
     def pushes(self) -> list[Push]:
-        """Implement ReplicaGroup; what else has come is kept for the round that asks for it."""
+        """Implement ReplicaGroup. Other messages are kept for the collective that they belong to."""
         pushes = []
         for rank, line in self._peers().items():
             if rank not in self._pending and line.readable():
@@ -198,13 +210,16 @@ class RootGroup(Collectives):
         return Push(rank, header["header"], vector, functools.partial(self._answer_push, rank))
 
     def _answer_push(self, rank: int, vector: Vector, header: Header) -> None:
-        """The answer's vector may be longer than the push's."""
+        """Send a push's answer, whose vector may be longer than the push's."""
         line = self._streams[rank]
         told = {"header": header, "count": len(vector), "dtype": vector.dtype.str}
         self._send(rank, line, told, sent(vector, line, self._shared.buffers[rank]))
 
     def _receive(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
-        """The rank's next word; pushes are served meanwhile, and who serves may hear that word first (`pushes`)."""
+        """Return the rank's next message other than a push. Pushes are served meanwhile.
+
+        `serve` may receive that message first, through `pushes`, and leave it in `_pending`.
+        """
         while True:
             header, data = self._pending.pop(rank) if rank in self._pending else self._receive_any(rank, line, idle)
             if header["what"] != "push" or self.serve is None:
@@ -224,7 +239,7 @@ class RootGroup(Collectives):
             raise self._lost(rank) from None
 
     def _lost(self, rank: int) -> WorkerError:
-        self._check()  # which may know how
+        self._check()  # raises an error that states how the process ended, if it has
         return WorkerError(f"rank {rank} was lost. Received: the end of its connection")
 
     def _operand(self, rank: int, combined: Combined, data: bytes) -> Vector:
@@ -242,7 +257,10 @@ class RootGroup(Collectives):
             self._send(rank, line, {}, as_bytes(whole) if behind else b"")
 
     def _peers(self) -> dict[int, MessageStream]:
-        """The others, once they have come: their TensorFlow takes as long to import as ours."""
+        """Return the streams of the ranks that have not ended; wait until all have connected.
+
+        Peers need as long as rank 0 does to import TensorFlow.
+        """
         while len(self._streams) < self.size - 1:
             if self._listener is not None:
                 self._streams.update(self._listener.take_streams())
@@ -272,7 +290,7 @@ def _describe_mismatch(rank: int, header: dict[str, Any], mine: str, wanted: Seq
 
 
 def _named(wanted: Any, beside: Any) -> str:
-    """Told apart from `beside`, which it is not."""
+    """Return a description of the collective `wanted`, with its number where it otherwise equals `beside`."""
     if wanted == "push":
         return "a push"
     name, count, _, number = wanted

@@ -1,8 +1,9 @@
-"""Shared-memory collectives: where the ranks of one host write vectors for each other, and how these make one.
+"""Shared-memory collectives: files through which the ranks of one host exchange vectors, and how the vectors combine.
 
-For most a rank has two mapped files, used in turn, and each rank makes the whole for itself. A rank that writes its
-vector of the next collective but one has been answered that all others came to the next; so they have read this one. A
-large sum is rank 0's to add, as adding it in every rank takes longer than one more message; a rank has one file for it.
+For small sums and for gathers, each rank has two mapped files, used alternately, and usually computes the result for
+itself. Two files suffice: a rank that writes its vector of collective n+2 has been notified that all ranks have reached
+n+1, so all have read its vector of n. Rank 0 alone adds a larger sum, as one more message takes less time than the same
+addition in every rank. Each rank has one further file for such sums and for pushes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +19,13 @@ EACH_BYTES = 1 << 20  # a larger sum is added by rank 0 alone
 
 
 class Combined(Protocol):
-    """One collective. `vector`: this rank's. `whole`: as long as the result. `each`: does each rank make that itself?
+    """One collective: this rank's contribution and how contributions combine.
 
-    `kind`: what must be the same on every rank, besides the length of the whole.
+    Attributes:
+        vector: This rank's vector, one-dimensional.
+        whole: Any vector of the result's length and dtype.
+        each: Whether each rank computes the result for itself.
+        kind: What must be the same on every rank, besides the length of `whole`.
     """
 
     vector: Vector
@@ -29,16 +34,20 @@ class Combined(Protocol):
     kind: str
 
     def like(self, rank: int) -> Vector:
-        """Return any vector as long as that rank's."""
+        """Return any vector of the length and dtype of `rank`'s."""
         ...
 
     def of(self, parts: Sequence[Vector]) -> Vector:
-        """Return the whole, a new vector, of the ranks' vectors in their order."""
+        """Return the result, a new vector.
+
+        Args:
+            parts: The ranks' vectors in the order of ranks.
+        """
         ...
 
 
 class Sum:
-    """The sum of the ranks' vectors, the same to the bit wherever it is made: rank by rank, in order."""
+    """The sum of the ranks' vectors, added in the order of ranks, so that it is bit-identical on all ranks."""
 
     def __init__(self, vector: Vector) -> None:
         self.vector = self.whole = vector
@@ -58,7 +67,7 @@ class Sum:
 
 
 class Gather:
-    """The ranks' vectors end to end. `counts`: their lengths."""
+    """The ranks' vectors end to end. `counts`: their lengths, by rank."""
 
     each = True
 
@@ -80,7 +89,12 @@ class Gather:
 
 
 class SharedMemoryAllReduce:
-    """`number`: of collectives that are complete; all ranks count alike. `buffers`: the one file of each rank."""
+    """The ranks' mapped files and the number of the current collective.
+
+    Attributes:
+        number: How many collectives are complete; all ranks count alike.
+        buffers: For each rank, the file for large sums and pushes.
+    """
 
     def __init__(self, directory: Path, size: int) -> None:
         self._alternating = [
@@ -90,19 +104,23 @@ class SharedMemoryAllReduce:
         self.number = 0
 
     def wanted(self, name: str, combined: Combined | None) -> list[Any]:
-        """Return what all ranks must be at; None: a broadcast. The number tells one that was left from the next."""
+        """Return the description that must be the same on all ranks; `combined` is None for a broadcast.
+
+        The number distinguishes a collective from an earlier one that was interrupted.
+        """
         form = [0, ""] if combined is None else [len(combined.whole), combined.kind]
         return [name, *form, self.number]
 
     def write(self, rank: int, vector: Vector, combined: Combined) -> None:
+        """Write the rank's vector into its file."""
         self._buffer(rank, combined).write(vector)
 
     def read(self, rank: int, like: Vector, combined: Combined) -> Vector:
-        """Return what the rank has written: a view, good until the next collective begins."""
+        """Return the vector that the rank has written: a view, valid until the next collective begins."""
         return self._buffer(rank, combined).read(like)
 
     def total(self, ranks: Iterable[int], combined: Combined) -> Vector:
-        """Return the whole of what the ranks have written."""
+        """Return the result, computed from the vectors that the ranks have written."""
         return combined.of([self.read(rank, combined.like(rank), combined) for rank in ranks])
 
     def _buffer(self, rank: int, combined: Combined) -> SharedBuffer:

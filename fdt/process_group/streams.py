@@ -1,4 +1,4 @@
-"""What ranks speak by: a stream socket of (words, bytes), and, on one host, a mapped file for large vectors."""
+"""Transport between ranks: a stream socket of (JSON header, bytes), and on one host a mapped file for large vectors."""
 
 import errno
 import json
@@ -22,23 +22,24 @@ from fdt.errors import UserError
 Vector = npt.NDArray[Any]
 
 POLL_S = 0.25
-INLINE_BYTES = 32 * 1024  # what is larger lies in a mapped file
-_LENGTHS = struct.Struct("<IQ")  # of the header, of what follows it
+INLINE_BYTES = 32 * 1024  # a larger vector is put into a mapped file
+_LENGTHS = struct.Struct("<IQ")  # bytes of the header, bytes of the data after it
 
 
 class ConnectionLost(Exception):
-    """The other side is no longer there."""
+    """The other side has closed the connection or cannot be reached."""
 
 
 @dataclass
 class MessageStream:
-    """One stream socket that carries (header, bytes). `remote`: to another host, which can map no file of ours."""
+    """A stream socket for messages of a JSON header and bytes. `remote`: the other side is on another host."""
 
     socket: socket.socket
     buffer: bytearray = field(default_factory=bytearray)
     remote: bool = False
 
     def send(self, header: dict[str, Any], data: bytes | memoryview = b"") -> None:
+        """Send a message. Raises ConnectionLost."""
         text = json.dumps(header).encode()
         try:
             self.socket.sendall(_LENGTHS.pack(len(text), len(data)) + text)
@@ -50,9 +51,14 @@ class MessageStream:
     def receive(
         self, idle: Callable[[], None] = lambda: None, limit: int | None = None
     ) -> tuple[dict[str, Any], bytes]:
-        """The next message. `idle` is called a few times a second meanwhile, and may raise.
+        """Return the next message.
 
-        Raises ConnectionLost, too, when the other declares more than `limit` bytes.
+        Args:
+            idle: Called a few times a second while this waits; may raise.
+            limit: The most bytes that a message may have.
+
+        Raises:
+            ConnectionLost: The connection has ended, or the other side declares a message above `limit`.
         """
         text, data = _LENGTHS.unpack(self._exactly(_LENGTHS.size, idle))
         if limit is not None and text + data > limit:
@@ -61,7 +67,7 @@ class MessageStream:
         return header, self._exactly(data, idle)
 
     def readable(self) -> bool:
-        """Is there something to hear?"""
+        """Return whether bytes have arrived."""
         return bool(self.buffer) or self._readable(0.0)
 
     def _exactly(self, count: int, idle: Callable[[], None]) -> bytes:
@@ -69,7 +75,7 @@ class MessageStream:
         while len(self.buffer) < count:
             if self._readable(POLL_S):
                 self.buffer += self._received()
-            if monotonic() - asked >= POLL_S:  # also of one who says a byte at a time
+            if monotonic() - asked >= POLL_S:  # even while single bytes keep arriving
                 idle()
                 asked = monotonic()
         taken = bytes(self.buffer[:count])
@@ -77,7 +83,7 @@ class MessageStream:
         return taken
 
     def _readable(self, timeout_s: float) -> bool:
-        """TLS may have taken from the socket already what it has not yet given."""
+        """Wait for bytes. TLS may have read bytes from the socket that it has not returned yet."""
         pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
         return bool(pending or select.select([self.socket], [], [], timeout_s)[0])
 
@@ -92,22 +98,24 @@ class MessageStream:
 
 
 class SharedBuffer:
-    """A rank's mapped file, which grows as vectors do. Every rank may map it; one writes it at a time."""
+    """A rank's mapped file, which grows with the vectors. Every rank may map it; one rank writes it at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._map: mmap.mmap | None = None
 
     def write(self, vector: Vector) -> None:
+        """Write a vector at the start of the file."""
         self._mapped(vector.nbytes)[: vector.nbytes] = vector.view(np.uint8)
 
     def read(self, like: Vector) -> Vector:
+        """Return a view of the vector at the start of the file, of the length and dtype of `like`."""
         vector: Vector = self._mapped(like.nbytes)[: like.nbytes].view(like.dtype)
         return vector
 
     def _mapped(self, nbytes: int) -> Vector:
         if nbytes == 0:
-            return np.empty(0, np.uint8)  # no file can be mapped that has nothing in it
+            return np.empty(0, np.uint8)  # an empty file cannot be mapped
         if self._map is None or len(self._map) < nbytes:
             with open(self._path, "ab+") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -118,7 +126,7 @@ class SharedBuffer:
         return np.frombuffer(self._map, np.uint8)
 
     def _make_room(self, file: int, size: int) -> None:
-        """A full /dev/shm is an error here, not a bus error later."""
+        """Allocate the file now: a full /dev/shm is an error here instead of a bus error (SIGBUS) later."""
         try:
             os.posix_fallocate(file, 0, size)
         except OSError as error:
@@ -131,12 +139,12 @@ class SharedBuffer:
 
 
 def inline(vector: Vector, line: MessageStream) -> bool:
-    """Does the vector go behind its words?"""
+    """Return whether the vector is sent within the message instead of in a mapped file."""
     return line.remote or vector.nbytes <= INLINE_BYTES
 
 
 def sent(vector: Vector, line: MessageStream, slot: SharedBuffer) -> bytes | memoryview:
-    """What goes behind the words; nothing where the vector is in the slot."""
+    """Return the bytes to send after the header; none where the vector was written into `slot`."""
     if inline(vector, line):
         return as_bytes(vector)
     slot.write(vector)
@@ -144,11 +152,12 @@ def sent(vector: Vector, line: MessageStream, slot: SharedBuffer) -> bytes | mem
 
 
 def as_bytes(vector: Vector) -> memoryview:
+    """Return the vector's bytes."""
     return np.ascontiguousarray(vector).view(np.uint8).data
 
 
 def unpacked(header: dict[str, Any], data: bytes, slot: SharedBuffer) -> Vector:
-    """The vector that a push or its answer carries; a copy."""
+    """Return a copy of the vector of a push or of its answer."""
     dtype = np.dtype(header["dtype"])
     if len(data) == header["count"] * dtype.itemsize:
         return np.frombuffer(data, dtype)

@@ -1,12 +1,12 @@
-"""What is told about a job while it trains and when it ends. One reporter a file; each does one thing with the records.
+"""Reports about a job while it trains and when it ends. Each reporter, one to a file, does one thing with the records.
 
 The client's process calls every method from one thread at a time. The order for one `fit`:
 
     job -> (epoch_begin -> event* -> epoch_end)* -> job_end     `note`: at any time      `close`: once, at the run's end
 
-`event` gets each Event of the conversation as it arrives, those between jobs included; those a reporter has no use for
-cost nothing. `epoch_end` comes after Keras's own `on_epoch_end`, because the `val_*` logs exist only then: a callback
-that stands last in the list calls it, with the logs that callbacks see. `job_end` comes however `fit` ends.
+`event` receives each Event of the conversation as it arrives, also those between jobs; a reporter ignores those that it
+does not need. `epoch_end` comes after Keras's own `on_epoch_end`, because the `val_*` logs exist only then: a callback
+at the end of the list calls it, with the logs that callbacks receive. `job_end` comes however `fit` ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobSummary:
-    """What one `fit` will train: the numbers a person wants to see. 0 or "" where it is not known."""
+    """The properties of one `fit` that users want to see. 0 or "" where unknown."""
 
     job: str
     engine: str = ""  # "hfdt" | "nfdt"
     workers: int = 1
-    model: str = ""  # its name
+    model: str = ""  # the model's name
     parameters: int = 0  # trainable
     gradient_bytes: int = 0  # of all trainable variables, in their own dtypes
-    state_bytes: int = 0  # model and optimizer variables: what travels at the start and in each snapshot
+    state_bytes: int = 0  # model and optimizer variables: sent at the start and in each snapshot
     loss: str = ""
     optimizer: str = ""
     data: str = ""  # "arrays" | "graph" | "feed"
@@ -38,40 +38,40 @@ class JobSummary:
     epochs: int = 1
     initial_epoch: int = 0
     validation: bool = False
-    verbose: int = 1  # the script's own: 0 silent, 1 bar, 2 one line an epoch ("auto" is 1)
+    verbose: int = 1  # the script's own: 0 silent, 1 bar, 2 one line per epoch ("auto" is 1)
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reporter:
-    """Takes records, and leaves each alone; a subclass overrides what it has a use for."""
+    """Receives records and ignores them; a subclass overrides the methods that it needs."""
 
     def job(self, job: JobSummary) -> None:
-        """A `fit` starts: after Ready, so that `steps_per_epoch` is as good as it gets."""
+        """Handle the start of a `fit`. It follows Ready, when `steps_per_epoch` is known as well as possible."""
 
     def epoch_begin(self, epoch: int) -> None:
-        """Epoch `epoch` (from 0, as Keras counts) is sent to the workers."""
+        """Handle the start of epoch `epoch` (from 0, as Keras counts)."""
 
     def event(self, event: "Event") -> None:
-        """One Event of the conversation; `event.rank` is the worker it came from."""
+        """Handle one Event of the conversation; `event.rank` is the worker that sent it."""
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Keras's callbacks are done with `epoch`; `logs` are the final ones, `val_*` included."""
+        """Handle the end of `epoch`, after Keras's callbacks; `logs` are the final ones, with `val_*`."""
 
     def job_end(self) -> None:
-        """`fit` returned or raised."""
+        """Handle the end of `fit`, which returned or raised."""
 
     def training(self, step: int) -> None:
-        """So many steps are trained, where no `fit` says so: loops of the script's own. From any thread."""
+        """Handle a report that `step` steps are trained in a script's own loop, without `fit`. For any thread."""
 
     def note(self, text: str) -> None:
-        """One line the user should read."""
+        """Show the user one line."""
 
     def close(self) -> None:
-        """The run is over."""
+        """Handle the end of the run."""
 
 
 class Reporters(Reporter):
-    """Several reporters as one. A reporter that fails is left out from then on; training goes on."""
+    """Several reporters as one. A reporter that raises is removed, and training continues."""
 
     def __init__(self, reporters: Sequence[Reporter]) -> None:
         self._reporters = list(reporters)
@@ -95,7 +95,7 @@ class Reporters(Reporter):
         self._each("training", step)
 
     def awaits_training(self) -> bool:
-        """Whether any of them has a use for `training`."""
+        """Return whether a reporter overrides `training`."""
         return any(type(reporter).training is not Reporter.training for reporter in self._reporters)
 
     def note(self, text: str) -> None:
@@ -108,7 +108,7 @@ class Reporters(Reporter):
         for reporter in list(self._reporters):
             try:
                 getattr(reporter, method)(*args)
-            except Exception as error:  # noqa: BLE001  a full disk, a closed pipe: no reason to lose the training
+            except Exception as error:  # noqa: BLE001  a full disk or a closed pipe must not end the training
                 if reporter in self._reporters:
                     self._reporters.remove(reporter)
                     self._each("note", f"{type(reporter).__name__} fails and is left out. Received: {error}")

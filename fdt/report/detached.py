@@ -1,4 +1,4 @@
-"""How training stands, noted for whoever looks later: `attach`."""
+"""The progress of a detached run, recorded for a later `attach`."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from fdt.report.plain import Clock
 from fdt.report.status import Status
 from fdt.rpc.session_pb2 import Event
 
-NOTE_S = 0.5  # between two notes within an epoch
+NOTE_S = 0.5  # seconds between two records within an epoch
 
 
 class DetachedReporter(Reporter):
-    """Calls `note` with: begun (a step has been trained), at ("3/10", "step 400"), line (what a bar would show)."""
+    """Calls `note` with: begun (a step has been trained), at ("3/10", "step 400"), line (a progress bar's text)."""
 
     def __init__(self, adds_steps: bool, note: Callable[[Mapping[str, Any]], None], clock: Clock = time.monotonic):
         self._status, self._write, self._clock = Status(adds_steps, clock), note, clock
@@ -48,7 +48,7 @@ class DetachedReporter(Reporter):
 
     def _note(self, line: str) -> None:
         self._noted = self._clock()
-        own = f"step {self._step:,}{self._whose}" if self._step else ""  # a loop of the script's own has no epochs
+        own = f"step {self._step:,}{self._whose}" if self._step else ""  # a script's own loop has no epochs
         behind = f" of fit {self._fits}" if self._fits > 1 else ""
         at = own or (f"{self._status.epoch}{behind}" if self._fits else "")
         self._write({"begun": self._begun, "at": at, "line": line or own})

@@ -1,4 +1,4 @@
-"""The workers' Progress of one epoch, worker by worker, as one."""
+"""The progress of one epoch, aggregated over the workers' Progress reports."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ from fdt.rpc.session_pb2 import Progress, StepEnd
 
 
 class EpochProgress:
-    """What has been done of an epoch.
+    """The aggregated progress of an epoch.
 
-    `adds_steps`: each worker takes steps of its own (asynchronous); else every worker takes part in every step.
+    `adds_steps`: each worker takes steps of its own (asynchronous); otherwise all workers take part in every step.
     """
 
     def __init__(self, adds_steps: bool) -> None:
@@ -18,17 +18,18 @@ class EpochProgress:
         self.epoch = -1
 
     def begin(self, epoch: int) -> None:
+        """Start an epoch."""
         self.epoch = epoch
         self._workers = {}
         self._lock_step = None
 
     def progress(self, rank: int, progress: Progress) -> None:
-        """A report that came late, of another epoch, is left out."""
+        """Add a worker's report; a late one of another epoch is ignored."""
         if progress.epoch == self.epoch:
             self._workers[rank] = progress
 
     def step_end(self, step: StepEnd) -> None:
-        """In lock step the engine tells the aggregate of every step."""
+        """Add the engine's aggregate of a step, which it sends for every step in lock step."""
         self._lock_step = step
 
     @property

@@ -1,8 +1,8 @@
-"""Every record as a line of JSON: `records.jsonl` in --log-dir.
+"""A reporter that writes every record as a line of JSON: `records.jsonl` in --log-dir.
 
 Each line has `kind` (job, note, ready, progress, epoch_end, epoch, evaluated, fault, membership, failed, summary),
-`time` (seconds since 1970) and the fields of its record, named as in proto/fdt/rpc/session.proto. `epoch` holds the
-logs that callbacks saw.
+`time` (seconds since 1970) and the fields of its record, named as in proto/fdt/rpc/session.proto. `epoch` has the logs
+that callbacks receive.
 """
 
 import json
@@ -24,7 +24,7 @@ _KINDS = ("ready", "progress", "epoch_end", "evaluated", "fault", "membership", 
 
 
 class Jsonl(Reporter):
-    """Writes `directory`/records.jsonl anew, or goes on with it, line by line, so that it can be followed."""
+    """Writes `directory`/records.jsonl, or with `append` adds to it, line by line, so that it can be followed."""
 
     def __init__(self, directory: Path, workers: int, *, append: bool = False) -> None:
         # noqa: SIM115  closed by `close`
@@ -63,7 +63,7 @@ class Jsonl(Reporter):
 
 
 def _fields(message: Message) -> dict[str, Any]:
-    """A message's fields under their .proto names, numbers as numbers; blobs mean nothing to a reader of logs."""
+    """Return a message's fields by their .proto names, numbers as numbers, without blobs, which readers cannot use."""
     named: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -71,7 +71,7 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> Any:
-    """Undo protobuf's way with 64-bit integers, which JSON gets as strings."""
+    """Convert 64-bit integers back from strings, as protobuf writes them into JSON."""
     if isinstance(value, dict):
         return {name: _numbers(item) for name, item in value.items()}
     if isinstance(value, list):

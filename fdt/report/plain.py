@@ -1,4 +1,4 @@
-"""One line an epoch: what `verbose=2` asks for, and what a pipe or a file gets."""
+"""A reporter that prints one line per epoch, for `verbose=2`, a pipe or a file."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 
 
 class Plain(Reporter):
-    """Writes to whatever `sys.stdout` is, as Keras does."""
+    """Prints to the current `sys.stdout`, as Keras does."""
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         self._clock = clock

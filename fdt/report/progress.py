@@ -1,4 +1,4 @@
-"""The progress bar of a terminal: one line while an epoch trains, replaced by the epoch's final line."""
+"""The progress bar on a terminal: one line during an epoch, replaced by the epoch's final line."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ REDRAW_S = 0.05
 
 
 class Bar(Reporter):
-    """While an epoch trains, `sys.stdout` and `sys.stderr` step aside for what the script prints."""
+    """Draws the bar. During an epoch, it replaces `sys.stdout` and `sys.stderr`, to keep other output readable."""
 
     def __init__(self, adds_steps: bool, clock: Clock = time.perf_counter) -> None:
         self._status = Status(adds_steps, clock)
@@ -26,7 +26,7 @@ class Bar(Reporter):
         self._line = StatusLine(sys.stdout)
         self._job = JobSummary("")
         self._end = EpochEnd()
-        self._drawn = 0.0  # clock
+        self._drawn = 0.0  # time of the last drawing, by the clock
 
     def job(self, job: JobSummary) -> None:
         self._job = job
@@ -66,13 +66,13 @@ class Bar(Reporter):
 
 
 class StatusLine:
-    """One line at the bottom of a terminal. Entered, prints of the process appear above it, whole."""
+    """A line at the bottom of a terminal. Within its context, the process's other output appears above it, complete."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = RLock()
         self._shown = 0  # columns
-        self._inside_a_line = False  # the script printed without a newline: the status waits
+        self._inside_a_line = False  # the script printed without a newline: the status line waits
         self._aside: dict[str, _Beside] = {}
 
     def __enter__(self) -> "StatusLine":
@@ -91,7 +91,7 @@ class StatusLine:
             self._write("\n")
             self._inside_a_line = False
         for name, beside in self._aside.items():
-            if getattr(sys, name) is beside:  # else the script has put something of its own there
+            if getattr(sys, name) is beside:  # else the script has replaced it
                 setattr(sys, name, beside.stream)
         self._aside = {}
 
@@ -105,13 +105,14 @@ class StatusLine:
             self._shown = max(len(line), 1)
 
     def clear(self) -> None:
+        """Remove the line."""
         with self._lock:
             if self._shown:
                 self._write("\r" + " " * self._shown + "\r")
                 self._shown = 0
 
     def beside(self, stream: TextIO, written: str) -> int:
-        """Write the script's own text."""
+        """Write the script's own output."""
         with self._lock:
             self.clear()
             count = stream.write(written)
@@ -139,7 +140,7 @@ class StatusLine:
 
 
 class _Beside:
-    """A standard stream that makes room for itself above the status line."""
+    """A standard stream that writes above the status line."""
 
     def __init__(self, status: StatusLine, stream: TextIO) -> None:
         self.stream = stream

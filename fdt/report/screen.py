@@ -1,4 +1,4 @@
-"""What the user sees of a job: the bar, lines or nothing, as the script's own `verbose` and the terminal have it."""
+"""The display of a job: a bar, lines or nothing, depending on the script's `verbose` and on the terminal."""
 
 import os
 import sys
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Screen(Reporter):
-    """Progress on stdout, where Keras prints; notes, a line each, on stderr.
+    """Shows progress on stdout, where Keras prints, and notes on stderr, a line each.
 
-    What worker 0 prints (Output) is the client's to print, as if the script had.
+    The client prints the output of worker 0 (Output), as if the script had printed it.
     """
 
     def __init__(self, name: str, *, adds_steps: bool, quiet: bool = False) -> None:
@@ -52,7 +52,7 @@ class Screen(Reporter):
         self._display.close()
 
     def _show_end_of_log(self, detail: str) -> None:
-        """What happened is said in one line by the command, at the end; this is its evidence."""
+        """Print the end of a log as evidence; the command prints a one-line error at its end."""
         self._display.job_end()
         for line in detail.splitlines():
             print(f"  | {line}", file=sys.stderr)
@@ -68,4 +68,4 @@ class Screen(Reporter):
 
 
 class _Silent(Reporter):
-    """verbose=0"""
+    """The display for verbose=0."""

@@ -1,21 +1,21 @@
-"""The line that says how an epoch stands: `Epoch 3/10  ━━━━────  51/128  11,764 samples/s  ETA 3.1s  loss: 0.3211`."""
+"""The status line of an epoch: `Epoch 3/10  ━━━━────  51/128  11,764 samples/s  ETA 3.1s  loss: 0.3211`."""
 
 from fdt.report import JobSummary, text
 from fdt.report.epoch_progress import EpochProgress
 from fdt.report.plain import Clock
 from fdt.rpc.session_pb2 import Event
 
-WIDTH = 20  # of the bar, in characters
+WIDTH = 20  # characters of the bar
 
 
 class Status:
-    """What the events of one epoch add up to, in words."""
+    """The aggregated events of one epoch, as text."""
 
     def __init__(self, adds_steps: bool, clock: Clock) -> None:
         self._tally = EpochProgress(adds_steps)
         self._clock = clock
         self._job = JobSummary("")
-        self._started = self._first = 0.0  # clock: the epoch began, its first steps came
+        self._started = self._first = 0.0  # by the clock: the epoch's start, and its first report of steps
         self._first_step = 0
 
     def job(self, job: JobSummary) -> None:
@@ -26,7 +26,7 @@ class Status:
         self._started, self._first = self._clock(), 0.0
 
     def add(self, event: Event) -> bool:
-        """Whether there is anything new in it."""
+        """Add an event; return whether it changes the status."""
         kind = event.WhichOneof("kind")
         if kind == "progress":
             self._tally.progress(event.rank, event.progress)
@@ -39,7 +39,7 @@ class Status:
         return True
 
     def seconds(self) -> float:
-        """Since the epoch began."""
+        """Return the seconds since the epoch began."""
         return self._clock() - self._started
 
     @property
@@ -47,7 +47,7 @@ class Status:
         return f"{self._tally.epoch + 1}/{self._job.epochs}"
 
     def line(self, word: str = "", done: int | None = None) -> str:
-        """`word`: in the place of samples/s. `done`: steps of an epoch that is through."""
+        """Return the line. `word`: shown instead of samples/s. `done`: the steps of an epoch that has ended."""
         step, steps = self._tally.step, self._job.steps_per_epoch
         if done is not None:
             step = steps = done
@@ -61,7 +61,7 @@ class Status:
         return "  ".join(part for part in parts if part)
 
     def _eta(self, step: int, steps: int) -> str:
-        """From the pace since the first report: the first step compiles, and says nothing of the others."""
+        """Estimate from the pace since the first report, as the first step includes compilation."""
         taken, seconds = step - self._first_step, self._clock() - self._first
         if not self._first or taken <= 0 or step >= steps:
             return ""
@@ -69,7 +69,7 @@ class Status:
 
 
 def bar(step: int, steps: int) -> str:
-    """`━━━━━━━━────────────`; nothing where the number of steps is not known."""
+    """Return `━━━━━━━━────────────`; "" where the number of steps is unknown."""
     if not steps:
         return ""
     done = min(WIDTH, WIDTH * step // steps)

@@ -1,4 +1,4 @@
-"""The block at the run's end, a fact a line, on stderr: `hfdt run train.py 2>&1 | grep throughput`."""
+"""The summary at the end of a run, one fact per line, on stderr: `hfdt run train.py 2>&1 | grep throughput`."""
 
 import sys
 import time
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class WorkerTotals:
-    """What one worker did over all epochs."""
+    """The sums of one worker over all epochs."""
 
     steps: int = 0
     samples: int = 0
-    seconds: float = 0.0  # spent training, waits for others included
-    busy_seconds: float = 0.0  # without them
+    seconds: float = 0.0  # training time, with waits for other workers
+    busy_seconds: float = 0.0  # without these waits
 
 
 @dataclass
 class RunTotals:
-    """What all of them did. `seconds`: wall time from the start of an epoch to its last step, over all epochs."""
+    """The sums over all workers. `seconds`: wall time from the start of an epoch to its last step, over all epochs."""
 
     fits: int = 0
     epochs: int = 0
@@ -41,7 +41,7 @@ class RunTotals:
     memberships: list[str] = field(default_factory=list)  # "worker 2 joined", "worker 2 left"
 
     def add(self, end: "EpochEnd", seconds: float) -> None:
-        """One epoch more."""
+        """Add an epoch that took `seconds` of wall time."""
         self.epochs += 1
         self.steps += end.steps
         self.samples += end.samples
@@ -61,7 +61,7 @@ class RunTotals:
 
 
 class Summary(Reporter):
-    """Adds up the epochs of every `fit`; `failed` is set when one failed. Writes the block at `close`."""
+    """Sums the epochs of every `fit`; `failed` is set when one failed. Writes the summary at `close`."""
 
     def __init__(self, name: str, workers: int, logs: str, *, quiet: bool = False, clock: "Clock" = time.perf_counter):
         self._name, self.workers, self._logs, self._quiet, self._clock = name, workers, logs, quiet, clock
@@ -88,7 +88,7 @@ class Summary(Reporter):
             self.failed = True
 
     def silence(self) -> None:
-        """Write no block: the run ended in an error or by Ctrl-C, and that is the one thing to say."""
+        """Write no summary: the run ended by an error or Ctrl-C, and only that is reported."""
         self._quiet = True
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Summary(Reporter):
 
 
 def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
-    """The lines of the block by name."""
+    """Return the lines of the summary by name."""
     found = {
         "workers": str(workers),
         "trained": _trained(totals),
@@ -119,9 +119,9 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
 
 
 def speed_up(totals: RunTotals) -> float:
-    """The workers' computing time added, over wall time: one worker, at its pace here, would have needed the sum.
+    """Return the sum of the workers' computing times, which one worker would have needed, over wall time.
 
-    An estimate: too high where workers share cores, and so slow one another down; benchmarks/ measure the real one.
+    This is an estimate. It is too high where workers share cores and so slow each other down; benchmarks/ measure it.
     """
     if not totals.seconds:
         return 0.0
@@ -155,7 +155,7 @@ def _share(worker: WorkerTotals) -> str:
 
 
 def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:
-    """The totals for a machine."""
+    """Return the totals as values for JSON."""
     return {
         "workers": workers,
         **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness")},

@@ -1,6 +1,6 @@
-"""TensorFlow's own event files: DIR/train, DIR/validation (the tags that Keras's callback uses), DIR/worker-N.
+"""A reporter that writes TensorFlow event files: DIR/train, DIR/validation (Keras's tags), DIR/worker-N.
 
-TensorFlow is imported when the first job comes: the script has it loaded by then.
+TensorFlow is imported with the first values, when the script has already imported it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 
 
 class TensorBoard(Reporter):
-    """Epochs are counted over all `fit`s of the run, and each worker's steps over all epochs."""
+    """Writes event files. Epochs are counted over all `fit`s of the run, and each worker's steps over all epochs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -72,7 +72,7 @@ class TensorBoard(Reporter):
 
 
 def _scalar() -> Any:
-    """What tells TensorBoard to draw a curve. `tf.summary.scalar` does the same, but wants tensorboard installed."""
+    """Return the metadata of a curve. `tf.summary.scalar` adds them, too, but needs the tensorboard package."""
     from tensorflow.core.framework import summary_pb2
 
     metadata = summary_pb2.SummaryMetadata(data_class=summary_pb2.DATA_CLASS_SCALAR)

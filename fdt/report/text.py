@@ -1,4 +1,4 @@
-"""Numbers as people read them; logs as Keras prints them."""
+"""Formats of numbers for users, and of logs as Keras prints them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,12 @@ _TOLD_APART = ("staleness_mean", "staleness_median", "staleness_max", "simulated
 
 
 def number(value: float) -> str:
-    """`value` as Keras's progress bar writes it: 0.1234, or 1.2345e-05 when it is small."""
+    """Return `value` as Keras's progress bar writes it: 0.1234, or 1.2345e-05 when it is small."""
     return f"{value:.4f}" if abs(value) > 1e-3 or value == 0 else f"{value:.4e}"
 
 
 def logs(values: Mapping[str, Any]) -> str:
-    """`accuracy: 0.8812 - loss: 0.3211`; staleness and simulated time stand behind them."""
+    """Return `accuracy: 0.8812 - loss: 0.3211`, followed by simulated time and mean staleness where given."""
     shown = [f"{name}: {_value(value)}" for name, value in values.items() if name not in _TOLD_APART]
     if "simulated_s" in values:
         shown.append(f"simulated: {duration(values['simulated_s'])}")
@@ -22,7 +22,7 @@ def logs(values: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.4s`, `42s`, `3:07`, `1:02:03`."""
+    """Return `0.4s`, `42s`, `3:07`, `1:02:03`."""
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = round(seconds)
@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(samples: float, seconds: float) -> str:
-    """`12,345 samples/s`; three digits at least, and nothing where no time has passed."""
+    """Return `12,345 samples/s` with at least three digits; "" without samples or time."""
     if seconds <= 0 or samples <= 0:
         return ""
     per_second = samples / seconds
@@ -41,7 +41,7 @@ def rate(samples: float, seconds: float) -> str:
 
 
 def nbytes(count: float) -> str:
-    """`512 bytes`, `1.2 kB`, `3.4 MB`: powers of 1000."""
+    """Return `512 bytes`, `1.2 kB`, `3.4 MB`: powers of 1000."""
     if count < 1000:
         return f"{count:.0f} bytes"
     units = ["TB", "GB", "MB", "kB"]

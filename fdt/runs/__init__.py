@@ -1,1 +1,1 @@
-"""Runs that need no terminal: where they are noted, who keeps them, whether they live."""
+"""Detached runs, which need no terminal: their registry, their supervisor process, and whether they still run."""

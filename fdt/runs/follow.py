@@ -1,4 +1,4 @@
-"""A detached run watched: its output as it comes, and on a terminal a line below it that says how training stands."""
+"""The display of a detached run: its output as it appears, and on a terminal a status line below it."""
 
 import codecs
 import sys
@@ -12,7 +12,7 @@ BLOCK_BYTES = 1 << 16
 
 
 class Follower:
-    """Copies `run`'s output to `out`, the last `lines` of what is there and all that comes (None: all there is)."""
+    """Copies `run`'s output to `out`: the last `lines` lines so far (None: all), and all later output."""
 
     def __init__(self, run: DetachedRun, out: TextIO, lines: int | None = None) -> None:
         self._run, self._out = run, out
@@ -27,8 +27,8 @@ class Follower:
             self._line = StatusLine(out).__enter__()
 
     def follow(self) -> bool:
-        """Copy what has come, after a moment; whether the run is over, and all of it copied."""
-        over = self._run.over()  # before the last look: nothing is written behind it
+        """Copy new output, then wait a moment. Return whether the run has ended and all of its output is copied."""
+        over = self._run.over()  # checked before the last read, so no later output is missed
         while block := self._file.read(BLOCK_BYTES):
             self._write(self._decoder.decode(block))
         if self._line is not None:
@@ -41,19 +41,20 @@ class Follower:
         return over
 
     def close(self) -> None:
+        """Close the output file and remove the status line."""
         self._file.close()
         if self._line is not None:
             self._line.__exit__(None, None, None)
 
     def _write(self, text: str) -> None:
-        out = sys.stdout if self._line is not None else self._out  # StatusLine has put itself there
+        out = sys.stdout if self._line is not None else self._out  # StatusLine has replaced sys.stdout
         encoding = out.encoding or "utf-8"
         out.write(text.encode(encoding, "replace").decode(encoding))
         out.flush()
 
 
 def _start_of(text: bytes, lines: int) -> int:
-    """Where the last `lines` lines begin; one that has no end yet is one of them."""
+    """Return the offset of the last `lines` lines; a last line without an end counts as one."""
     at = len(text) - text.endswith(b"\n")
     for _ in range(lines):
         at = text.rfind(b"\n", 0, max(at, 0))

@@ -1,4 +1,4 @@
-"""A process by more than its number, which another may get after it: the number and when it was started."""
+"""The identity of a process: its number and its start time, as a later process may get the same number."""
 
 import contextlib
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SPACE = Path("/proc/self/ns/pid")
-_STATE, _STARTED = 0, 19  # among the fields of /proc/PID/stat behind the command's name (proc(5) counts from 3)
+_STATE, _STARTED = 0, 19  # fields of /proc/PID/stat after the command's name (proc(5) counts from 3)
 
 
 def space() -> str:
-    """In what process numbers mean the same: a boot of a machine, and a container of it. "" where nobody says."""
+    """Return the scope of process numbers: a boot of a machine, and a container on it. "" where it is unknown."""
     try:
         return f"{_BOOT.read_text().strip()} {os.readlink(_SPACE)}"
     except OSError:
@@ -21,14 +21,14 @@ def space() -> str:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """`started`: the machine's boot, and the clock ticks from there to the process's start."""
+    """A process. `started`: the machine's boot, and the clock ticks from there to the process's start."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
-        """That of a process that lives now; None where there is none. One that only waits to be reaped does not."""
+        """Return the identity of a running process; None where there is none, or only a zombie."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             boot = _BOOT.read_text().strip()
@@ -37,6 +37,7 @@ class ProcessIdentity:
         return None if fields[_STATE] in "ZX" else cls(pid, f"{boot} {fields[_STARTED]}")
 
     def alive(self) -> bool:
+        """Return whether the process still runs."""
         return ProcessIdentity.of(self.pid) == self
 
     def _signal_by_number(self, number: signal.Signals) -> None:
@@ -45,16 +46,16 @@ class ProcessIdentity:
                 os.kill(self.pid, number)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to this process and to no other; to none when it is gone."""
+        """Send a signal to this process and to no other; do nothing when it has ended."""
         try:
             process = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return
-        except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no such thing
+        except (AttributeError, OSError):  # conda's Python, an old kernel and some sandboxes have no pidfd_open
             self._signal_by_number(number)
             return
         try:
-            if self.alive():  # what the descriptor stands for, then
+            if self.alive():  # then the descriptor is this process's
                 signal.pidfd_send_signal(process, number)
         except ProcessLookupError:
             pass

@@ -1,12 +1,12 @@
-"""Detached runs, each a directory that only its user can enter.
+"""The registry of detached runs, each a directory that only its user can enter.
 
 ~/.local/state/hfdt/runs/train-1/       ($XDG_STATE_HOME instead of ~/.local/state where it is set)
-    run.json          what was started, where and when           written by the command
-    processes.json    keeper and client                          by the keeper (supervisor.py)
-    end.json          the client's exit code                     by the keeper
-    progress.json     how training stands                        by the client (fdt/report/detached.py)
-    output            what the script and the run print
-    logs/             records.jsonl, a log per worker            unless --log-dir says elsewhere
+    run.json          the command, when and where it started     written by the command
+    processes.json    the run supervisor and the client          written by the supervisor (supervisor.py)
+    end.json          the client's exit code                     written by the supervisor
+    progress.json     the progress of training                   written by the client (fdt/report/detached.py)
+    output            the output of the script and of the run
+    logs/             records.jsonl, a log for each worker       unless --log-dir names another directory
 """
 
 import json
@@ -24,8 +24,8 @@ from fdt.launch.local import describe
 from fdt.private import is_private
 from fdt.runs.identity import ProcessIdentity, space
 
-VARIABLE = "FDT_DETACHED"  # the client's own directory
-STARTING_S = 60.0  # a keeper that has not noted itself by then will not
+VARIABLE = "FDT_DETACHED"  # holds the run's directory, for the client
+STARTING_S = 60.0  # a supervisor that has not recorded itself by then has failed
 
 
 class DetachedRun:
@@ -47,7 +47,7 @@ class DetachedRun:
         return self.directory / "logs"
 
     def read(self, what: str) -> dict[str, Any]:
-        """`what`.json; empty where it is not there."""
+        """Return the content of `what`.json; empty where it does not exist."""
         try:
             noted: dict[str, Any] = json.loads((self.directory / f"{what}.json").read_text())
         except (OSError, ValueError):
@@ -55,27 +55,27 @@ class DetachedRun:
         return noted
 
     def write(self, what: str, noted: Mapping[str, Any]) -> None:
-        """A reader finds what was there before, or this, whole."""
+        """Replace `what`.json atomically: a reader finds the old content or the new one, complete."""
         new = self.directory / f".{what}.{os.getpid()}"
         new.write_text(json.dumps(noted))
         os.replace(new, self.directory / f"{what}.json")
 
-    # -- how it stands ------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
     def client(self) -> ProcessIdentity | None:
         return self._process("client")
 
     def begun(self) -> bool:
-        """Has a step been trained?"""
+        """Return whether a step has been trained."""
         return bool(self.read("progress").get("begun"))
 
     def here(self) -> bool:
-        """Whether it was started on this machine, whose name may be another now: a home may be on many."""
+        """Return whether the run was started on this machine, under any name: machines may share a home directory."""
         noted = self.read("run")
         same_space = bool(noted.get("space")) and noted["space"] == space()
         return same_space or bool(noted.get("host") == socket.gethostname())
 
     def over(self) -> bool:
-        """Has it ended, whoever noted it?"""
+        """Return whether the run has ended, with or without a record of it."""
         if self.read("end"):
             return True
         processes = self.read("processes")
@@ -87,16 +87,16 @@ class DetachedRun:
         return not any(each is not None and each.alive() for each in alive) and not self.read("end")
 
     def exit_code(self) -> int:
-        """As a shell has it. 1 where nobody noted the end."""
+        """Return the exit code as a shell reports it; 1 where the end was not recorded."""
         code: int = self.read("end").get("code", 1)
         return code if code >= 0 else 128 - code
 
     def killed(self) -> bool:
-        """Whether it could not end by itself."""
+        """Return whether a signal ended the client, or its end was not recorded."""
         return bool(self.read("end").get("code", -1) < 0)
 
     def state(self) -> str:
-        """In a few words."""
+        """Return a short description of the state."""
         end = self.read("end")
         if end:
             return "done" if not end["code"] else f"ended: {describe(end['code'])}"
@@ -107,11 +107,11 @@ class DetachedRun:
         return "training" if self.begun() else "starting"
 
     def at(self) -> str:
-        """The epoch, "3/10", or in a loop of the script's own the step."""
+        """Return the epoch, "3/10", or in a script's own loop the step."""
         return str(self.read("progress").get("at", ""))
 
     def remove(self) -> None:
-        """Forget a run that is over. Raises UserError for one that is not."""
+        """Delete a run that has ended. Raises UserError for one that has not."""
         if not self.over():
             raise UserError(f"a run must be over to be removed; --stop ends it. Received: {self.name}, {self.state()}")
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -122,7 +122,7 @@ class DetachedRun:
 
 
 def home() -> Path:
-    """Where this user's runs are; made when the first is."""
+    """Return the directory of this user's runs, which is made with the first run."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "hfdt" / "runs"
 
@@ -130,9 +130,17 @@ def home() -> Path:
 def create(
     engine: str, script: str, command: Sequence[str], *, cwd: Path | None = None, run_dir: Path | None = None
 ) -> DetachedRun:
-    """A new run's directory, named after the script. Raises UserError where it cannot be made.
+    """Create a new run's directory, named after the script.
 
-    `cwd`: where `command` was typed. `run_dir`: that of its --run-dir or --resume.
+    Args:
+        engine: The engine's name.
+        script: The script's path.
+        command: The command that starts the run.
+        cwd: The working directory of the user's command.
+        run_dir: The directory of its --run-dir or --resume.
+
+    Raises:
+        UserError: The directory cannot be made.
     """
     stem = re.sub(r"[^A-Za-z0-9_]+", "-", Path(script).stem).strip("-") or "script"
     try:
@@ -159,15 +167,15 @@ def create(
 
 
 def runs() -> list[DetachedRun]:
-    """All of this user's, the oldest first. What somebody else has put there is none."""
+    """Return all of this user's runs, the oldest first. Directories of other users are ignored."""
     directories = list(home().iterdir()) if is_private(home()) else []
     found = [DetachedRun(directory) for directory in directories if is_private(directory)]
-    noted = [(run.read("run").get("created"), run) for run in found]  # none: it is just being made
+    noted = [(run.read("run").get("created"), run) for run in found]  # None: it is being created
     return [run for created, run in sorted(((c, r) for c, r in noted if c is not None), key=lambda pair: pair[0])]
 
 
 def find(name: str) -> DetachedRun:
-    """Raises UsageError where there is no run of that name."""
+    """Return the run of this name. Raises UsageError where there is none."""
     for run in runs():
         if run.name == name:
             return run
@@ -182,5 +190,5 @@ def _numbered(stem: str) -> DetachedRun:
         try:
             (home() / f"{stem}-{number}").mkdir(mode=0o700)
             return DetachedRun(home() / f"{stem}-{number}")
-        except FileExistsError:  # another command's, just now
+        except FileExistsError:  # another command has just made it
             number += 1

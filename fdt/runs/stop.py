@@ -1,4 +1,4 @@
-"""A detached run ended: asked to, then made to."""
+"""The end of a detached run: by SIGINT, then SIGTERM, then SIGKILL."""
 
 import signal
 import time
@@ -11,7 +11,7 @@ ASK_S, INSIST_S, END_S = 20.0, 5.0, 5.0  # after SIGINT, after SIGTERM, after SI
 
 
 def stop(run: DetachedRun) -> None:
-    """End the run's client, which ends all else; at last by SIGKILL. It has noted its end when this returns."""
+    """End the run's client, which ends all its processes; at last by SIGKILL. Returns when the end is recorded."""
     client = _client(run)
     for number, within_s in ((signal.SIGINT, ASK_S), (signal.SIGTERM, INSIST_S), (signal.SIGKILL, END_S)):
         if client is not None:
@@ -22,7 +22,7 @@ def stop(run: DetachedRun) -> None:
 
 
 def _client(run: DetachedRun) -> ProcessIdentity | None:
-    """Its client, which a run that has just been started gets in a moment."""
+    """Return the run's client; wait for it where the run was started a moment ago."""
     deadline = time.monotonic() + INSIST_S
     while run.client() is None and not run.over() and time.monotonic() < deadline:
         time.sleep(POLL_S)

@@ -1,7 +1,7 @@
-"""`python -m fdt.runs.supervisor DIRECTORY`: starts a detached run's command, and notes how it ended.
+"""The run supervisor, `python -m fdt.runs.supervisor DIRECTORY`: starts a detached run and records its end.
 
-It is the client's parent, in a session without a terminal. A process of its own, because a client that is killed, or
-ends by os._exit, could not say so.
+It is the client's parent, in a session without a terminal. It is a separate process because a client that is killed, or
+ends by os._exit, cannot record its own end.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from fdt.runs.registry import VARIABLE, DetachedRun
 def main(directory: str) -> None:
     run = DetachedRun(Path(directory))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the client inherits it, as under nohup
-    early: list[int] = []  # what came before there was a client to pass it on to
+    early: list[int] = []  # signals that arrived before the client was started
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: early.append(number))  # the client gets the default, not "ignored"
     client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=_environment(directory))
@@ -29,17 +29,17 @@ def main(directory: str) -> None:
     for came in early:
         client.send_signal(came)
     processes = {"keeper": ProcessIdentity.of(os.getpid()), "client": ProcessIdentity.of(client.pid)}
-    with contextlib.suppress(OSError):  # a full disk: the client trains on, and its end is noted if there is room then
+    with contextlib.suppress(OSError):  # a full disk: the client continues; its end is recorded if there is room
         run.write("processes", {name: asdict(found) for name, found in processes.items() if found is not None})
     run.write("end", {"code": client.wait(), "at": time.time()})
 
 
 def _environment(directory: str) -> dict[str, str]:
-    return {**os.environ, VARIABLE: directory, "PYTHONUNBUFFERED": "1"}  # what is printed can be seen at once
+    return {**os.environ, VARIABLE: directory, "PYTHONUNBUFFERED": "1"}  # so that output appears at once
 
 
 def _pass_on(client: "subprocess.Popen[bytes]") -> None:
-    """Whoever ends the keeper means the run."""
+    """Forward signals to the client: a signal to the supervisor is meant for the run."""
 
     def tell(number: int, _frame: FrameType | None) -> None:
         client.send_signal(number)

@@ -1,1 +1,1 @@
-"""Who may call whom: tokens, certificates, TLS."""
+"""Authentication and encryption between processes: tokens, certificates, TLS."""

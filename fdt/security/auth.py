@@ -1,6 +1,6 @@
-"""One token per run, on every call, compared in constant time.
+"""Token authentication: one token for each run, sent with every call and compared in constant time.
 
-The token reaches a process by environment or file, never by argument (argv is public on a machine).
+A process receives the token by environment or file, never by argument, as arguments are public on a machine.
 """
 
 import hmac
@@ -19,24 +19,24 @@ Metadata = Sequence[tuple[str, str]]
 
 
 def new_token() -> str:
-    """256 random bits, as text."""
+    """Return a token of 256 random bits, as text."""
     return secrets.token_urlsafe(32)
 
 
 def checked(token: str) -> str:
-    """A token that someone chose. Raises UsageError for what gRPC's metadata cannot carry."""
+    """Return a token that a user chose. Raises UsageError for one that gRPC's metadata cannot hold."""
     if not (token.isascii() and token.isprintable()):
         raise UsageError("a token must be one line of printable ASCII characters. Received: others among them")
     return token
 
 
 def credentials(token: str) -> Metadata:
-    """What a caller adds to each call."""
+    """Return the metadata that a caller adds to each call."""
     return ((_KEY, f"Bearer {token}"),)
 
 
 class RequireToken(grpc.ServerInterceptor):
-    """Refuses a call before anything of it is read, unless it carries the token."""
+    """Refuses a call without the token before it reads the call's messages."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()

@@ -12,11 +12,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-SLACK = datetime.timedelta(days=1)  # hosts' clocks differ
+SLACK = datetime.timedelta(days=1)  # the hosts' clocks may differ
 
 
 class Authority:
-    """Signs certificates for `valid` from now on. Attributes: certificate, key (PEM texts)."""
+    """A certificate authority whose certificates are valid for `valid` from now on.
+
+    Attributes:
+        certificate: Its own certificate, PEM text.
+        key: Its private key, PEM text.
+    """
 
     def __init__(self, name: str, valid: datetime.timedelta) -> None:
         self._name, self._valid = _named(name), valid
@@ -26,7 +31,7 @@ class Authority:
         self.key = _key_pem(self._key)
 
     def sign(self, names: Sequence[str]) -> tuple[str, str]:
-        """A certificate for host names and IP addresses, good for both ends of a call, and its key: PEM texts."""
+        """Return a certificate for host names and IP addresses, for both ends of a call, and its key: PEM texts."""
         key = ec.generate_private_key(ec.SECP256R1())
         extensions = [
             x509.SubjectAlternativeName([_general(name) for name in names]),

@@ -1,7 +1,7 @@
-"""TLS for what leaves this machine: who we are, whom we believe, and the credentials gRPC makes of both.
+"""TLS settings for connections between machines: this process's certificate, the trusted authority, gRPC credentials.
 
-A server shows its certificate; where it knows an authority, callers must show one of that authority's too (mutual TLS).
-The token is asked for all the same.
+A server sends its certificate. Where it has an authority, callers must have a certificate of that authority (mutual
+TLS). The token is required in both cases.
 """
 
 import json
@@ -14,7 +14,7 @@ import grpc
 
 from fdt.errors import UsageError
 
-VARIABLE = "FDT_TLS"  # a member's TlsIdentity, as TlsIdentity.dumps writes it
+VARIABLE = "FDT_TLS"  # holds a member's TlsIdentity, written by TlsIdentity.dumps
 FLAGS = {"certificate": "--tls-cert", "key": "--tls-key", "authority": "--tls-ca"}
 
 Option = tuple[str, str]
@@ -22,9 +22,13 @@ Option = tuple[str, str]
 
 @dataclass(frozen=True)
 class TlsIdentity:
-    """`certificate`, `key`: ours; `authority`: whose certificates we believe. PEM texts, "" where there is none.
+    """A certificate and the authority that its owner trusts.
 
-    `name`: what the other side's certificate must be for, where that is not the name we call it by.
+    Attributes:
+        certificate: This side's certificate, PEM text or "".
+        key: The certificate's private key, PEM text or "".
+        authority: The certificate of the trusted authority, PEM text or "".
+        name: The name in the other side's certificate, where it is not the name that is called.
     """
 
     certificate: str = ""
@@ -34,7 +38,7 @@ class TlsIdentity:
 
     @classmethod
     def read(cls, certificate: Path | None, key: Path | None, authority: Path | None) -> "TlsIdentity | None":
-        """Of PEM files; None where none is given. Raises UsageError for what cannot be read or used."""
+        """Read PEM files; return None where none is given. Raises UsageError for a file that cannot be read or used."""
         if certificate is key is authority is None:
             return None
         if (certificate is None) is not (key is None):
@@ -47,16 +51,18 @@ class TlsIdentity:
 
     @classmethod
     def loads(cls, text: str) -> "TlsIdentity":
+        """Parse the text that `dumps` made."""
         return cls(**json.loads(text))
 
     def dumps(self) -> str:
+        """Return the identity as JSON."""
         return json.dumps(asdict(self))
 
     def __repr__(self) -> str:
         return "Identity(...)"  # never in a log
 
     def server(self) -> grpc.ServerCredentials:
-        """Raises UsageError without a certificate."""
+        """Return a server's gRPC credentials. Raises UsageError without a certificate."""
         if not self.certificate:
             raise UsageError("TLS at a server needs --tls-cert and --tls-key. Received: --tls-ca alone")
         pair = (self.key.encode(), self.certificate.encode())
@@ -64,17 +70,17 @@ class TlsIdentity:
         return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
 
     def caller(self) -> grpc.ChannelCredentials:
-        """Without an authority, those that gRPC knows of (public ones)."""
+        """Return a caller's gRPC credentials. Without an authority, gRPC's built-in (public) ones are trusted."""
         parts = (self.authority, self.key, self.certificate)
         return grpc.ssl_channel_credentials(*(part.encode() or None for part in parts))
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """As `server` and `caller`, for sockets; both sides show a certificate of the authority's."""
+        """Return an SSL context for sockets; both sides must have a certificate of the authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self.authority)
-        memory = os.memfd_create("identity", os.MFD_CLOEXEC)  # ssl takes files only, and a key belongs on no disk
+        memory = os.memfd_create("identity", os.MFD_CLOEXEC)  # ssl reads files only, and the key must not be on a disk
         try:
             os.write(memory, (self.certificate + self.key).encode())
             context.load_cert_chain(f"/proc/self/fd/{memory}")
@@ -83,12 +89,12 @@ class TlsIdentity:
         return context
 
     def options(self) -> list[Option]:
-        """A caller's channel options."""
+        """Return a caller's channel options."""
         return [("grpc.ssl_target_name_override", self.name)] if self.name else []
 
 
 def _check(certificate: Path | None, key: Path | None, authority: Path | None) -> None:
-    """Raises UsageError for PEM files that no TLS can be made of."""
+    """Raise UsageError for PEM files that TLS cannot use."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if certificate is not None and key is not None:
@@ -108,13 +114,13 @@ _members_own: TlsIdentity | None = None
 
 
 def adopt(identity: TlsIdentity) -> None:
-    """A member has one identity, whomever it talks to: this one from now on."""
+    """Set the certificate of this member process, which it uses for all connections."""
     global _members_own
     _members_own = identity
 
 
 def own() -> TlsIdentity | None:
-    """The identity that this process, a member, was given."""
+    """Return the certificate of this member process, or None."""
     return _members_own
 
 

@@ -1,1 +1,1 @@
-"""The conversation over gRPC: client <-> engine (TrainingService) and engine <-> members (MemberService)."""
+"""The gRPC services: client to engine (TrainingService, BlobService) and member process to engine (MemberService)."""

@@ -1,4 +1,4 @@
-"""BlobService: blobs for a caller on another host than the engine, in chunks."""
+"""BlobService: the engine's blob store for callers on other hosts, in chunks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ from fdt.tensors import Array, Buffer
 
 
 class BlobServicer(training_pb2_grpc.BlobServiceServicer):
-    """The engine's side."""
+    """The engine's side of BlobService."""
 
     def __init__(self, blobs: LocalBlobs) -> None:
         self._blobs, self._quota = blobs, Quota(blobs)
@@ -40,7 +40,7 @@ class BlobServicer(training_pb2_grpc.BlobServiceServicer):
 
 
 class RemoteBlobs:
-    """The caller's side: the face of fdt.blobs.Blobs."""
+    """The caller's side of BlobService; it implements fdt.blobs.Blobs."""
 
     def __init__(self, channel: grpc.Channel, metadata: Metadata) -> None:
         self._stub = training_pb2_grpc.BlobServiceStub(channel)
@@ -74,10 +74,10 @@ class RemoteBlobs:
         return tensors.unpack(self.get(ref))
 
     def drop(self, ref: BlobRef) -> None:
-        """Nothing: BlobService has no word for it. The engine drops what its coordinator sees used up."""
+        """Do nothing: BlobService has no such call. The engine drops a blob when its coordinator no longer needs it."""
 
 
 def reachable_blobs(hello: HelloReply, channel: grpc.Channel, metadata: Metadata) -> Blobs:
-    """The engine's own store where this process can map it, else the same over the channel."""
+    """Return the engine's own store where this process can map it, else a RemoteBlobs over the channel."""
     local = LocalBlobs.open(hello.blobs)
     return local if local.holds(hello.nonce) else RemoteBlobs(channel, metadata)

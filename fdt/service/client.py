@@ -21,10 +21,14 @@ CONNECT_TIMEOUT_S = 10
 
 
 class TrainingClient:
-    """A connection to an engine. Attributes: hello (what the engine says of itself), blobs.
+    """A connection to an engine.
 
-    Raises UserError when nobody listens at `address`, or the token is not the engine's, or TLS finds one of the two
-    not to be who it should.
+    Attributes:
+        hello: The engine's description of itself.
+        blobs: The engine's blob store.
+
+    Raises:
+        UserError: No engine listens at `address`, the token is wrong, or TLS rejects a certificate.
     """
 
     def __init__(self, address: str, token: str, identity: TlsIdentity | None = None) -> None:
@@ -39,6 +43,7 @@ class TrainingClient:
         return Conversation(self._stub, self._metadata)
 
     def close(self) -> None:
+        """Close the connection."""
         self._channel.close()
 
     def _say_hello(self, address: str) -> HelloReply:
@@ -52,7 +57,7 @@ class TrainingClient:
 
 
 class Conversation:
-    """One job's commands and events. A thread reads the events: a signal must not find the waiting one in gRPC."""
+    """The commands and events of one job. A thread reads events, so that no signal finds the main thread in gRPC."""
 
     def __init__(self, stub: training_pb2_grpc.TrainingServiceStub, metadata: object) -> None:
         self._outgoing: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -61,25 +66,26 @@ class Conversation:
         threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, command: Command) -> None:
+        """Send a command, without waiting."""
         self._outgoing.put(command)
 
     def events(self) -> Iterator[Event]:
-        """The engine's events, up to the next `interrupt`. Raises UserError when the connection breaks."""
+        """Yield the engine's events, up to the next `interrupt`. Raises UserError when the connection breaks."""
         while (event := self._incoming.get()) is not None:
             if isinstance(event, UserError):
                 raise event
             yield event
 
     def interrupt(self) -> None:
-        """End `events`. A signal handler may call it: it takes no lock."""
+        """End `events`. A signal handler may call this: it takes no lock."""
         self._incoming.put(None)
 
     def close(self) -> None:
-        """No more commands follow."""
+        """End the stream of commands."""
         self._outgoing.put(None)
 
     def cancel(self) -> None:
-        """Give the job up at once."""
+        """Abandon the job at once."""
         self._stream.cancel()
         self.close()
 
@@ -102,7 +108,14 @@ def refused(
     wanted: str = "an engine",
     start: str = "start one with `hfdt serve` or `nfdt serve`",
 ) -> UserError:
-    """Why a first call failed. `wanted`: who should listen there; `start`: how to have that."""
+    """Return the error of a failed first call.
+
+    Args:
+        address: The address that was called.
+        error: The call's error.
+        wanted: What should listen at the address.
+        start: How the user starts that.
+    """
     code = error.code()
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return UserError(

@@ -1,4 +1,4 @@
-"""What a server framework is to those who call it."""
+"""The engine's interface for its callers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +9,13 @@ from fdt.rpc.session_pb2 import Command, Event
 
 
 class Engine(Protocol):
-    """Trains jobs on members of its own. One job at a time; members stay warm between jobs.
+    """Trains jobs on its own members, one job at a time. Members keep running between jobs.
 
-    Attributes: name ("hfdt" | "nfdt"), workers (how many), run_dir (logs), blobs (the job's store).
+    Attributes:
+        name: "hfdt" or "nfdt".
+        workers: The number of workers.
+        run_dir: The directory of the logs.
+        blobs: The store of the jobs' blobs.
     """
 
     name: str
@@ -20,17 +24,23 @@ class Engine(Protocol):
     blobs: LocalBlobs
 
     def start(self) -> None:
-        """Start the members; returns at once, they attach when they are ready. Starting twice is fine."""
+        """Start the members and return at once; they attach when they are ready. A second call has no effect."""
         ...
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
-        """One job: Setup first, Finish last. If `commands` ends early the client is gone: the job is abandoned.
+        """Train one job.
 
-        Failures of the job come as a last Failed event; the engine can then train the next job. Raises UserError, at
-        once, when members cannot be started.
+        Args:
+            commands: Setup first, Finish last. If they end earlier, the client is lost and the job is abandoned.
+
+        Yields:
+            The job's events. A failure of the job is a last Failed event; the engine can then train the next job.
+
+        Raises:
+            UserError: Members cannot be started; raised at once.
         """
         ...
 
     def stop(self) -> None:
-        """End the members, within 5 s, and remove the blobs. Stopping twice is fine."""
+        """End the members, within 5 s, and remove the blobs. A second call has no effect."""
         ...

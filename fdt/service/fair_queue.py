@@ -1,4 +1,4 @@
-"""Whose turn it is: callers wait for one thing and get it in the order in which they came."""
+"""A first-come, first-served lock for callers that may give up waiting."""
 
 import contextlib
 import threading
@@ -9,20 +9,27 @@ POLL_S = 0.2
 
 
 class FairQueue:
-    """Thread-safe."""
+    """A queue of callers, of which the first has the turn. Thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: deque[object] = deque()  # the first of them has its turn
+        self._waiting: deque[object] = deque()  # the first caller has the turn
         self._changed = threading.Condition()
 
     @property
     def taken(self) -> bool:
-        """Would a caller have to wait?"""
+        """Whether a caller would have to wait."""
         return bool(self._waiting)
 
     @contextlib.contextmanager
     def turn(self, wanted: Callable[[], bool]) -> Iterator[bool]:
-        """Wait, as long as `wanted` says so, which is asked a few times a second. False: it gave up."""
+        """Wait for the turn and keep it within the context.
+
+        Args:
+            wanted: Called a few times a second; the caller gives up when it returns False.
+
+        Yields:
+            Whether the caller has the turn; False: it gave up.
+        """
         ticket = object()
         with self._changed:
             self._waiting.append(ticket)

@@ -1,8 +1,8 @@
-"""A member's process on a host of a run: `python -m fdt.service.host_bootstrap NAME TASK MODULE`.
+"""Start of a member process on another host: `python -m fdt.service.host_bootstrap NAME TASK MODULE`.
 
-What it has to know (the engine's addresses, the token, its certificate, the user's environment) lies in a directory
-NAME that only its user can read, brought there by ssh (fdt/launch/over_hosts.py). So nothing secret is in a command
-line or in what mpirun sends; nor in the environment that the process began with, which /proc shows.
+The launcher copies the member's settings (the engine's addresses, the token, its certificate, the user's environment)
+by ssh into a directory NAME that only its user can read (fdt/launch/over_hosts.py). So no secret is in a command line,
+in mpirun's messages, or in the process's initial environment, which /proc shows.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from pathlib import Path
 from fdt.environment import local_rank, local_size, thread_variables
 from fdt.private import is_private
 
-ROOTS = ("/dev/shm", "/tmp")  # memory where there is some
+ROOTS = ("/dev/shm", "/tmp")  # a file system in memory where there is one
 DIRECTORY_VARIABLE = "FDT_HOST_DIRECTORY"
 
 
 def directory_of(name: str) -> Path:
-    """Where the launcher put it. One that another user made, whatever it holds, is passed over."""
+    """Return the directory that the launcher made. One that another user owns is ignored, whatever it holds."""
     found = next((path for root in ROOTS if is_private(path := Path(root, name))), None)
     if found is None:
         raise SystemExit(f"the run's directory must be there. Received: no {name} of ours in {' or '.join(ROOTS)}")
@@ -29,22 +29,22 @@ def directory_of(name: str) -> Path:
 
 
 def prepare(directory: Path, task: str) -> None:
-    """Make this process what the engine's own members are from their start."""
+    """Set this process's environment as the engine's local members have it from their start."""
     given = json.loads((directory / f"{task}.json").read_text())
     for name, value in given["user"].items():
-        os.environ.setdefault(name, value)  # what a host sets itself is how it wants it
+        os.environ.setdefault(name, value)  # a host's own setting takes precedence
     os.environ.update(given["task"])
     os.environ[DIRECTORY_VARIABLE] = str(directory)
-    os.environ["OMPI_MCA_btl_sm_backing_directory"] = str(directory)  # so that a killed rank's segments go too
+    os.environ["OMPI_MCA_btl_sm_backing_directory"] = str(directory)  # removed with the directory when a rank is killed
     os.environ.update(thread_variables(local_size()))
     if given["first"] is not None:
         os.environ["FDT_RANK"] = str(given["first"] + local_rank())
-    with contextlib.suppress(OSError):  # not every host has the user's directory
+    with contextlib.suppress(OSError):  # the user's directory may not exist on this host
         os.chdir(given["cwd"])
 
 
 def forget() -> None:
-    """The engine is gone: nobody else will remove what it brought here."""
+    """Remove this host's directory after the engine is lost: no other process removes it."""
     if DIRECTORY_VARIABLE in os.environ:
         shutil.rmtree(os.environ[DIRECTORY_VARIABLE], ignore_errors=True)
 

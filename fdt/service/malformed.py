@@ -1,7 +1,7 @@
-"""Messages that are no protobuf are refused by us, not by gRPC.
+"""Refusal of messages that are not valid protobuf, by this project instead of by gRPC.
 
-gRPC's Python server answers one that it cannot read with a status of its own, and the handler's
-end with a second one, which nobody sends: the call is never done, and `server.stop()` waits for it for ever.
+gRPC's Python server answers such a message with a status, and then expects the status of the handler's end too, which
+is never sent. The call never finishes, and `server.stop()` waits for it forever.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _SAID = "a message must be of the kind that this call takes. Received: bytes tha
 
 
 class RefuseMalformed(grpc.ServerInterceptor):
-    """The handler meets ValueError where a message is malformed; the caller hears INVALID_ARGUMENT."""
+    """Raises ValueError in the handler where a message is malformed; the caller receives INVALID_ARGUMENT."""
 
     def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
         handler = continuation(details)
@@ -31,7 +31,7 @@ class RefuseMalformed(grpc.ServerInterceptor):
 
 
 class _Requests:
-    """A caller's messages. `bad`: one of them was malformed."""
+    """The messages of one call. `bad`: one of them was malformed."""
 
     def __init__(self, messages: Iterator[Any]) -> None:
         self._messages = messages
@@ -52,14 +52,14 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def read(data: bytes) -> Any:
         try:
             return deserialize(data)
-        except Exception:  # protobuf's implementations differ in theirs
+        except Exception:  # protobuf's implementations raise different exceptions
             return _MALFORMED
 
     return read
 
 
 def _single(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
-    """Of a handler with one answer."""
+    """Wrap a handler with one answer."""
 
     def answer(given: Any, context: grpc.ServicerContext) -> Any:
         requests = _Requests(given if many else iter([given]))
@@ -76,7 +76,7 @@ def _single(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
 
 
 def _streaming(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
-    """Of a handler with a stream of answers."""
+    """Wrap a handler with a stream of answers."""
 
     def answers(given: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         requests = _Requests(given if many else iter([given]))

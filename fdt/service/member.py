@@ -1,4 +1,4 @@
-"""A member's side of MemberService: what a worker or a parameter server holds of its engine."""
+"""A member's side of MemberService: the connection of a worker or server process to its engine."""
 
 import os
 import queue
@@ -29,14 +29,20 @@ ENGINE_VARIABLE = "FDT_ENGINE"
 SIZE_VARIABLE = "FDT_SIZE"
 RANK_VARIABLES = ("FDT_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 ANYWHERE = "0.0.0.0"
-REACH_S = 10.0  # the engine listens before it starts its members
-ENGINE_GONE = 70  # exit code: EX_SOFTWARE; nobody is left to read it
+REACH_S = 10.0  # seconds; the engine listens before it starts its members
+ENGINE_GONE = 70  # exit code EX_SOFTWARE; no process is left to read it
 
 
 class Member:
-    """This process as its engine knows it.
+    """This process as a member of its engine.
 
-    Attributes: role ("worker" | "server"), rank, size (members of this role), engine, run_dir, blobs.
+    Attributes:
+        role: "worker" or "server".
+        rank: The rank within the role.
+        size: The number of members of this role.
+        engine: The engine's name.
+        run_dir: The directory of the run's logs.
+        blobs: The engine's blob store.
     """
 
     def __init__(
@@ -49,12 +55,12 @@ class Member:
         self.engine: str = hello.engine
         self.run_dir = Path(hello.run_dir)
         self.blobs: Blobs = reachable_blobs(hello, channel, metadata)
-        # Called from the reading thread, even while the main thread trains.
+        # `on_feed` and `counts` are called from the reading thread, even while the main thread trains.
         self.on_feed: Callable[[FeedBatch], None] = lambda _: None
-        self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)  # exchanges with others that it entered, and left
+        self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)  # collectives that it entered, and left
         self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        # On another host there is no such directory: what is said there reaches it through the launcher.
+        # Another host has no such directory: the launcher collects the member's output.
         log = None if remote else self.run_dir / f"{role}-{rank}.log"
         attached = Attached(role=role, rank=rank, pid=os.getpid(), host=socket.gethostname(), log=str(log or ""))
         self._outgoing.put(Event(attached=attached))
@@ -65,9 +71,9 @@ class Member:
 
     @classmethod
     def attach(cls, role: str) -> "Member":
-        """Attach to the engine that the environment names. The process ends by itself where the engine is gone."""
+        """Attach to the engine that the environment names. The process ends by itself when the engine is lost."""
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
-        token = os.environ.pop(TOKEN_VARIABLE)  # children of this process need it no more
+        token = os.environ.pop(TOKEN_VARIABLE)  # child processes must not inherit it
         if tls.VARIABLE in os.environ:
             tls.adopt(tls.TlsIdentity.loads(os.environ.pop(tls.VARIABLE)))
         address = reachable_address(os.environ[ENGINE_VARIABLE])
@@ -84,7 +90,7 @@ class Member:
         return member
 
     def commands(self) -> Iterator[Command]:
-        """The engine's commands, FeedBatch (see `on_feed`) and Where excepted; ends at Exit."""
+        """Yield the engine's commands except FeedBatch (see `on_feed`) and Where; stop at Exit."""
         while True:
             command = self._incoming.get()
             if command.HasField("exit"):
@@ -92,6 +98,7 @@ class Member:
             yield command
 
     def send(self, event: Event) -> None:
+        """Send the engine an event, without waiting."""
         self._outgoing.put(event)
 
     def _standing(self, asked: Where) -> Standing:
@@ -101,7 +108,7 @@ class Member:
                 stack_dump.dump()
             said.entered, said.left = self.counts()
             said.place = stack_dump.place()
-        except Exception:  # this thread must not end for it
+        except Exception:  # this thread must continue
             traceback.print_exc()
         return said
 
@@ -116,22 +123,22 @@ class Member:
                     self._incoming.put(command)
         except grpc.RpcError:
             pass
-        except Exception:  # a feed that cannot be read: the engine hears of a lost member, and finds this in its log
+        except Exception:  # an unreadable feed: the engine reports a lost member and shows this log
             traceback.print_exc()
-        # The main thread may stand in a collective that never ends, even after Exit, so nothing is asked of it.
+        # The main thread may be blocked in a collective forever, even after Exit, so this thread ends the process.
         _end()
 
 
 def _end() -> NoReturn:
-    """End this process, for its engine is gone, perhaps killed; what it kept on this host goes too."""
+    """End this process because its engine is lost, perhaps killed; remove its files on this host first."""
     forget()
     os._exit(ENGINE_GONE)
 
 
 def reach(addresses: str) -> str:
-    """Of another member's addresses, the one for this process: the first on the engine's host, the last elsewhere.
+    """Return another member's address for this process: the first on the engine's host, the last elsewhere.
 
-    Its socket need not be there yet. Where it listens on all interfaces, it is on the engine's host.
+    The socket may not exist yet. A member that listens on all interfaces runs on the engine's host.
     """
     engine, known = reachable_address(os.environ[ENGINE_VARIABLE]), addresses.split(",")
     if engine.startswith("unix:"):
@@ -140,23 +147,24 @@ def reach(addresses: str) -> str:
 
 
 def reachable_address(addresses: str) -> str:
-    """Of an engine's addresses, the one for this process: its Unix socket on its own host, the last elsewhere.
+    """Return an engine's address for this process: its Unix socket on its own host, the last address elsewhere.
 
-    The token goes there without TLS, so neither the socket nor its directory may be another user's.
+    The token is sent to the Unix socket without TLS, so neither the socket nor its directory may be another user's.
     """
     known = addresses.split(",")
     return next((a for a in known if is_our_socket(Path(a.removeprefix("unix:")))), known[-1])
 
 
 def is_our_socket(path: Path) -> bool:
+    """Return whether `path` is a Unix socket that this user owns, in a directory that this user owns."""
     try:
         return path.is_socket() and {path.stat().st_uid, path.parent.stat().st_uid} == {os.geteuid()}
-    except OSError:  # in a directory that only its user may look into
+    except OSError:  # the directory is another user's
         return False
 
 
 class _Forwarded:
-    """sys.stdout of rank 0: what the script's own code prints while it trains reaches the client, once."""
+    """sys.stdout of rank 0: sends the client the script's own output during training, once."""
 
     def __init__(self, member: Member) -> None:
         self._member = member

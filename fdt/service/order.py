@@ -1,14 +1,14 @@
-"""The order of a client's commands: a job begins with Setup, keeps its name, and ends with Finish."""
+"""A check of the order of a client's commands: a job begins with Setup, keeps its name, and ends with Finish."""
 
 from collections.abc import Iterator
 
 from fdt.rpc.session_pb2 import Command
 
-ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "finish")  # Exit is the engine's own word
+ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "finish")  # only the engine sends Exit
 
 
 class CommandOrder:
-    """The commands of one job, up to the first that is out of order: `fault` then says why, else it is ""."""
+    """The commands of one job, up to the first that is out of order; `fault` is then the reason, otherwise ""."""
 
     def __init__(self, commands: Iterator[Command]) -> None:
         self._commands = commands

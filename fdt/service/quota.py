@@ -1,4 +1,4 @@
-"""How many bytes each caller may keep in the engine's store."""
+"""A limit on the bytes that each caller may keep in the engine's store."""
 
 import os
 import tempfile
@@ -11,22 +11,22 @@ from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
 
-SHARE = 0.8  # of the file system that the store is on: the job's other blobs must find room too
+SHARE = 0.8  # of the store's file system: the job's other blobs need room too
 
 
 @dataclass
 class _Held:
-    """One caller's: blobs that it has put, and bytes of those that it is putting."""
+    """One caller's blobs, and the bytes of the blobs that it is sending."""
 
     refs: list[BlobRef] = field(default_factory=list)
     arriving: int = 0
 
 
 class Quota:
-    """Puts blobs for callers, `limit` bytes each at most. Thread-safe."""
+    """Puts blobs for callers, `limit` bytes for each at most. Thread-safe."""
 
     def __init__(self, blobs: LocalBlobs, limit: int | None = None) -> None:
-        spaces = [os.statvfs(place) for place in (blobs.directory, tempfile.gettempdir())]  # where blobs may be
+        spaces = [os.statvfs(place) for place in (blobs.directory, tempfile.gettempdir())]  # the directories of blobs
         most = max(space.f_blocks * space.f_frsize for space in spaces)
         self.limit = int(SHARE * most) if limit is None else limit
         self._blobs = blobs
@@ -34,7 +34,11 @@ class Quota:
         self._lock = threading.Lock()
 
     def put(self, caller: str, parts: Iterable[bytes]) -> BlobRef:
-        """Raises UserError when it would be more than `caller` may keep, at the first byte that is."""
+        """Store a blob for `caller`.
+
+        Raises:
+            UserError: The caller would keep more than `limit` bytes; raised at the first byte above it.
+        """
         with self._lock:
             held = self._held[caller]
             held.refs = [ref for ref in held.refs if self._blobs.holds(ref.id)]
@@ -63,5 +67,5 @@ class Quota:
 
 
 def host_of(peer: str) -> str:
-    """gRPC's word for the other side, without its port: a new connection is no new caller."""
+    """Return gRPC's name of the other side without its port: a new connection of a host is not a new caller."""
     return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer

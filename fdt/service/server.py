@@ -1,4 +1,4 @@
-"""TrainingService over any Engine: embedded in the command, or standing (`hfdt serve`)."""
+"""The server of TrainingService for any Engine, embedded in a command or standing alone (`hfdt serve`)."""
 
 import itertools
 import threading
@@ -22,21 +22,29 @@ MAX_WAITING = 16  # jobs
 
 
 class RunningServer:
-    """A server that listens. `address` is what clients call."""
+    """A server that listens. `address`: the address that clients call."""
 
     def __init__(self, server: grpc.Server, address: str) -> None:
         self.address = address
         self._server = server
 
     def stop(self) -> None:
-        """End the calls under way and stop listening. The engine is left to its owner."""
+        """End the calls under way and stop listening. The engine's owner stops the engine."""
         self._server.stop(grace=0.2).wait()
 
 
 def serve(engine: Engine, address: str, token: str, identity: TlsIdentity | None = None) -> RunningServer:
-    """Serve `engine` at `address` ("HOST:PORT", port 0 for any, or "unix:PATH"), with TLS by `identity`.
+    """Serve `engine`.
 
-    Raises UsageError for an address that is not local without it, UserError for one in use.
+    Args:
+        engine: The engine that trains.
+        address: "HOST:PORT" (port 0: any free one) or "unix:PATH".
+        token: The token that callers must send.
+        identity: The certificate for TLS.
+
+    Raises:
+        UsageError: The address is not local and there is no `identity`.
+        UserError: The address is in use.
     """
     server = new_server(token, identity)
     training_pb2_grpc.add_TrainingServiceServicer_to_server(_TrainingServicer(engine), server)
@@ -77,15 +85,15 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
             yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
         ordered = CommandOrder(commands)
         rest = iter(ordered)
-        first = list(itertools.islice(rest, 1))  # who says nothing must not keep the others waiting
-        with self._turns.turn(context.is_active) as ours:  # not ours: the caller has given up meanwhile
+        first = list(itertools.islice(rest, 1))  # a silent client must not make the others wait
+        with self._turns.turn(context.is_active) as ours:  # not ours: the caller gave up waiting
             if ours and first:
                 yield from self._trained(first[0].job, itertools.chain(first, rest))
         if ordered.fault:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, ordered.fault)
 
     def _trained(self, job: str, commands: Iterator[Command]) -> Iterator[Event]:
-        """Members that cannot be started fail the job: the client hears it in the engine's words, not in gRPC's."""
+        """Train the job. If members cannot be started, the job fails with the engine's message, not gRPC's."""
         try:
             events = self._engine.train(commands)
         except UserError as error:
@@ -95,8 +103,8 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
 
 
 def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:
-    """The client's commands; a stream that breaks ends them early, as Engine.train expects."""
+    """Yield the client's commands; a stream that breaks ends them early, as Engine.train expects."""
     try:
         yield from commands
-    except Exception:  # gRPC raises its own kinds of errors here; all mean that the client is gone
+    except Exception:  # gRPC raises several kinds of errors here; all mean that the client is lost
         return

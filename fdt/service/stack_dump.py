@@ -1,4 +1,4 @@
-"""Where this process stands, told by a thread that does not train: what an engine asks of a member that is late."""
+"""A process's current position in the code, for an engine that asks a slow member; read by another thread."""
 
 import faulthandler
 import sys
@@ -10,7 +10,7 @@ from fdt.service.blame import is_scripts
 
 
 def place() -> str:
-    """ "train.py:40 read": the script's own code, in whichever thread it runs; else where the main thread is."""
+    """Return the script's own position, in any thread, else the main thread's: "train.py:40 read"."""
     stacks = _stacks()
     for stack in stacks:
         for frame in stack:
@@ -20,12 +20,12 @@ def place() -> str:
 
 
 def dump() -> None:
-    """All threads' stacks, into this process's log."""
+    """Write all threads' stacks into this process's log."""
     faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
 
 
 def _stacks() -> list[list[FrameType]]:
-    """Of all threads but this one, innermost frame first; the main thread's is the first."""
+    """Return the stacks of all threads but this one, innermost frame first; the main thread's is the first."""
     main = threading.main_thread().ident
     found = {ident: frame for ident, frame in sys._current_frames().items() if ident != threading.get_ident()}
     return [_frames(found[ident]) for ident in sorted(found, key=lambda ident: ident != main)]

@@ -1,4 +1,4 @@
-"""gRPC servers and channels as this project wants them: loopback or a Unix socket, else TLS; bounded for strangers."""
+"""gRPC servers and channels: over loopback or a Unix socket, otherwise with TLS; with limits for unknown callers."""
 
 import contextlib
 import os
@@ -13,27 +13,27 @@ from fdt.security.auth import RequireToken
 from fdt.security.tls import TlsIdentity
 from fdt.service.malformed import RefuseMalformed
 
-# A stream holds a thread as long as it lives: two per member, two per client.
+# An open stream occupies a thread: two per member, two per client.
 MAX_STREAMS = 1024
-EMULATED_VARIABLE = "FDT_EMULATED"  # set in members on emulated hosts: their network is joined to nothing else
+EMULATED_VARIABLE = "FDT_EMULATED"  # set in members on emulated hosts, whose network is isolated
 EMULATED_SUBNET = "10.77."
-# Large bytes travel in chunks of 2 MiB: no honest message comes near this, and a declared size cannot ask for more.
+# Blobs are sent in chunks of 2 MiB, so valid messages are far smaller; this bounds a message's declared size.
 MAX_MESSAGE_BYTES = 64 << 20
 HANDSHAKE_S = 10
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a few bytes must not unfold into many
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message must not decompress into a large one
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.max_concurrent_streams", MAX_STREAMS // 4),  # of one connection
     ("grpc.so_reuseport", 0),
-    ("grpc.max_reconnect_backoff_ms", 2000),  # to a server that is started anew
+    ("grpc.max_reconnect_backoff_ms", 2000),  # to a server that is restarted
     ("grpc.enable_http_proxy", 0),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
 )
 
 
-# A host that is cut off closes nothing: between hosts, each side asks whether the other is there.
+# A host that loses its network closes no connection: between hosts, each side pings the other.
 PING_S, PONG_S = 5, 10
 PINGS = (
     ("grpc.keepalive_time_ms", PING_S * 1000),
@@ -45,7 +45,7 @@ PINGS = (
 
 
 def new_server(token: str, identity: TlsIdentity | None = None) -> grpc.Server:
-    """A server that refuses calls without `token`. `identity`: it is for other hosts too."""
+    """Return a server that refuses calls without `token`. `identity`: for a server that other hosts call, too."""
     pool = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="grpc")
     options = OPTIONS if identity is None else OPTIONS + PINGS
     return grpc.server(
@@ -57,10 +57,19 @@ def new_server(token: str, identity: TlsIdentity | None = None) -> grpc.Server:
 
 
 def bind(server: grpc.Server, address: str, identity: TlsIdentity | None = None) -> str:
-    """Bind `HOST:PORT` (port 0: any) or `unix:PATH`; return the address to call. TCP takes TLS with an `identity`.
+    """Bind a server to an address; TCP uses TLS where there is an `identity`.
 
-    Raises UsageError for an address beyond loopback without one, UserError for a port that is taken or a path that
-    cannot be.
+    Args:
+        server: The server.
+        address: `HOST:PORT` (port 0: any) or `unix:PATH`.
+        identity: The certificate; None: this process's own, if it has one.
+
+    Returns:
+        The address to call.
+
+    Raises:
+        UsageError: The address is not local and there is no certificate.
+        UserError: The port is in use, or the path is not possible.
     """
     identity = _for(address, identity)
     try:
@@ -101,12 +110,12 @@ def check_safe(address: str, identity: TlsIdentity | None) -> None:
 
 
 def listening_at(address: str) -> str:
-    """Where a member listens that the others call at `address`: the host may know itself by another."""
+    """Return where a member listens that others call at `address`: its host may use another name for itself."""
     return f"0.0.0.0:{address.rpartition(':')[2]}" if tls.own() and not address.startswith("unix:") else address
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on now, all different."""
+    """Return `count` different TCP ports that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -115,7 +124,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Channel:
-    """A channel to `address`: with TLS by `identity`, without it on this machine only."""
+    """Return a channel to `address`. TLS uses `identity`; only addresses of this machine work without TLS."""
     identity = _for(address, identity)
     if identity is None:
         return grpc.insecure_channel(address, options=OPTIONS)
@@ -123,7 +132,7 @@ def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Chan
 
 
 def _for(address: str, identity: TlsIdentity | None) -> TlsIdentity | None:
-    """What a connection at `address` takes: `identity`, or this member's own. Raises UsageError."""
+    """Return the certificate for a connection at `address`: `identity`, or this member's own. Raises UsageError."""
     identity = None if address.startswith("unix:") else identity or tls.own()
     check_safe(address, identity)
     return identity

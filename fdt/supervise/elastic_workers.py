@@ -1,4 +1,4 @@
-"""Workers that no launcher of ours started: they joined a crew by themselves (`nfdt join`), and may leave it again."""
+"""Elastic workers: workers that no launcher of this run started. They join by `nfdt join` and may leave again."""
 
 import threading
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ MOST = 256  # at once
 
 @dataclass(frozen=True)
 class WorkerJoined:
-    """A guest has attached, and can be given the job."""
+    """An elastic worker has attached and can be given the job."""
 
 
 @dataclass(frozen=True)
 class WorkerLeft:
-    """A guest is gone, or was told to go."""
+    """An elastic worker has ended, or was asked to end."""
 
     how: str  # "left" | "lost" | "failed"
     why: str = ""
@@ -25,29 +25,30 @@ class WorkerLeft:
 
 @runtime_checkable
 class ElasticCoordinator(Protocol):
-    """A Coordinator that takes guests. `rank`: behind those of the workers that the job began with."""
+    """A Coordinator that accepts elastic workers. Their ranks follow those of the workers that the job began with."""
 
     def joined(self, rank: int, host: str) -> Outcome:
-        """Give it the job, unless it has it already."""
+        """Give the worker the job, unless it has it already."""
         ...
 
     def left(self, rank: int, how: str, why: str = "") -> Outcome:
-        """`how`, `why`: as in Left."""
+        """Take the worker out of the job; `how` and `why` as in WorkerLeft."""
         ...
 
 
 class ElasticWorkers:
-    """Which ranks are whose. A party is of those that came together; its event says that they are to go.
-
-    Thread-safe.
-    """
+    """Ranks of elastic workers, grouped by joint arrival. A group's event asks it to leave. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._groups: dict[int, threading.Event] = {}  # by rank
 
     def reserve(self, count: int, first: int) -> tuple[list[int], threading.Event]:
-        """So many free ranks, `first` or higher. Raises ValueError when there would be too many guests."""
+        """Return `count` free ranks, `first` or higher, and their group's event.
+
+        Raises:
+            ValueError: There would be more than `MOST` elastic workers.
+        """
         with self._lock:
             free = [rank for rank in range(first, first + MOST) if rank not in self._groups]
             if not 1 <= count <= len(free):
@@ -57,7 +58,7 @@ class ElasticWorkers:
             return free[:count], group
 
     def release(self, ranks: Sequence[int], group: threading.Event) -> list[int]:
-        """Those of `ranks` that were still `group`'s. Its event is set."""
+        """Free those of `ranks` that still belong to `group`, set its event, and return them."""
         with self._lock:
             gone = [rank for rank in ranks if self._groups.get(rank) is group]
             for rank in gone:
@@ -66,6 +67,7 @@ class ElasticWorkers:
         return gone
 
     def release_all(self) -> list[int]:
+        """Free all ranks, set the events of all groups, and return the ranks."""
         with self._lock:
             groups, self._groups = self._groups, {}
         for group in groups.values():

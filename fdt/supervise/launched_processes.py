@@ -1,6 +1,6 @@
-"""The processes of a crew: started and stopped together, replaced one by one where their launcher can.
+"""The processes that an engine's launchers started: started and stopped together, restarted singly where possible.
 
-Each end of one is news once: until somebody has dealt with it.
+Each process's exit is reported until it is marked as handled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,59 +11,73 @@ from fdt.service.member import SIZE_VARIABLE
 
 
 class LaunchedProcesses:
-    """`launches`: what to start, by which launcher.  `env`: what all of them get besides their tasks' own."""
+    """The launched processes of one engine.
+
+    Args:
+        launches: The tasks to start, each with its launcher.
+        env: Variables for all processes, besides those of their tasks.
+    """
 
     def __init__(self, launches: Sequence[tuple[Launcher, Task]], env: Mapping[str, str]) -> None:
         self._launches, self._env = launches, env
-        self._workers = 0  # how many, where fewer than were asked for
+        self._workers = 0  # how many, where fewer than the task asks for; else 0
         self._running: list[Processes] = []
-        self._lost: set[tuple[str, int]] = set()  # members whose end has been dealt with
+        self._lost: set[tuple[str, int]] = set()  # (role, rank) of exits that have been handled
 
     def __bool__(self) -> bool:
         return bool(self._running)
 
     @property
     def complete(self) -> bool:
-        """All that were asked for, and none has ended."""
+        """Whether all requested processes were started and none has ended."""
         return not self._workers and not self.exits()
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many by role."""
+        """The number of processes of each role."""
         return {task.role: self._count(task) for _, task in self._launches}
 
     def start(self, workers: int = 0) -> None:
-        """`workers`: how many of these; 0: all. Raises UserError; then some may run, for `stop` to end."""
+        """Start the processes.
+
+        Args:
+            workers: The number of workers to start; 0: as many as the task asks for.
+
+        Raises:
+            UserError: A task cannot be started. Others may run then, until `stop`.
+        """
         self._workers = workers
         self._lost.clear()
         for launcher, task in self._launches:
             self._running.append(launcher.start(self._prepared(task)))
 
     def stop(self) -> None:
-        """Within seconds."""
+        """End the processes, within seconds."""
         stopping, self._running = self._running, []
         for running in stopping:
             running.stop()
 
     def restartable(self, role: str) -> list[Restartable]:
-        """The processes of `role`, where one of them can be replaced."""
+        """Return the tasks of `role` whose processes can be restarted singly."""
         pairs = zip(self._launches, self._running, strict=True)
         return [running for (_, task), running in pairs if task.role == role and isinstance(running, Restartable)]
 
     def restart(self, role: str, rank: int) -> None:
+        """Replace one process."""
         for running in self.restartable(role):
             running.restart(rank)
             self._lost.discard((role, rank))
 
     def mark_handled(self, role: str, rank: int) -> None:
-        """This one's end is no news any more."""
+        """Mark this process's exit as handled."""
         self._lost.add((role, rank))
 
     def exits(self) -> list[Exit]:
+        """Return the processes that have ended."""
         return [exit_ for running in self._running for exit_ in running.exits()]
 
     def unhandled_exits(self) -> list[Exit]:
-        """Ends that nobody has dealt with."""
+        """Return the exits that are not marked as handled."""
         return [e for e in self.exits() if e.rank is None or (e.role, e.rank) not in self._lost]
 
     def _count(self, task: Task) -> int:

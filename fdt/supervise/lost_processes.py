@@ -1,4 +1,4 @@
-"""Words for a member that was lost."""
+"""Error messages for a lost worker or server process: its cause of death, and the end of its log."""
 
 import re
 from pathlib import Path
@@ -8,22 +8,22 @@ from fdt.quiet import is_chatter
 from fdt.rpc.session_pb2 import Failed
 
 TAIL_LINES = 15
-LOOKED_AT = 500  # lines from a log's end, for the head of the last traceback
+LOOKED_AT = 500  # lines from a log's end that are searched for the last traceback
 _TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
 
 def explain_loss(role: str, rank: int | None, cause: str, run_dir: Path) -> Failed:
-    """One line that names the member and the cause; `detail` is the end of its log."""
+    """Return a one-line message that names the process and the cause; `detail` is the end of its log."""
     name = f"a {role}" if rank is None else f"{role} {rank}"
     log = run_dir / f"{role}-{rank}.log"
-    if rank is None or not log.exists():  # it was on another host, and mpirun brought what it said
+    if rank is None or not log.exists():  # the process ran on another host, and mpirun collected its output
         log = run_dir / log_name(role)
     message = f"{name} was lost. Received: {died_of(cause, log, rank)}; its log is {log}"
     return Failed(message=message, detail=tail(log, rank))
 
 
 def died_of(cause: str, log: Path, rank: int | None = None) -> str:
-    """ "exit code 1 (ValueError: no)": `cause`, and the exception that the log ends with, if that was it."""
+    """Return `cause`, and the exception at the log's end if it ended the process: "exit code 1 (ValueError: no)"."""
     raised, within = "", False
     for line in tail(log, rank, lines=LOOKED_AT).splitlines():
         if line.startswith("Traceback (most recent call last)"):
@@ -35,7 +35,7 @@ def died_of(cause: str, log: Path, rank: int | None = None) -> str:
 
 
 def tail(log: Path, rank: int | None = None, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, or "" where there is none; of those that mpirun tags, `rank`'s."""
+    """Return the last lines of a log, or "" where there is none; of lines that mpirun tagged, only `rank`'s."""
     try:
         said = [_untagged(line, rank) for line in log.read_text(errors="replace").splitlines()]
         return "\n".join([line for line in said if line is not None and not is_chatter(line)][-lines:])
@@ -44,7 +44,7 @@ def tail(log: Path, rank: int | None = None, lines: int = TAIL_LINES) -> str:
 
 
 def _untagged(line: str, rank: int | None) -> str | None:
-    """The line without mpirun's tag; None when it is another rank's."""
+    """Return the line without mpirun's tag; None when it is another rank's."""
     tag = _TAG.match(line)
     if tag is None:
         return line

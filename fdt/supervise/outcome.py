@@ -1,4 +1,4 @@
-"""What an engine decides in one job: what follows from each thing that happens."""
+"""The decisions of an engine in one job: the Coordinator protocol, and the Outcome of each event."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,11 +13,15 @@ from fdt.rpc.tensor_pb2 import BlobRef
 
 @dataclass
 class Outcome:
-    """What follows from one input.
+    """The consequences of one event of a job.
 
-    `restart`: (role, rank) of lost members to replace; commands wait for the replacement.  `relaunch`: end all members
-    and start so many workers instead, 0: no.  `commands`: (role, rank, command), rank None for all of the role.
-    `drop`: blobs that nobody needs any more.  `kill`: members that are given up, alive as they may be.
+    Attributes:
+        relaunch: End all members and start this many workers instead; 0: do not.
+        restart: (role, rank) of lost members to replace. Commands to them wait for the replacement.
+        commands: (role, rank, command) to send; rank None: to all members of the role.
+        events: To send to the client.
+        drop: Blobs that are needed no longer.
+        kill: (role, rank) of members to kill, even if they are still running.
     """
 
     relaunch: int = 0
@@ -28,7 +32,7 @@ class Outcome:
     kill: list[tuple[str, int]] = field(default_factory=list)
 
     def followed_by(self, other: "Outcome") -> "Outcome":
-        """Both, this one first."""
+        """Return an outcome with the consequences of both, this one's first."""
         return Outcome(
             other.relaunch or self.relaunch,
             self.restart + other.restart,
@@ -40,31 +44,39 @@ class Outcome:
 
 
 class Coordinator(Protocol):
-    """What an engine decides in one job. No I/O, no clock, no threads.
+    """The decisions of an engine in one job. It does no I/O, reads no clock and starts no thread.
 
-    `done`: the job has ended. `failed`: it ended badly, and its members cannot be trusted with another.
+    Attributes:
+        done: The job has ended.
+        failed: The job ended with a failure, so its members must not train another job.
     """
 
     done: bool
     failed: bool
 
-    def from_client(self, command: Command) -> Outcome: ...
-
-    def from_member(self, role: str, rank: int, event: Event) -> Outcome: ...
-
-    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """A member is gone; `failure` says how. Rank None where nobody can tell which."""
+    def from_client(self, command: Command) -> Outcome:
+        """Handle a command of the client."""
         ...
 
-    def fail(self, failure: Failed) -> Outcome: ...
+    def from_member(self, role: str, rank: int, event: Event) -> Outcome:
+        """Handle an event that a member sent."""
+        ...
+
+    def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
+        """Handle the loss of a member; `failure` states the cause. `rank` is None where it is unknown."""
+        ...
+
+    def fail(self, failure: Failed) -> Outcome:
+        """End the job with `failure`."""
+        ...
 
 
 @runtime_checkable
 class Shrinking(Protocol):
-    """A coordinator whose job may go on with fewer workers."""
+    """A coordinator whose job can continue with fewer workers."""
 
     def short(self, room: int, failure: Failed) -> Outcome:
-        """Not all workers can be started, but `room` can. Before the job's Setup, too."""
+        """Continue with `room` workers, as no more can be started. May be called before the job's Setup."""
         ...
 
 
@@ -73,12 +85,12 @@ class Timed(Protocol):
     """A coordinator that also acts when time passes."""
 
     def tick(self, now: float) -> Outcome:
-        """`now`: time.monotonic(), a few times a second."""
+        """Handle the passing of time; called a few times a second with `now` = time.monotonic(), in seconds."""
         ...
 
 
 def too_few(coordinator: Coordinator, error: UserError) -> Outcome:
-    """What follows when workers could not be started."""
+    """Return the outcome of workers that could not be started."""
     failure = Failed(message=str(error))
     if isinstance(error, TooFew) and isinstance(coordinator, Shrinking):
         return coordinator.short(error.room, failure)
@@ -86,7 +98,7 @@ def too_few(coordinator: Coordinator, error: UserError) -> Outcome:
 
 
 def share_of(rank: int, end: EpochEnd) -> WorkerShare:
-    """What the worker `rank` counted in an epoch, as the engine tells the client."""
+    """Return the counts of worker `rank` in an epoch, as the engine reports them to the client."""
     return WorkerShare(
         rank=rank,
         steps=end.steps,
@@ -99,7 +111,7 @@ def share_of(rank: int, end: EpochEnd) -> WorkerShare:
 
 
 def blobs_in(message: Message) -> Iterator[BlobRef]:
-    """Every blob that a message names, at any depth; maps and repeated fields hold none."""
+    """Yield every blob that a message names, at any depth, except in maps and repeated fields, which hold none."""
     for _, value in message.ListFields():
         if isinstance(value, BlobRef):
             yield value

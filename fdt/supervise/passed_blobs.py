@@ -1,4 +1,4 @@
-"""Blobs that a client and its engine have handed one another within a job, for the day when one of them is gone."""
+"""A record of the blobs that a client and its engine sent each other in a job, to drop the unread ones later."""
 
 from google.protobuf.message import Message
 
@@ -6,11 +6,11 @@ from fdt.blobs import LocalBlobs
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import blobs_in
 
-FEW = 64  # what is known of is looked through when it has doubled, and never while there is so little
+FEW = 64  # the record is searched for dropped blobs only above this size, and then whenever it has doubled
 
 
 class PassedBlobs:
-    """Whoever takes a blob drops it; `drop` is for what was taken by nobody, or by a client that cannot drop."""
+    """Blobs that messages named. Receivers drop the blobs they read; `drop` drops all that remain."""
 
     def __init__(self, blobs: LocalBlobs) -> None:
         self._blobs = blobs
@@ -18,12 +18,14 @@ class PassedBlobs:
         self._look_at = FEW
 
     def add(self, message: Message) -> None:
+        """Record the message's blobs."""
         self._refs += (ref for ref in blobs_in(message) if ref.id)
         if len(self._refs) > self._look_at:
             self._refs = [ref for ref in self._refs if self._blobs.holds(ref.id)]
             self._look_at = max(FEW, 2 * len(self._refs))
 
     def drop(self) -> None:
+        """Drop all recorded blobs."""
         for ref in self._refs:
             self._blobs.drop(ref)
         self._refs, self._look_at = [], FEW

@@ -1,7 +1,7 @@
-"""An engine's members as one crew: started together, heard through one inbox, ended together.
+"""The supervisor of an engine's members (worker and server processes): it starts, watches, restarts and ends them.
 
-What an engine decides is a Coordinator's, a pure object (events in, an Outcome out); this is the shell around it that
-has the processes, the streams and the clock. Both engines stand on it.
+A Coordinator, an object without I/O, decides for the engine: events in, an Outcome out. The supervisor surrounds it
+with processes, streams and the clock. Both engines use it.
 """
 
 import contextlib
@@ -30,18 +30,26 @@ from fdt.supervise.passed_blobs import PassedBlobs
 from fdt.supervise.worker_registry import MemberMessage, StreamLost, WorkerRegistry
 
 POLL_S = 0.25
-WATCH_S = 1.0  # between looks at the processes, however much the members have to say
-EXPLAIN_S = 5.0  # how long the launcher may take to say how a member was lost
+WATCH_S = 1.0  # between checks of the processes, even while messages keep arriving
+EXPLAIN_S = 5.0  # how long the launcher may take to report how a member ended
 
 
 @dataclass(frozen=True)
 class _FromClient:
     conversation: object
-    command: Command | None  # None: the client has no more to say
+    command: Command | None  # None: the client's stream has ended
 
 
 class Supervisor:
-    """The members of one engine. `launches`: what to start, by which launcher. `identity`: of all, for other hosts."""
+    """The supervisor of one engine's members.
+
+    Args:
+        engine: The engine's name, "hfdt" or "nfdt".
+        run_dir: The directory of the members' logs.
+        blobs: The engine's blob store.
+        launches: The tasks to start, each with its launcher.
+        identity: The members' certificate where some are on other hosts.
+    """
 
     def __init__(
         self,
@@ -55,14 +63,14 @@ class Supervisor:
         self.registry.members = {task.role: task.count for _, task in launches}
         self._run_dir, self._blobs = run_dir, blobs
         self.launched = LaunchedProcesses(launches, self._env(identity))
-        self._warm = False  # they have trained a job
-        self._watched = 0.0  # time.monotonic() of the last look at the processes
-        self._job = ""  # the one that is trained now
-        self._job_blobs: list[BlobRef] = []  # the blobs of the client's job, which it drops unless it is gone
+        self._warm = False  # the members have trained a job and can train the next
+        self._watched = 0.0  # time.monotonic() of the last check of the processes
+        self._job = ""  # id of the current job
+        self._job_blobs: list[BlobRef] = []  # the blobs of the job's Setup; the client drops them unless it is lost
         self._passed_blobs = PassedBlobs(blobs)
 
     def start(self) -> None:
-        """Start the members unless they run. Where one was lost since the last job, all are started anew."""
+        """Start the members unless they run. Where one was lost since the last job, restart all."""
         if self._warm and not self.launched.complete:
             self.end()
         if not self.launched:
@@ -73,14 +81,18 @@ class Supervisor:
         try:
             self.launched.start(workers)
         except BaseException:
-            self.end()  # half a crew must neither live on nor pass for a whole one at the next start
+            self.end()  # a partial set must neither keep running nor count as complete at the next start
             raise
 
     def run(self, coordinator: Coordinator, commands: Iterator[Command]) -> Iterator[Event]:
-        """One job: what `coordinator` makes of the client's commands and the members' events, until it is done."""
+        """Run one job: pass the client's commands and the members' events to `coordinator` until it is done.
+
+        Yields:
+            The events for the client.
+        """
         conversation = object()
         timed = coordinator if isinstance(coordinator, Timed) else None
-        self._passed_blobs.drop()  # of a job that failed
+        self._passed_blobs.drop()  # those of an earlier job that failed
         threading.Thread(target=self._listen, args=(conversation, commands), daemon=True).start()
         try:
             while not coordinator.done:
@@ -96,14 +108,14 @@ class Supervisor:
                 self.end()
             else:
                 self._warm = True
-            if not coordinator.done:  # the client is gone, perhaps killed
+            if not coordinator.done:  # the client is lost, perhaps killed
                 self._drop(self._job_blobs)
                 self._drop_unread()
-            if not coordinator.failed:  # a client that is told of a failure may still be reading
+            if not coordinator.failed:  # after a failure the client may still be reading blobs
                 self._passed_blobs.drop()
 
     def _drop_unread(self) -> None:
-        """Drop the blobs of what the client and members that have ended had still said. Guests and their words stay."""
+        """Drop the blobs of unread messages from the client and from ended members. Elastic workers' messages stay."""
         unheard: list[object] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -117,7 +129,7 @@ class Supervisor:
                 self.registry.inbox.put(each)
 
     def end(self) -> None:
-        """End the members, within seconds. `start` starts others."""
+        """End the members, within seconds. `start` starts new ones."""
         self._warm = False
         self.registry.expect_leave()
         self.registry.release_all()
@@ -127,6 +139,7 @@ class Supervisor:
         self.registry.kill_left()
 
     def close(self) -> None:
+        """End the members and stop listening."""
         self.end()
         self.registry.close()
 
@@ -136,7 +149,7 @@ class Supervisor:
         self.registry.inbox.put(_FromClient(conversation, None))
 
     def _react(self, coordinator: Coordinator, conversation: object) -> Outcome | None:
-        """The outcome of the next thing that happens; None when the client is gone."""
+        """Return the outcome of the next event; None when the client is lost."""
         happened = self._next()
         if isinstance(happened, Exit):
             return self._lose(coordinator, happened.role, happened.rank, happened.cause)
@@ -144,10 +157,10 @@ class Supervisor:
             return self._from_member(coordinator, happened)
         if isinstance(happened, _FromClient) and happened.conversation is conversation:
             return None if happened.command is None else self._from_client(coordinator, happened.command)
-        return Outcome(drop=_blobs_of(happened))  # an earlier conversation's last word
+        return Outcome(drop=_blobs_of(happened))  # the last message of an earlier conversation
 
     def _next(self) -> object:
-        """What a member or the client says; the end of a process, soon; None when nothing happens."""
+        """Return the next message, or an unhandled exit (checked every WATCH_S seconds), or None when there is none."""
         try:
             if time.monotonic() - self._watched < WATCH_S:
                 return self.registry.inbox.get(timeout=POLL_S)
@@ -160,17 +173,17 @@ class Supervisor:
         role, rank, what = arrival.role, arrival.rank, arrival.what
         elastic = self.registry.is_elastic(role, rank)
         if arrival.generation != self.registry.generation and not elastic:
-            return Outcome(drop=_blobs_of(what))  # the last word of members that are gone
+            return Outcome(drop=_blobs_of(what))  # the last message of ended members
         if isinstance(what, WorkerJoined | WorkerLeft):
             return self._elastic(coordinator, rank, what)
-        if not self.registry.has_rank(role, rank):  # of a guest that was dismissed
+        if not self.registry.has_rank(role, rank):  # from an elastic worker that was released
             return Outcome(drop=_blobs_of(what))
         if isinstance(what, StreamLost) and not self.registry.holds(role, rank, what.outbox):
             return Outcome()
         if isinstance(what, StreamLost):
             return self._release(rank, "lost") if elastic else self._lose(coordinator, role, rank)
         if elastic and what.HasField("failed"):
-            # One that joined at a job's very end has not found its blobs any more: that is no fault of its own.
+            # A worker that joins as a job ends no longer finds the job's blobs: that is no failure.
             return self._release(rank, "failed", what.failed.message) if what.job in ("", self._job) else Outcome()
         others = (
             [e for e in self.launched.unhandled_exits() if e.rank not in (None, rank)]
@@ -179,7 +192,7 @@ class Supervisor:
         )
         if not others:
             return coordinator.from_member(role, rank, what)
-        # it may have failed for want of a member that is gone: that one's end comes first
+        # this failure may follow from another member's loss: handle that loss first
         self.registry.inbox.put(arrival)
         return self._lose(coordinator, others[0].role, others[0].rank, others[0].cause)
 
@@ -192,7 +205,7 @@ class Supervisor:
         return coordinator.joined(rank, there.host) if there else Outcome()
 
     def _release(self, rank: int, how: str, why: str = "") -> Outcome:
-        """A guest's end is no harm to the others: the coordinator hears next that it has left."""
+        """Release an elastic worker. The other members continue, and the coordinator then receives WorkerLeft."""
         self.registry.release_worker(rank, how, why)
         return Outcome()
 
@@ -202,7 +215,7 @@ class Supervisor:
             self.launched.mark_handled(role, rank)
             self.registry.forget(role, rank)
         outcome = coordinator.lost(role, rank, failure)
-        # mpirun's ranks cannot be replaced one by one
+        # mpirun's ranks cannot be restarted singly
         return outcome if all(self.launched.restartable(r) for r, _ in outcome.restart) else coordinator.fail(failure)
 
     def _from_client(self, coordinator: Coordinator, command: Command) -> Outcome:
@@ -217,7 +230,7 @@ class Supervisor:
         return outcome
 
     def _carried_out(self, coordinator: Coordinator, outcome: Outcome) -> Iterator[Event]:
-        """Members that cannot be started again are as good as lost: perhaps fewer can."""
+        """Execute an outcome. Members that cannot be restarted count as lost: fewer may be able to continue."""
         while True:
             try:
                 yield from self._carry_out(outcome)
@@ -253,7 +266,7 @@ class Supervisor:
             self._blobs.drop(ref)
 
     def _explain(self, role: str, rank: int | None, cause: str | None) -> Failed:
-        """Name the member, how it ended and the end of its log."""
+        """Return a failure that names the member, how it ended, and the end of its log."""
         deadline = time.monotonic() + EXPLAIN_S
         while cause is None and time.monotonic() < deadline:
             news = self.launched.unhandled_exits()
@@ -270,6 +283,6 @@ class Supervisor:
 
 
 def _blobs_of(what: object) -> list[BlobRef]:
-    """Of a member's or client's word, whoever put it into the inbox."""
+    """Return the blobs that an object of the inbox names: a member's event or a client's command."""
     said = what.command if isinstance(what, _FromClient) else what
     return list(blobs_in(said)) if isinstance(said, (Event, Command)) else []

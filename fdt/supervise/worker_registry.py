@@ -1,6 +1,6 @@
-"""The engine's side of MemberService: one inbox for what all members say, one outbox for each.
+"""The worker registry, the engine's side of MemberService: one inbox for all members' messages, one outbox for each.
 
-Members may attach late (TensorFlow takes seconds to import): commands wait in the outbox until they do.
+Members may attach late, as the import of TensorFlow takes seconds. Their commands wait in the outbox until then.
 """
 
 import contextlib
@@ -32,25 +32,26 @@ Outbox = queue.SimpleQueue[Command | None]
 
 @dataclass(frozen=True)
 class StreamLost:
-    """A member's stream ended although nobody had told it to exit. `outbox`: that member's, not its replacement's."""
+    """A member's stream ended without an Exit command. `outbox`: that member's, not its replacement's."""
 
     outbox: Outbox
 
 
 @dataclass(frozen=True)
 class MemberMessage:
-    """One thing a member said."""
+    """One message of a member."""
 
     role: str
     rank: int
     what: Event | StreamLost | WorkerJoined | WorkerLeft
-    generation: int  # the hub's when it attached
+    generation: int  # the registry's generation when the member attached
 
 
 class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
-    """Members attach here. Thread-safe. `inbox` holds MemberMessages, and what else its owner puts beside them.
+    """The members that are attached to the engine, and their outboxes. Thread-safe.
 
-    With an `identity` it listens for other hosts' members too; `address` then holds both of its addresses.
+    `inbox` holds MemberMessages, and other objects that its owner puts there. With an `identity`, the registry also
+    listens for members of other hosts; `address` then holds both addresses, separated by a comma.
     """
 
     def __init__(self, engine: str, run_dir: Path, blobs: LocalBlobs, identity: TlsIdentity | None = None) -> None:
@@ -61,9 +62,9 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._engine, self._blobs = engine, blobs
         self._nonce = blobs.put(b"hub").id
         self._outboxes: dict[tuple[str, int], Outbox] = {}
-        self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose member has attached
-        self.members: Mapping[str, int] = {}  # by role, how many may attach
-        self.elastic = ElasticWorkers()  # workers that may attach besides
+        self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose members have attached
+        self.members: Mapping[str, int] = {}  # for each role, how many may attach
+        self.elastic = ElasticWorkers()  # further workers that may attach
         self._lock = threading.Lock()
         self._leaving = False
         self.generation = 0  # how often all members were forgotten
@@ -76,64 +77,71 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._server.start()
 
     def send(self, role: str, rank: int, command: Command) -> None:
+        """Put a command into a member's outbox."""
         self._outbox(role, rank).put(command)
 
     def broadcast(self, role: str, size: int, command: Command) -> None:
+        """Put a command into the outboxes of ranks 0 to size-1 of a role."""
         for rank in range(size):
             self.send(role, rank, command)
 
     def expect_leave(self) -> None:
-        """From now on a stream that ends is no loss."""
+        """Count no stream that ends from now on as lost."""
         self._leaving = True
 
     def holds(self, role: str, rank: int, outbox: Outbox) -> bool:
-        """Whether it is the present member's."""
+        """Return whether `outbox` is the current member's."""
         return self._outboxes.get((role, rank)) is outbox
 
     def forget(self, role: str, rank: int) -> None:
-        """Drop the outbox of a member that is gone: what is sent from now on waits for its replacement."""
+        """Drop the outbox of a lost member: later commands wait for its replacement."""
         with self._lock:
             outbox = self._outboxes.pop((role, rank), None)
             self.attached.pop((role, rank), None)
         if outbox is not None:
             outbox.put(None)
 
-    # -- guests ----------------------------------------------------------------------------------------------------
+    # -- elastic workers -------------------------------------------------------------------------------------------
     def reserve(self, count: int) -> tuple[list[int], threading.Event]:
-        """Ranks for so many workers more, and what is set when they are to go. Raises ValueError: too many."""
+        """Return ranks for `count` more workers, and the event that is set when they are to leave.
+
+        Raises:
+            ValueError: There would be too many.
+        """
         ranks, group = self.elastic.reserve(count, self.members["worker"])
         for rank in ranks:
-            self.forget("worker", rank)  # what was for another of that rank
+            self.forget("worker", rank)  # drops commands for an earlier worker of this rank
         return ranks, group
 
     def release(self, ranks: Sequence[int], group: threading.Event) -> None:
-        """They go, or have gone."""
+        """Free the ranks of elastic workers that leave or have left."""
         for rank in self.elastic.release(ranks, group):
             self.release_worker(rank, "left")
 
     def release_worker(self, rank: int, how: str, why: str = "") -> None:
-        """This guest is to end; nothing that it still says is heard."""
+        """Ask this elastic worker to end, and ignore its later messages."""
         self.send("worker", rank, Command(exit=ExitCommand()))
         self.forget("worker", rank)
         self.inbox.put(MemberMessage("worker", rank, WorkerLeft(how, why), self.generation))
 
     def release_all(self) -> None:
-        """The crew ends, and its guests with it."""
+        """Ask all elastic workers to end, as the engine's members end."""
         for rank in self.elastic.release_all():
             self.send("worker", rank, Command(exit=ExitCommand()))
             self.forget("worker", rank)
 
     def has_rank(self, role: str, rank: int) -> bool:
-        """Whether this rank is a member's, or a present guest's."""
+        """Return whether the rank is a launched member's or a current elastic worker's."""
         return rank < self.members.get(role, 0) or self.is_elastic(role, rank)
 
     def is_elastic(self, role: str, rank: int) -> bool:
+        """Return whether the rank is a current elastic worker's."""
         return role == "worker" and rank in self.elastic
 
     def forget_members(self) -> None:
-        """Drop outboxes: the members are gone and others will attach in their place. What they said goes unheard.
+        """Drop the outboxes of launched members, which have ended, and ignore their unread messages.
 
-        ElasticWorkers are nobody's to launch: they stay.
+        New members will attach in their place. Elastic workers stay: the engine cannot launch them.
         """
         with self._lock:
             gone = [member for member in self._outboxes if not self.is_elastic(*member)]
@@ -145,16 +153,16 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._leaving = False
 
     def kill(self, role: str, rank: int) -> None:
-        """End a member's process, stopped as it may be; on another host that is its launcher's work."""
+        """Kill a member's process with SIGKILL, even if it is stopped. On another host only its launcher can end it."""
         attached = self.attached.get((role, rank))
         if attached is not None and attached.host == socket.gethostname():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(attached.pid, signal.SIGKILL)
 
     def kill_left(self) -> None:
-        """End this host's members that still live, stuck in C++ perhaps, when their launcher has been stopped.
+        """Kill this host's members that still run, perhaps blocked in C++, after their launcher has been stopped.
 
-        Each of mpirun's ranks leads a process group: SIGKILL to mpirun's does not reach them.
+        Each of mpirun's ranks leads a process group, so a SIGKILL to mpirun's group does not reach them.
         """
         here = [(member, a.pid) for member, a in self.attached.items() if not self.is_elastic(*member)]
         for member, pid in here:
@@ -163,6 +171,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
                     self.kill(*member)
 
     def close(self) -> None:
+        """Stop the server."""
         self._leaving = True
         self._server.stop(grace=0.2)
 
@@ -187,7 +196,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         assert outbox is not None  # abort raised
         crew = self.generation
         if not context.add_callback(lambda: self._ended(role, rank, outbox, crew)):
-            with self._lock:  # gone before it was heard: another may come in its place
+            with self._lock:  # the member has disconnected already: a replacement may attach
                 self._claims.pop((role, rank), None)
             return
         self.attached[role, rank] = attached
@@ -201,12 +210,12 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
             for event in events:
                 event.rank = rank
                 self.inbox.put(MemberMessage(role, rank, event, crew))
-        except Exception:  # the stream broke: _ended says so
+        except Exception:  # the stream broke: _ended reports it
             pass
-        outbox.put(None)  # who says nothing more is not there, even where the stream is
+        outbox.put(None)  # a member that closed its sending side has ended, even if the stream is open
 
     def _claimed(self, role: str, rank: int) -> Outbox | None:
-        """The outbox of a member that nobody else has claimed."""
+        """Return the outbox of a member whose role and rank no other process has claimed, else None."""
         if not self.has_rank(role, rank):
             return None
         outbox = self._outbox(role, rank)

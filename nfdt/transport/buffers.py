@@ -125,7 +125,7 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Specs of the tensors between a worker and one server: gradient and forward changes out, weights and scalars back."""
+    """Specs of the tensors between a worker and one server: gradient and forward changes, and weights and scalars."""
 
     trainable: list[Spec]
     others: list[Spec]

@@ -134,7 +134,7 @@ class WorkerJob:
             self._threads[-1].start()
 
     def finish(self) -> None:
-        """End the lanes after the servers release them. A lane that waits for a batch gets an error, which is ignored."""
+        """End the lanes after the servers release them. A lane that waits for a batch ends with an ignored error."""
         self._finishing = True
         if self._feed is not None:
             self._feed.close()

@@ -48,7 +48,7 @@ class GradientStep:
         self._local: LocalStep | None = None
 
     def of(self, rule: AsyncAlgorithm) -> Any:
-        """Return the object that computes pushes for `rule`: this one, or LocalSteps. The job's state must be loaded."""
+        """Return the object that computes pushes for `rule`: this one, or LocalSteps. Load the job's state first."""
         if rule.local_steps is None:
             return self
         self._local = self._local or LocalStep(self._trainable)

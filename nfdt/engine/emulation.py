@@ -21,7 +21,7 @@ PORT = 7077
 
 
 class EmulationEngine(NfdtEngine):
-    """NFDT with one worker per node of the cluster in `file`, and one server. Raises UserError without the privilege."""
+    """NFDT with one worker per node of the cluster in `file`, and one server. Raises UserError without privileges."""
 
     def __init__(self, file: Path, run_dir: Path) -> None:
         self._cluster = emulated_cluster(file)

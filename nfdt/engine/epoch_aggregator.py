@@ -38,7 +38,7 @@ class EpochAggregator:
 
 
 def _metrics(first: EpochEnd, workers: Sequence[EpochEnd], blobs: Blobs) -> BlobRef:
-    """Return the summed metric states. In lock step shard 0 has them: workers also counted steps that were not applied."""
+    """Return the summed metric states. In lock step shard 0 has them: workers also count steps that are not applied."""
     if first.metrics.id or not workers:  # no workers: all were lost before they reported
         return first.metrics
     return blobs.put_arrays(add_up([blobs.get_arrays(w.metrics) for w in workers]))

@@ -1,4 +1,4 @@
-"""Adapter that gives a `tf.compat.v1` optimizer outside of sessions (eager or in a tf.function) the Keras attributes."""
+"""Adapter that gives Keras's attributes to a `tf.compat.v1` optimizer outside of sessions (eager or tf.function)."""
 
 from typing import Any
 

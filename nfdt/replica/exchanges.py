@@ -77,7 +77,7 @@ class OptimizerExchanges:
         return exchange
 
     def _own(self, optimizer: Any) -> OptimizerExchange | None:
-        """Return the optimizer's exchange, but not one that a shallow copy of the optimizer took over as an attribute."""
+        """Return the optimizer's exchange, but not one that a shallow copy of the optimizer has as an attribute."""
         found: OptimizerExchange | None = vars(optimizer).get(OF_OPTIMIZER)
         return found if found is not None and found.made_for() is optimizer else None
 
@@ -88,7 +88,7 @@ class OptimizerExchanges:
 
     @contextlib.contextmanager
     def within(self, function: Any) -> Iterator[None]:
-        """Mark a call of a tf.function, on this worker or skipped for another. `of` is called only during its tracing."""
+        """Mark a call of a tf.function, on this worker or skipped for another. Only its tracing calls `of`."""
         before, self._calling.function = self._calling.function, function
         self._used |= vars(function).get(OF_FUNCTION, {})
         try:
@@ -179,7 +179,7 @@ class OptimizerExchanges:
         with context.eager_mode():  # rank 0 may be in a session's graph
             exchange.serve(exchange.apply, push)
 
-    # -- synchronisation --------------------------------------------------------------------------------------------------
+    # -- synchronisation -------------------------------------------------------------------------------------------
     def trains(self, model: Any) -> None:
         """Include in the synchronisation the variables that training steps change besides weights, such as BatchNorm
         averages.

@@ -252,7 +252,7 @@ class ModelApplier:
         rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale
         self.part.apply(gradients, kept, None if not is_node and rate == 1.0 else rate, fresh)
 
-    # -- variables -------------------------------------------------------------------------------------------
+    # -- variables -----------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         groups = (self.part.trainable, self.part.others, self.part.scalars)

@@ -168,7 +168,7 @@ class ShardService:
         with self._lock:
             self._log.end()
 
-    # -- membership ----------------------------------------------------------------------------------------
+    # -- membership ------------------------------------------------------------------------------------------
 
     def _admit(self, rank: int, incarnation: int) -> bool:
         """Return whether a worker may begin. A replacement removes its predecessor."""
@@ -232,7 +232,7 @@ class ShardService:
                 replies.put(None)
             self._log.end()
 
-    # -- execution ----------------------------------------------------------------------------------------
+    # -- execution -------------------------------------------------------------------------------------------
 
     def _handle(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class OutgoingPush:
-    """One shard's part of a push: all its trainable gradients (absent ones are skipped), and the changes of `changed`."""
+    """One shard's part of a push: all its trainable gradients (absent ones are None), and the changes of `changed`."""
 
     gradient: Sequence[Tensor | None]
     changes: Sequence[Tensor] = ()

@@ -1,4 +1,4 @@
-"""Process of a worker: `python -m nfdt.worker.process`. The engine starts it; it pulls, computes, pushes and reports."""
+"""Process of a worker: `python -m nfdt.worker.process`, started by the engine. It pulls, computes and pushes."""
 
 import os
 import sys

@@ -230,7 +230,7 @@ class WorkerJob:
         sent, received = self._moved_before
         return sent + sum(link.bytes_sent for link in links), received + sum(link.bytes_received for link in links)
 
-    # -- preparation -------------------------------------------------------------------------------------------
+    # -- preparation -----------------------------------------------------------------------------------------
 
     def _channels(self, lane: int, servers: list[str]) -> LaneChannels:
         number = self._member.rank * self._lanes + lane

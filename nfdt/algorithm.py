@@ -27,7 +27,7 @@ State = Any
 
 @dataclass(frozen=True)
 class Hyper:
-    """Arguments of a pull besides the state.
+    """Values that a pull may read besides the state and the weights.
 
     Attributes:
         worker: Number of the worker that pulls.
@@ -82,8 +82,7 @@ class Update:
             `gradient` is the algorithm's whole direction mu v + g (nfdt/model/momentum.py).
         fresh: The g of that direction, whose squares an adaptive optimizer accumulates. None: all of `gradient`.
         steps: If given, the algorithm has its own optimizer: the server subtracts `gradient` from the weights
-            unchanged,
-            and the captured optimizer only counts this number of steps.
+            unchanged, and the captured optimizer only counts this number of steps.
     """
 
     gradient: list[Array]
@@ -124,8 +123,7 @@ class AsyncAlgorithm:
         note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
             differs from training on one machine.
         local_steps: If given, a worker trains with the captured optimizer on this number of batches, from the weights
-            that
-            it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each Update then has `steps`.
+            that it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each Update then has `steps`.
     """
 
     init: Callable[[Tree, int], tuple[State, State]]

@@ -24,8 +24,7 @@ class Options:
 
     Attributes:
         rule: The algorithm as nfdt/algorithm_registry.py reads it, such as "dc_asgd(lam=0.1)"; "": chosen by optimizer
-            and
-            weights.
+            and weights.
         channel: Transport of tensors; "auto" is shared memory if worker and server share a host.
         overlap: Whether push and pull overlap with the next gradient, on weights one update older.
         overlap_epochs: Whether workers continue while the client validates and runs its callbacks.

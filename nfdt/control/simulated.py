@@ -103,7 +103,7 @@ class Peer:
         return ack
 
     def wait(self, name: str) -> Ack:
-        """Continue when a tensor `name` has arrived. Each wait takes one, in the order of arrival, as the peer's own."""
+        """Continue when a tensor `name` has arrived. Each wait takes one, in the order of arrival, and stores it."""
 
         def run() -> Events:
             while not self._store.take(name):

@@ -27,8 +27,7 @@ class NfdtEngine:
         run_dir: Directory of the run.
         ps: Number of parameter servers, among which the variables are divided.
         apart: Whether members may be replaced. The server then has its own process even with one worker, and each
-            member
-            on another host its own ssh connection.
+            member on another host its own ssh connection.
         placement: Hosts of the members; None: this host.
         join_endpoint: Address where elastic workers may join.
 

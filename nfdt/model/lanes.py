@@ -23,7 +23,7 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
         fed: Whether the client sends the batches, in an order that two lanes would not keep.
 
     Raises:
-        UsageError: If `--overlap on` meets an algorithm that makes workers wait.
+        UsageError: If `--overlap on` is given for an algorithm that makes workers wait.
     """
     if options.overlap == "on" and rule.waits:
         raise UsageError(

@@ -11,7 +11,11 @@ from tensorflow.python.eager import context
 
 
 class Draws:
-    """State of the generators among `values`, the values that a step reads. TensorFlow's generators are per worker."""
+    """State of the random generators that a step may use: the global ones of NumPy and Python, and those among
+    `values`.
+
+    `values` are the values that the step reads. TensorFlow's generators are a worker's own and not included.
+    """
 
     def __init__(self, values: Iterable[Any]) -> None:
         kinds = np.random.Generator, np.random.RandomState, random.Random

@@ -103,8 +103,7 @@ class ServerRule:
 
     Attributes:
         alike: Whether all workers have the current weights, as at the start and after a synchronisation. Then no
-            gradient
-            is stale, and the algorithm does not look ahead.
+            gradient is stale, and the algorithm does not look ahead.
     """
 
     def __init__(self, rule: AsyncAlgorithm, workers: int, mu: float) -> None:

@@ -203,7 +203,7 @@ class RoundRobinRank:
         return self._exchanges.step(exchange, own, gradients, variables)
 
     def _at_apply(self, optimizer: Any) -> str:
-        """Return whose turn a step is that cannot be skipped, because every worker computes it."""
+        """Return whose turn it is for a step that cannot be skipped: every worker computes it."""
         whose = self._turns.at_apply(optimizer)
         if whose:
             self._replicate()

@@ -165,8 +165,9 @@ class SessionStep:
         return UNKNOWN.format(lost[0], where()) if lost else ""
 
     def _out_of_order(self, entries: Sequence[Any]) -> str:
-        """Return what waits, by control_dependencies, for a value that rank 0 lacks or has already replaced; "" for
-        nothing.
+        """Return the operation that waits for a value that rank 0 lacks or has already replaced, or "".
+
+        The cause is a control dependency.
         """
         for taken in self.taken:
             if any(tensor.op in self._behind for tensor in taken.inputs):

@@ -105,7 +105,7 @@ class SimulationRecord:
 
 @dataclass
 class TimedApplier:
-    """An applier (nfdt/server/algorithm_state.py) that measures time. It calls `heard(kind, worker, tau)` on each call."""
+    """An applier (nfdt/server/algorithm_state.py) that measures time and calls `heard(kind, worker, tau)` each time."""
 
     inner: Applier
     walls: WallTimes

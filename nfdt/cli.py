@@ -224,9 +224,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
         os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
-    early = bool(
-        given["join_at"] or given["emulate"] or names_hosts(given)
-    )  # other programs wait for the engine, or may not answer
+    early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
     return fits.run(request, words, settings, engine, early=early)
 
 

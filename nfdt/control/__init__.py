@@ -1,5 +1,4 @@
-"""Control programs, which build a distributed algorithm from peers: `nfdt control my_algorithm.py --cluster
-cluster.yaml`.
+"""Control programs, which build a distributed algorithm from peers: `nfdt control algorithm.py --cluster cluster.yaml`.
 
     from nfdt.control import peers
 

@@ -112,9 +112,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         self.cluster, self.topology, self._run_dir = cluster, topology_of(cluster), run_dir
         self._peers = [EmulatedPeer(self, node) for node in cluster.nodes]
         self._changed = threading.Condition()
-        self._missing: list[dict[int, EmulatedAck]] = [
-            {} for _ in self._peers
-        ]  # by peer: commands that are not executed yet
+        self._missing: list[dict[int, EmulatedAck]] = [{} for _ in self._peers]  # by peer: pending commands
         self._numbers = self._acks = 0
         self._error = ""
         self._network = EmulatedNetwork(self.topology)

@@ -26,8 +26,9 @@ class ServerRecovery:
     restoring: set[int] = field(default_factory=set)  # shards that have not restarted yet
 
     def begin(self, job: JobSpec) -> None:
-        """Start a job. Restoration is impossible with batch callbacks, overlapped epochs, or batches that the client
-        draws.
+        """Start a job.
+
+        Restoration is off with batch callbacks, overlapped epochs, or batches that the client draws.
         """
         options, hooks = Options.read(job.options), job.fit.batch_hooks
         goes_back = int(hooks) == BatchHooks.NONE and not options.overlap_epochs and not job.data.HasField("feed")
@@ -45,9 +46,7 @@ class ServerRecovery:
         return [p.state for p in before] + [p.state for group in older for p in group.values()]
 
     def reaches(self, epoch: int) -> bool:
-        """Return whether training can continue to the end of `epoch` (-1: no epoch was requested) from the last
-        snapshot.
-        """
+        """Return whether the last snapshot allows training to the end of `epoch` (-1: no epoch was requested)."""
         if not self.enabled:
             return False
         if not self.whole:

@@ -8,8 +8,8 @@ the fresh gradient.
     Lamb                            for m = (1 - beta_1) v; the second moment takes the squares of g
     without momentum (mu = 0)       its own update, of u
 
-All other parts of the update (bias correction, weight decay, averages, loss scaling) stay those of the optimizer. The
-optimizer clips the gradient before the algorithm receives it.
+All other parts of the update (bias correction, weight decay, averages, loss scaling) stay those of the optimizer. Its
+clipping applies to the gradient, before the algorithm receives it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -46,8 +46,7 @@ class Ownership:
 
 
 def own(trainable: Any, shard: int, shards: int) -> Ownership:
-    """Return the variables of a Trainable that server `shard` of `shards` owns. The result is the same in every
-    process.
+    """Return the variables of a Trainable that server `shard` of `shards` owns, the same in every process.
 
     Raises:
         UserError: If the optimizer needs all gradients at once and cannot be split.

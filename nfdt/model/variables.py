@@ -50,9 +50,7 @@ def loss_scale(optimizer: Any) -> Any | None:
 
 @contextmanager
 def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
-    """Multiply the optimizer's learning rate, and with it its weight decay, by `scale` inside the context. None: no
-    change.
-    """
+    """Scale the optimizer's learning rate, and so its weight decay, by `scale` inside the context. None: no change."""
     inner = inner_optimizer(optimizer)
     if scale is None:
         yield

@@ -11,8 +11,7 @@ from tensorflow.python.eager import context
 
 
 class Draws:
-    """State of the random generators that a step may use: the global ones of NumPy and Python, and those among
-    `values`.
+    """State of the random generators that a step may use: NumPy's and Python's global ones, and those in `values`.
 
     `values` are the values that the step reads. TensorFlow's generators are a worker's own and not included.
     """

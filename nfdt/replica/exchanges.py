@@ -161,10 +161,7 @@ class OptimizerExchanges:
                     self._of_sessions(push)
                 else:
                     self._serve_one(push)
-                waiting, self._arrived = (
-                    [*waiting, *self._arrived],
-                    [],
-                )  # pushes of other optimizers that arrived meanwhile
+                waiting, self._arrived = [*waiting, *self._arrived], []  # pushes that arrived in between
         finally:
             self.applying = before
 
@@ -181,9 +178,7 @@ class OptimizerExchanges:
 
     # -- synchronisation -------------------------------------------------------------------------------------------
     def trains(self, model: Any) -> None:
-        """Include in the synchronisation the variables that training steps change besides weights, such as BatchNorm
-        averages.
-        """
+        """Synchronise also the variables that training steps change besides weights, such as BatchNorm averages."""
         if model not in self._models:
             self._last_model = self._models[model] = self._last_model + 1
         optimizer = getattr(model, "optimizer", None)

@@ -85,9 +85,7 @@ class Arithmetic:
         return False, shared
 
     def packed(self, form: Form) -> Any:
-        """Return the update as one float32 vector: scale of the learning rate, direction, and with momentum the fresh
-        gradient.
-        """
+        """Return the update as one float32 vector: scale of the rate, direction, and fresh gradient if needed."""
         fresh = self.update.gradient if self.update.fresh is None else self.update.fresh
         parts: Sequence[Any] = [*self.update.gradient, *(fresh if form.momentum else ())]
         return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)

@@ -124,9 +124,7 @@ class RoundRobinRank:
         return output
 
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
-        """Call a tf.function. A training step, or a function that computes gradients in a training loop, is called in
-        turn.
-        """
+        """Call a tf.function: in turn if it is a training step, or computes gradients in a training loop."""
         trains = function_trains(function)
         if trains and function._jit_compile:
             function._jit_compile = False  # XLA cannot compile an exchange
@@ -197,9 +195,7 @@ class RoundRobinRank:
             exchange.move(1)
             return None
         if inner is not optimizer:
-            return apply(
-                gradients, variables
-            )  # calls this method for the inner optimizer, unless a gradient has overflowed
+            return apply(gradients, variables)  # calls this method for the inner one, unless a gradient overflows
         return self._exchanges.step(exchange, own, gradients, variables)
 
     def _at_apply(self, optimizer: Any) -> str:

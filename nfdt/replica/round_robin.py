@@ -25,6 +25,7 @@ class Advanceable(Protocol):
 
     def move(self, by: int) -> None:
         """Advance by `by` steps."""
+        ...
 
 
 class Counter(Advanceable, Protocol):
@@ -32,6 +33,7 @@ class Counter(Advanceable, Protocol):
 
     def now(self) -> int:
         """Return the current count."""
+        ...
 
 
 @dataclass
@@ -50,9 +52,7 @@ class Region:
 
 
 class RoundRobin:
-    """Decides which steps this rank computes. `begin` is called before every step, `count` with the batch of its own
-    ones.
-    """
+    """Decides which steps this rank computes. `begin` is called before every step, `count` with its own batches."""
 
     def __init__(self, rank: int, size: int, begin: Callable[[], None], count: Callable[[Any], None]) -> None:
         self._rank, self._size = rank, size
@@ -66,9 +66,7 @@ class RoundRobin:
         self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
         self._before: dict[Counter, int] = {}  # counts at the start of the running region
         self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # by function that it called
-        self._syncs = self._first = self._next = (
-            0  # step numbers: the first since the synchronisation, and the next one
-        )
+        self._syncs = self._first = self._next = 0  # `_first`, `_next`: step numbers since the synchronisation
 
     def now(self) -> str:
         """Return the owner of the running step: "mine", "others", or "" if no step is taken in turn."""
@@ -91,8 +89,7 @@ class RoundRobin:
         return self._regions.setdefault(owner, {}).setdefault(key, Region())
 
     def begin(self, region: Region, loop: Site | None, shapes: Any, *, ready: bool, given_up: bool = False) -> bool:
-        """Return whether to run `region`. In another's turn it is skipped if its last result fits `shapes`, the
-        batch's.
+        """Return whether to run `region`; in another's turn it is skipped if its last result fits the batch.
 
         Args:
             region: The region.

@@ -26,6 +26,7 @@ class Applier(Protocol):
 
     def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
         """Return the initial (shared, mine) of `rule` for `workers` workers."""
+        ...
 
     def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
         """Return (message to send, shared, mine). The message is None if the worker must wait."""
@@ -48,6 +49,7 @@ class Applier(Protocol):
 
     def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
         """Return (whether the variables were updated, shared)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,7 @@ class AlgorithmState:
         return sent
 
     def push(self, worker: int, push: int, gradient: Gradient) -> int | None:
-        """Pass a gradient to the algorithm once. Return its staleness, or None if this push was already applied (a
-        retry).
-        """
+        """Pass a gradient to the algorithm. Return its staleness, or None for a push that is already applied."""
         slot = self.worker_states[worker]
         if push <= slot.last_push:
             return None

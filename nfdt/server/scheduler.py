@@ -103,9 +103,7 @@ class Scheduler:
         return self._settle()
 
     def end_of_data(self, worker: int, batch: int) -> list[Instruction]:
-        """Handle a missing batch: the source ends before `batch`, which was assigned to `worker`. The worker asks
-        again.
-        """
+        """Handle a missing batch: the source ends before `batch`, which `worker` was to compute; it asks again."""
         assert self.epoch, "the source ends inside an epoch"
         self.epoch.dispatcher.end_at(batch)
         return self.ask(worker)
@@ -130,8 +128,7 @@ class Scheduler:
         return self._settle()
 
     def reconnect(self, worker: int, heard: int) -> None:
-        """Handle a worker's new session after a broken one: its request is dropped, and it counts as computing until it
-        asks.
+        """Handle a worker's new session after a broken one: the worker counts as computing until it asks.
 
         `heard` is the number of epoch ends that the worker has received; a lost one is sent again.
         """

@@ -35,6 +35,7 @@ class ReplyInbox(Protocol):
 
     def put(self, item: Reply) -> None:
         """Deliver a reply."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,7 @@ class ShardService:
     # -- the engine's commands -------------------------------------------------------------------------------
 
     def start_epoch(self, epoch: int, changed: State) -> None:
-        """Load the state that the client changed and start the epoch, unless it has started already (overlapped
-        epochs).
-        """
+        """Load the state that the client changed; start the epoch unless it has started already (overlapped epochs)."""
 
         def start() -> list[Instruction]:
             self._write(pb.Logged(kind="load", epoch=epoch))

@@ -77,9 +77,7 @@ def _operator(name: str, swapped: bool = False) -> Callable[["TracedValue", Any]
 
 
 class TracedValue:
-    """Placeholder for an array while an algorithm runs. It has no value: a decision that depends on it raises
-    TypeError.
-    """
+    """Placeholder for an array while an algorithm runs. A decision that depends on it raises TypeError."""
 
     __slots__ = ("node", "program")
     __array_ufunc__ = None  # makes NumPy scalars defer to these operators

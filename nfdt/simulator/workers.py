@@ -27,9 +27,11 @@ class SimulatedServer(Protocol):
 
     def ask(self, lane: int) -> None:
         """Handle a lane's request for weights."""
+        ...
 
     def leave(self, lane: int) -> None:
         """Remove a lane."""
+        ...
 
     def receive(self, lane: int, sent: Send) -> int | None:
         """Return the bytes of the weights. None: the batch does not exist, and this was reported."""
@@ -41,6 +43,7 @@ class SimulatedServer(Protocol):
 
     def push(self, lane: int, sent: Send, gradient: Any) -> None:
         """Push a gradient."""
+        ...
 
 
 @dataclass

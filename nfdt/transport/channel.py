@@ -189,15 +189,19 @@ class ParameterServerChannel(Protocol):
 
     def request(self, message: pb.ToServer, push: OutgoingPush | None = None) -> pb.ToWorker:
         """Send one message and return its answer."""
+        ...
 
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
         """Return the pulled tensors at `positions` of the pull layout."""
+        ...
 
     def open(self) -> None:
         """Start a session."""
+        ...
 
     def close(self) -> None:
         """End the session."""
+        ...
 
 
 class LaneChannels:

@@ -49,5 +49,5 @@ class EpochCounters:
 
 
 def _change(now: Array, start: Array) -> Array:
-    """Return the difference; a flag keeps its value, because flags are summed too."""
+    """Return the difference. A flag keeps its value: the sum of flags over workers is a logical or."""
     return now if now.dtype == bool else now - start

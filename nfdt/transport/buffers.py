@@ -133,10 +133,12 @@ class Layout:
 
     @property
     def push(self) -> list[Spec]:
+        """Specs of the push buffer."""
         return [*self.trainable, *self.others]
 
     @property
     def pull(self) -> list[Spec]:
+        """Specs of the pull buffer."""
         return [*self.trainable, *self.others, *self.scalars]
 
 

@@ -1,8 +1,8 @@
 """The parameter server's scheduler: events in, instructions out. No I/O, no clock, no TensorFlow.
 
 A worker asks (`ask`, or `push`, which also asks for the next weights), receives weights and batches (Send), computes,
-and pushes. It is in one of three states: asking, computing, or absent (informed of the epoch's end, not asking again
-yet). The gRPC service (service.py) and the simulated clock (nfdt/simulator/) drive this object.
+and pushes. It is in one of three states: asking, computing, or between epochs (informed of the end, not asking
+again yet). The gRPC service (service.py) and the simulated clock (nfdt/simulator/) drive this object.
 """
 
 from collections.abc import Callable

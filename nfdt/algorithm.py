@@ -1,19 +1,19 @@
-"""What an asynchronous algorithm is: six pure functions, called by the server's policy in the order of events.
+"""Interface of an asynchronous algorithm: six pure functions that the server's scheduler calls in the order of events.
 
-    init(params, workers)               -> (shared, mine)         mine: what every worker's slot starts as
-    pull(shared, mine, params, hyper)   -> (tree to send | None to wait, shared, mine)
-    push(shared, mine, params, push)    -> (Update | None to hold back, shared, mine)
-    leave(shared, mine, worker)         -> shared                 without it the others wait for ever
-    join(shared, worker)                -> shared                 one that left, or a new one, whose slot is as at init
+    init(params, workers)               -> (shared, mine)         mine: the initial state of every worker
+    pull(shared, mine, params, hyper)   -> (tree to send | None: the worker waits, shared, mine)
+    push(shared, mine, params, push)    -> (Update | None: nothing is applied now, shared, mine)
+    leave(shared, mine, worker)         -> shared                 required where other workers wait for this one
+    join(shared, worker)                -> shared                 a worker that returns or is new; mine is as after init
     flush(shared, params)               -> (Update | None, shared)
 
-`flush` is called when no worker is computing and the rule keeps those who ask waiting, or has held pushes back at an
-epoch's end: apply what is held, nobody else will push. So a round that a leaver or the end of the data leaves
-incomplete ends by construction.
+The scheduler calls `flush` when no worker computes and either the algorithm makes every asking worker wait, or the
+epoch ends. `flush` applies the pushes that the algorithm still holds, because no other push will come. So a round ends
+even if a worker leaves or the data end within it.
 
-State is any tree (nfdt/tree.py). Decisions are Python: counts and worker numbers are Python values. Arithmetic is
-operators (and nfdt/tree.py's functions), so the same file runs on NumPy and is compiled in the server. `params` and
-everything received are immutable snapshots.
+State is any tree (nfdt/tree.py). Decisions use Python values: counts and worker numbers are Python values. Arithmetic
+uses operators and the functions of nfdt/tree.py, so one file runs on NumPy and is compiled in the server. `params` and
+all arguments are immutable snapshots; `params` is a list of arrays, one per trainable variable, in its shape and dtype.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,13 @@ State = Any
 
 @dataclass(frozen=True)
 class Hyper:
-    """What a pull may look at. `eta`, `mu`: the captured optimizer's learning rate and momentum now, 0-d."""
+    """Values that a pull may read besides the state and the weights.
+
+    Attributes:
+        worker: Number of the worker that pulls.
+        eta: Current learning rate of the captured optimizer, 0-d.
+        mu: Current momentum of the captured optimizer, 0-d.
+    """
 
     worker: int
     eta: Array
@@ -36,15 +42,22 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Push:
-    """One gradient as it arrives.
+    """One gradient that a worker pushed.
 
-    gradient: list of arrays, one per trainable variable; after local steps, what these took off the weights.
-    tau: updates applied since this worker's pull, 0-d.
-    samples: in the batch, 0-d.
-    eta, mu: the captured optimizer's learning rate and momentum now, 0-d.
-    before: the weights before the latest update; equal to the weights when somebody else has written them since.
-    seconds: that the worker computed for it.  batches: that it is of.  Python values: to decide by, for arithmetic that
-        one of them stands in is compiled for each of its values.
+    `seconds` and `batches` are Python values. Use them for decisions only: arithmetic with one of them is compiled anew
+    for each of its values.
+
+    Attributes:
+        worker: Number of the worker.
+        gradient: List of arrays, one per trainable variable and in its shape. After local steps: the weights that the
+            worker pulled minus the weights that it reached.
+        tau: Staleness: number of updates applied since this worker's pull, 0-d.
+        samples: Number of samples in the batch, 0-d.
+        eta: Current learning rate of the captured optimizer, 0-d.
+        mu: Current momentum of the captured optimizer, 0-d.
+        before: The weights before the latest update. Equal to the weights if another program has written them since.
+        seconds: Time in seconds that the worker computed for this push.
+        batches: Number of batches in this push.
     """
 
     worker: int
@@ -60,12 +73,16 @@ class Push:
 
 @dataclass(frozen=True)
 class Update:
-    """What the captured optimizer is given, and how much of its learning rate.
+    """Arguments of one update of the captured optimizer.
 
-    momentum: "rule": the optimizer's own is off, `gradient` is the rule's whole direction mu v + g (momentum.py).
-    fresh: the g of it, of which an adaptive optimizer takes the squares; None: all of `gradient`.
-    steps: given, the rule has an optimizer of its own: `gradient` is taken off the weights as it is, and the captured
-        optimizer only counts so many steps.
+    Attributes:
+        gradient: List of arrays, one per trainable variable and in its shape.
+        lr_scale: Factor on the optimizer's learning rate, 0-d or a number.
+        momentum: "captured": the optimizer applies its own momentum. "rule": the optimizer's momentum is off, and
+            `gradient` is the algorithm's whole direction mu v + g (nfdt/model/momentum.py).
+        fresh: The g of that direction, whose squares an adaptive optimizer accumulates. None: all of `gradient`.
+        steps: If given, the algorithm has its own optimizer: the server subtracts `gradient` from the weights
+            unchanged, and the captured optimizer only counts this number of steps.
     """
 
     gradient: list[Array]
@@ -76,26 +93,37 @@ class Update:
 
 
 def nobody_waits(shared: State, mine: State, worker: int) -> State:
+    """Return `shared` unchanged: the default of `leave`."""
     return shared
 
 
 def nobody_counts(shared: State, worker: int) -> State:
+    """Return `shared` unchanged: the default of `join`."""
     return shared
 
 
 def nothing_held(shared: State, params: Tree) -> tuple[Update | None, State]:
+    """Return no update: the default of `flush`."""
     return None, shared
 
 
 @dataclass(frozen=True)
 class AsyncAlgorithm:
-    """An algorithm.
+    """The six functions of an asynchronous algorithm, and its properties.
 
-    waits: pulls or pushes may wait for other workers, so an overlapped step gains nothing.
-    needs_sgd: its arithmetic holds only where an update is the learning rate times the direction.
-    note: what is said when training starts: what an epoch, `iterations` and a schedule mean, where it is not as alone.
-    local_steps: given, a worker trains with the captured optimizer on so many batches, from the weights that it pulled,
-        and pushes what that took off them (nfdt/worker/local_steps.py); its Updates have `steps`.
+    Attributes:
+        init: Called once when training starts, and again for the state of a worker that joins.
+        pull: Called when a worker asks for weights. Returns the weights to send, or None to make the worker wait.
+        push: Called when a gradient arrives. Returns the update to apply, or None.
+        leave: Called when a worker leaves.
+        join: Called when a worker joins.
+        flush: Called when no worker computes and all asking workers wait, and at the end of an epoch.
+        waits: Whether a worker may wait for other workers. Overlapped steps then gain nothing.
+        needs_sgd: Whether the arithmetic holds only if an update is the learning rate times the direction.
+        note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
+            differs from training on one machine.
+        local_steps: If given, a worker trains with the captured optimizer on this number of batches, from the weights
+            that it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each Update then has `steps`.
     """
 
     init: Callable[[Tree, int], tuple[State, State]]

@@ -1,4 +1,4 @@
-"""The options that choose an algorithm, which `nfdt run` and `nfdt simulate` share."""
+"""Command-line options that choose an algorithm. `nfdt run` and `nfdt simulate` share them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ RULES = Path(__file__).parent / "algorithms"
 
 
 def algorithm_options(function: Decorated) -> Decorated:
-    """--async, --sync, --rule, the parameters of server_optimizer, --partition."""
+    """Add --async, --sync, --rule, the parameters of server_optimizer, and --partition to a command."""
     add = [
         option(
             ALGORITHM,
@@ -48,7 +48,7 @@ def algorithm_options(function: Decorated) -> Decorated:
 
 
 def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
-    """The parameters of server_optimizer (nfdt/options.py, SERVER_OPTIMIZER)."""
+    """Return the options for the parameters of server_optimizer (SERVER_OPTIMIZER in nfdt/options.py)."""
     return [
         option(
             ALGORITHM,
@@ -87,7 +87,11 @@ def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
 
 
 def checked_rule(given: dict[str, Any]) -> str | None:
-    """The rule asked for, None for the optimizer's default. Raises UsageError for one that cannot be built."""
+    """Return the algorithm that the options choose, or None for the default of the optimizer.
+
+    Raises:
+        UsageError: If the options contradict each other, or the algorithm cannot be built.
+    """
     if given["sync"] and given["asynchronous"]:
         raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
     if given["sync"] and given["rule"] is not None:
@@ -95,7 +99,7 @@ def checked_rule(given: dict[str, Any]) -> str | None:
     if given["worker_optimizer"] is not None and not str(given["rule"]).startswith("server_optimizer"):
         raise UsageError(f"--worker-optimizer goes with --rule server_optimizer. Received: rule {given['rule']}")
     if not given["sync"] and all(given[name] is None for name in ("rule", *SERVER_OPTIMIZER)):
-        return None  # without the rules, and so without NumPy, for a script that may never train
+        return None  # imports neither algorithms nor NumPy: the script may never train
     from nfdt import algorithm_registry
 
     return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], given)

@@ -1,4 +1,4 @@
-"""NFDT's rules by name: the files of nfdt/algorithms. How a rule is spelled: fdt/algorithm_registry.py."""
+"""Registry of NFDT's algorithms by name: the files of nfdt/algorithms. fdt/algorithm_registry.py defines the syntax."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,19 +16,24 @@ names, parameters, describe, make = _book.names, _book.parameters, _book.describ
 
 
 def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
-    """The rule `text` with those of OPTIONS that are given; None where nothing was asked for. Raises UsageError."""
+    """Return the algorithm `text` with the given OPTIONS, or None if no option asks for one. Raises UsageError."""
     return _book.spelled(text, DEFAULT, OPTIONS, given)
 
 
 def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
-    """The rule when none is asked for. `trainable`: the whole model's, so that every shard and worker chooses alike."""
-    from nfdt.model.momentum import can_be_off  # TensorFlow: not for those who only ask for names
+    """Return the default algorithm for an optimizer.
+
+    Args:
+        optimizer: The captured optimizer.
+        trainable: The trainable variables of the whole model, so that every shard and worker chooses alike.
+    """
+    from nfdt.model.momentum import can_be_off  # imports TensorFlow, which listing names does not need
 
     return default(trainable, can_be_off=can_be_off(optimizer))
 
 
 def default(trainable: Sequence[Any], *, can_be_off: bool) -> str:
-    """As `default_for`. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?"""
+    """Return the default algorithm. `can_be_off`: whether an algorithm's momentum can replace the optimizer's."""
     from fdt.keras.variables import tensor_variable
 
     if any(tensor_variable(variable).dtype.base_dtype == "float16" for variable in trainable):

@@ -1,4 +1,4 @@
-"""The command `nfdt`: asynchronous training of an unmodified script."""
+"""Command `nfdt`: asynchronous training of an unmodified script."""
 
 import os
 from collections.abc import Callable
@@ -47,7 +47,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 TRANSPORT = "Servers and transport"
-RESTARTS = 3  # with --checkpoint-every alone
+RESTARTS = 3  # default with --checkpoint-every alone
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
 JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
 _FLAGS = {
@@ -87,13 +87,13 @@ main = program(
 
 
 def server_count_option(function: Decorated) -> Decorated:
-    """--ps."""
+    """Add --ps to a command."""
     text = "Number of parameter servers, each with its share of the variables.  [default: 1]"
     return option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=text)(function)
 
 
 def transport_options(function: Decorated) -> Decorated:
-    """--overlap-epochs, --channel, --overlap."""
+    """Add --overlap-epochs, --channel and --overlap to a command."""
     add = [
         option(
             ALGORITHM,
@@ -118,7 +118,7 @@ def transport_options(function: Decorated) -> Decorated:
 
 
 def checkpoint_option(function: Decorated) -> Decorated:
-    """--checkpoint-every."""
+    """Add --checkpoint-every to a command."""
     text = (
         "Servers save their state in shared memory this often, and go back to it when one dies; 0s: its loss ends "
         f"the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
@@ -127,7 +127,7 @@ def checkpoint_option(function: Decorated) -> Decorated:
 
 
 def on_nan_option(function: Decorated) -> Decorated:
-    """--on-nan."""
+    """Add --on-nan to a command."""
     text = (
         "A gradient with NaN or infinity ends the run with its worker and step, or is left out.  "
         "[default: stop; in scripts with callbacks that see every step, applied as Keras does]"
@@ -136,14 +136,14 @@ def on_nan_option(function: Decorated) -> Decorated:
 
 
 def emulate_option(function: Decorated) -> Decorated:
-    """--emulate."""
+    """Add --emulate to a command."""
     text = "Put each worker on an emulated host, with links and speeds as described (docs/cluster.md); needs root."
     file = click.Path(dir_okay=False, path_type=Path)
     return option(TRANSPORT, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)(function)
 
 
 def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
-    """As `make_engine`, on emulated hosts."""
+    """Return a factory of the engine on emulated hosts, as `make_engine` does."""
 
     def make(logs: Path) -> "NfdtEngine":
         from nfdt.engine.emulation import EmulationEngine
@@ -154,10 +154,10 @@ def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
 
 
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
-    """NFDT's engine, once the directory of its logs is known."""
+    """Return a factory of NFDT's engine, which takes the directory of logs."""
     hosts, servers = chosen_hosts(given), given["ps"] or 1
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
-    apart = bool(given.get("restarts") or given.get("min_np"))  # members that can be lost one by one
+    apart = bool(given.get("restarts") or given.get("min_np"))  # members may be lost one by one
     check_min_np(given, workers)
     endpoint = None if given.get("server") else join_endpoint(given)
 
@@ -223,7 +223,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     environment = dict(os.environ)
     engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
     if detach.due(request):
-        os.environ.update(environment)  # FDT_TOKEN was taken from it: the same command started again wants it, too
+        os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
     return fits.run(request, words, settings, engine, early=early)
 
@@ -274,7 +274,7 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Check combinations of options. Raises UsageError for an invalid one."""
     if given["server"] and given["ps"]:
         raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):

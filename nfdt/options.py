@@ -1,4 +1,4 @@
-"""What the command line says of one job, as JobSpec.options carries it (strings, "1" for a flag)."""
+"""Options of one job from the command line, as JobSpec.options holds them (strings, "1" for a flag)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
 CHECKPOINT_S = 30.0
 ON_NAN = ("", "stop", "skip")
-SERVER_OPTIMIZER = {  # options, as click names them, that are parameters of the rule server_optimizer
+SERVER_OPTIMIZER = {  # click's names of the options that are parameters of server_optimizer
     "local_steps": "local_steps",
     "server_optimizer": "optimizer",
     "server_lr": "lr",
@@ -20,14 +20,19 @@ SERVER_OPTIMIZER = {  # options, as click names them, that are parameters of the
 
 @dataclass(frozen=True)
 class Options:
-    """rule: "" (chosen by optimizer and weights), or as nfdt/algorithm_registry.py reads it, "dc_asgd(lam=0.1)".
+    """Options of one job.
 
-    channel: how tensors travel; "auto" is shared memory where worker and server share a host.
-    overlap: whether push and pull go on while the next gradient is computed, on weights one update older.
-    overlap_epochs: whether workers go on while the client validates and runs its callbacks.
-    restarts: how many lost members are replaced.  min_np: how few workers may go on without; 0: all are needed.
-    checkpoint_s: seconds between the servers' checkpoints; 0: none.
-    on_nan: what becomes of a gradient that is not finite: "stop", "skip"; "" stops unless the script sees every step.
+    Attributes:
+        rule: The algorithm as nfdt/algorithm_registry.py reads it, such as "dc_asgd(lam=0.1)"; "": chosen by optimizer
+            and weights.
+        channel: Transport of tensors; "auto" is shared memory if worker and server share a host.
+        overlap: Whether push and pull overlap with the next gradient, on weights one update older.
+        overlap_epochs: Whether workers continue while the client validates and runs its callbacks.
+        restarts: Number of lost members that are replaced.
+        min_np: Smallest number of workers with which a job continues; 0: all.
+        checkpoint_s: Seconds between the servers' checkpoints; 0: none.
+        on_nan: Treatment of a gradient that is not finite: "stop", "skip"; "" stops unless callbacks receive every
+            step.
     """
 
     rule: str = ""
@@ -41,7 +46,7 @@ class Options:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
-        """Raises UsageError naming what is valid."""
+        """Return the options of a job. Raises UsageError that names the valid values."""
         chosen = cls(
             options.get("rule", ""),
             options.get("channel", "auto"),

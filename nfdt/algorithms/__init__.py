@@ -1,1 +1,1 @@
-"""One algorithm per file; the file's name is the rule's (nfdt/algorithm_registry.py)."""
+"""Asynchronous algorithms, one per file; the file's name is the algorithm's name (nfdt/algorithm_registry.py)."""

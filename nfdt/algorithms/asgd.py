@@ -1,7 +1,7 @@
-"""ASGD: every gradient is applied as it comes, whatever its delay.
+"""ASGD: the server applies every gradient when it arrives, whatever its delay.
 
-Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, section 4.1. We fetch and push on every
-step (their n_fetch = n_push = 1) and the captured optimizer takes the place of their Adagrad.
+Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, section 4.1. Workers pull and push on
+every step (n_fetch = n_push = 1 in the paper). The captured optimizer replaces the paper's Adagrad.
 """
 
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
@@ -9,7 +9,7 @@ from nfdt.tree import Tree
 
 
 def rule() -> AsyncAlgorithm:
-    """No parameters."""
+    """Return ASGD: w <- w - eta g. It has no parameters and no state."""
 
     def init(params: Tree, workers: int) -> tuple[State, State]:
         return None, None

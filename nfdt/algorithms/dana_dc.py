@@ -1,11 +1,17 @@
-"""DANA-DC: a momentum per worker, a look-ahead over all of them, and delay compensation.
+"""DANA-DC: one momentum per worker, a look-ahead over all of them, and delay compensation.
 
 Hakimi, Barkai, Gabel and Schuster, "Taming Momentum in a Distributed Asynchronous Environment" (DANA), 2019,
-arXiv:1907.11612, algorithms 4 to 6 and "DANA-DC": v_m <- mu v_m + g + lam g*g*(w - w_m); w <- w - eta v_m; worker m is
-sent w - eta mu sum_j v_j, where the weights will be when its gradient arrives if every worker pushes once until then.
-Zheng et al. 2017 (arXiv:1609.08326) for the compensation, from the weights that were sent.
+arXiv:1907.11612, algorithms 4 to 6 and "DANA-DC". For worker m:
 
-Only for SGD: eta mu sum_j v_j is a displacement of the weights only where an update is eta times v.
+    v_m <- mu v_m + g + lam g*g*(w - w_m)
+    w   <- w - eta v_m
+    w_m =  w - eta mu sum_j v_j            sent to worker m
+
+w_m is the point that the weights reach when the gradient arrives, if every worker pushes once until then. The
+compensation is that of Zheng et al. 2017 (arXiv:1609.08326), taken from the weights that were sent.
+
+Only for SGD: eta mu sum_j v_j is a displacement of the weights only where an update is eta times v. All arrays have the
+shapes of the trainable variables.
 """
 
 from typing import NamedTuple
@@ -15,16 +21,27 @@ from nfdt.tree import Array, Tree, zeros, zip_map
 
 
 class Shared(NamedTuple):
+    """State of the algorithm: the sum of all workers' momenta."""
+
     total: list[Array]  # sum_j v_j
 
 
 class Mine(NamedTuple):
+    """State of one worker: its momentum v_m, and the weights w_m that were sent to it."""
+
     v: list[Array]
     seen: list[Array]
 
 
 def rule(lam: float = 0.04) -> AsyncAlgorithm:
-    """`lam` weighs the compensation; 0 gives DANA-Slim's update, and without momentum plain ASGD."""
+    """Return DANA-DC.
+
+    Args:
+        lam: Weight of the compensation, >= 0; 0 gives DANA-Slim's update, and without momentum plain ASGD.
+
+    Raises:
+        ValueError: If `lam` is negative.
+    """
     if lam < 0:
         raise ValueError(f"dana_dc: lam must be >= 0. Received: lam={lam}")
 

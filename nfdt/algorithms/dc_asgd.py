@@ -1,11 +1,12 @@
 """DC-ASGD: asynchronous SGD with first-order delay compensation.
 
-Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, arXiv:1609.08326,
-equation 10: the late gradient g(w_m) is moved to the weights w it meets by lam * g*g*(w - w_m), g*g standing for the
-Hessian's diagonal. Names follow the paper. w_m is backed up at pull, per worker.
+Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017, arXiv:1609.08326, equation
+10: g(w_m) + lam g*g*(w - w_m). The term extrapolates the gradient from the weights w_m that worker m pulled to the
+current weights w; g*g approximates the Hessian's diagonal. Names follow the paper. The server stores w_m at each pull,
+per worker, in the shapes of the trainable variables.
 
-Deviation: the compensated gradient goes through the captured optimizer; the paper's is plain SGD. The term is in
-units of the loss, not of the optimizer, so it means the same under momentum and under Adam, which rescales the sum.
+Deviation: the captured optimizer applies the compensated gradient; the paper uses plain SGD. The term has the unit of
+the loss, not of the optimizer. So it means the same under momentum and under Adam, which rescales the sum.
 """
 
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
@@ -13,7 +14,14 @@ from nfdt.tree import Array, Tree, zip_map
 
 
 def rule(lam: float = 0.04) -> AsyncAlgorithm:
-    """`lam` weighs the compensation; 0 gives plain ASGD."""
+    """Return DC-ASGD.
+
+    Args:
+        lam: Weight of the compensation, >= 0; 0 gives plain ASGD.
+
+    Raises:
+        ValueError: If `lam` is negative.
+    """
     if lam < 0:
         raise ValueError(f"dc_asgd: lam must be >= 0. Received: lam={lam}")
 
@@ -24,7 +32,7 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
         return None, params
 
     def pull(shared: State, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
-        return params, shared, params  # what this worker now holds is what its next gradient is compensated from
+        return params, shared, params  # w_m: the next gradient of this worker is compensated from it
 
     def push(shared: State, seen: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
         return Update(zip_map(compensate, push.gradient, params, seen)), shared, seen

@@ -1,10 +1,12 @@
 """DC-ASGD-a: delay compensation whose weight adapts to each weight's running squared gradient.
 
-Zheng et al., ICML 2017, arXiv:1609.08326, section 5 and equation 14: lambda_t = lambda_0 / sqrt(MeanSquare(t) + eps),
-MeanSquare(t) = m MeanSquare(t - 1) + (1 - m) g*g, m = 0.95. Names follow the paper.
+Zheng et al., ICML 2017, arXiv:1609.08326, section 5 and equation 14. Names follow the paper; m = 0.95:
 
-Deviations: MeanSquare is kept per worker, so that it is of the gradients that are compensated with it; the
-captured optimizer applies the result.
+    lambda_t      = lambda_0 / sqrt(MeanSquare(t) + eps)
+    MeanSquare(t) = m MeanSquare(t - 1) + (1 - m) g*g
+
+Deviations: MeanSquare is kept per worker, in the shapes of the trainable variables, so that it covers the gradients
+that it compensates. The captured optimizer applies the result.
 """
 
 from typing import NamedTuple
@@ -16,12 +18,22 @@ EPS = 1e-7
 
 
 class Mine(NamedTuple):
+    """State of one worker: the weights that it pulled, and MeanSquare."""
+
     seen: list[Array]
     mean_square: list[Array]
 
 
 def rule(lam0: float = 2.0, m: float = 0.95) -> AsyncAlgorithm:
-    """`lam0` weighs the compensation, 0 gives plain ASGD; `m` is how much of the mean square stays."""
+    """Return DC-ASGD-a.
+
+    Args:
+        lam0: Weight of the compensation, >= 0; 0 gives plain ASGD.
+        m: Decay of the mean square, in [0, 1).
+
+    Raises:
+        ValueError: If a parameter is out of range.
+    """
     if lam0 < 0:
         raise ValueError(f"dc_asgd_a: lam0 must be >= 0. Received: lam0={lam0}")
     if not 0 <= m < 1:

@@ -1,8 +1,12 @@
-"""DC-ASGD with one momentum on the server: what DC-ASGD becomes when SGD's momentum is simply added to it.
+"""DC-ASGDK: DC-ASGD with one momentum on the server.
 
-The baseline of the DDC-ASGD thesis ("impulse"). Zheng et al., arXiv:1609.08326, equation 10, with Polyak's momentum:
-v <- mu v + g + lam g*g*(w - w_m), w <- w - eta v, one v for the pushes of all workers. It counts momentum as if pushes
-came one after another, and asynchrony adds momentum of its own (Mitliagkas et al. 2016): it diverges early.
+The baseline of the DDC-ASGD thesis, which writes "impulse" for momentum; the thesis's abstract gives no formula. This
+is Zheng et al., arXiv:1609.08326, equation 10, with Polyak's momentum, one v for the pushes of all workers:
+
+    v <- mu v + g + lam g*g*(w - w_m)
+    w <- w - eta v
+
+The momentum assumes sequential pushes, and asynchrony adds momentum (Mitliagkas et al. 2016): training diverges early.
 """
 
 from typing import NamedTuple
@@ -12,11 +16,21 @@ from nfdt.tree import Array, Tree, zeros, zip_map
 
 
 class Shared(NamedTuple):
+    """State of the algorithm: the momentum v, in the shapes of the trainable variables."""
+
     v: list[Array]
 
 
 def rule(lam: float = 0.04, mu: float | None = None) -> AsyncAlgorithm:
-    """`lam` weighs the compensation; `mu` is the momentum, by default the captured optimizer's."""
+    """Return DC-ASGDK.
+
+    Args:
+        lam: Weight of the compensation, >= 0.
+        mu: Momentum, in [0, 1); None: the captured optimizer's.
+
+    Raises:
+        ValueError: If a parameter is out of range.
+    """
     if lam < 0:
         raise ValueError(f"dc_asgd_k: lam must be >= 0. Received: lam={lam}")
     if mu is not None and not 0 <= mu < 1:

@@ -1,20 +1,20 @@
-"""DDC-ASGD: the gradient and the momentum of a push, weighed by how far its own delay leaves them reliable.
+"""DDC-ASGD: the gradient and the momentum of a push are weighted by the effect of that push's own delay.
 
-The idea is the DDC-ASGD thesis's, its formulas are ours: docs/algorithms.md says how they were found and what each term
-earns. For worker m, weight by weight:
+The idea is that of the DDC-ASGD thesis, whose formulas are not available; the formulas here are this project's.
+docs/algorithms.md explains their derivation and the effect of each term. For worker m, for every weight:
 
-    d    = w - w_m                           what happened since it was sent w_m
-    g'   = g / (1 + |d| / (k r))             where d went the way of -g: others have taken part of this step already
+    d    = w - w_m                           change since w_m was sent
+    g'   = g / (1 + |d| / (k r))             where d has the sign of -g: other pushes have made part of this step
            g                                 elsewhere
-    v_m  <- mu v_m + g'                      a momentum per worker; the captured optimizer applies it for its own
-    w_m  = w - mu p sum_j v_j                sent: where the momenta of all will have taken the weights by then
+    v_m  <- mu v_m + g'                      momentum per worker; it replaces the captured optimizer's
+    w_m  = w - mu p sum_j v_j                sent: the weights after the steps of all momenta
 
-r is the running size of one update, p that of an update by unit of direction; both are measured on the weights, so that
-the rule knows nothing of the optimizer that made them. A single worker is the captured optimizer alone: no delay.
+r is the running size of one update; p is that of an update per unit of direction. Both are measured on the weights, so
+they do not depend on the optimizer. With a single worker there is no delay: the captured optimizer works alone.
 
-Hakimi et al. 2019 (arXiv:1907.11612) for momentum per worker and look-ahead, Barkai et al. 2020 (arXiv:1909.10802)
-for a penalty by drift. An optimizer whose momentum cannot be off (momentum.py) keeps it: `momentum` "captured", which
-leaves the penalty alone.
+Hakimi et al. 2019 (arXiv:1907.11612) give momentum per worker and look-ahead; Barkai et al. 2020 (arXiv:1909.10802)
+give a penalty by drift. An optimizer whose momentum cannot be off (nfdt/model/momentum.py) keeps it: `momentum` is then
+"captured", and only the penalty applies.
 """
 
 from typing import NamedTuple
@@ -27,18 +27,30 @@ TINY = 1e-30
 
 
 class Shared(NamedTuple):
+    """State of the algorithm; all arrays have the shapes of the trainable variables."""
+
     total: list[Array]  # sum_j v_j
     direction: list[Array]  # running square of the v applied
-    step: list[Array]  # running square of what that did to the weights
+    step: list[Array]  # running square of the resulting change of the weights
 
 
 class Mine(NamedTuple):
+    """State of one worker: its momentum v_m, and the weights w_m that were sent to it."""
+
     v: list[Array]
     sent: list[Array]
 
 
 def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
-    """`k`: after how many updates that all went a gradient's way it counts half."""
+    """Return DDC-ASGD.
+
+    Args:
+        k: Drift, in updates in a gradient's own direction, at which the gradient counts half; > 0.
+        momentum: "rule": the algorithm's momentum replaces the optimizer's. "captured": the optimizer keeps its own.
+
+    Raises:
+        ValueError: If a parameter is out of range.
+    """
     if k <= 0:
         raise ValueError(f"ddc_asgd: k must be > 0. Received: k={k}")
     if momentum not in ("rule", "captured"):
@@ -80,8 +92,8 @@ def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
 
 
 def _weigh(g: Array, w: Array, w_m: Array, step: Array, k: float) -> Array:
-    """g', r being the root of `step`."""
-    taken = maximum(0.0, g * (w_m - w)) / (abs(g) + TINY)  # |d| where it went the way of -g, else 0
+    """Return g'; r is the square root of `step`."""
+    taken = maximum(0.0, g * (w_m - w)) / (abs(g) + TINY)  # |d| where d has the sign of -g, else 0
     return g / (1.0 + taken / (k * step**0.5 + TINY))
 
 

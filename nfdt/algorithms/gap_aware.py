@@ -1,11 +1,11 @@
-"""Gap-Aware: a gradient is divided, weight by weight, by how far the weights have moved since it was asked for.
+"""Gap-Aware: each weight's gradient is divided by the distance that the weight moved since the pull.
 
-Barkai, Hakimi and Schuster, "Gap Aware Mitigation of Gradient Staleness", ICLR 2020, arXiv:1909.10802:
-Gap = |w - w_m| / C + 1, g <- g / Gap, where C is the running size of one update, so that the gap counts the updates
-that went the same way, and not those that cancelled.
+Barkai, Hakimi and Schuster, "Gap Aware Mitigation of Gradient Staleness", ICLR 2020, arXiv:1909.10802: Gap = |w - w_m|
+/ C + 1, g <- g / Gap. C is the running size of one update. So the gap counts updates in the same direction, and not
+updates that cancelled each other.
 
-Deviation: C is the root of a running mean of the squared steps that the weights really took, whatever optimizer took
-them; the paper computes the steps of SGD with momentum.
+Deviation: C is the root of a running mean of the squared changes of the weights, for any optimizer. The paper computes
+the steps of SGD with momentum. All arrays have the shapes of the trainable variables.
 """
 
 from typing import NamedTuple
@@ -13,15 +13,25 @@ from typing import NamedTuple
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
 from nfdt.tree import Array, Tree, zeros, zip_map
 
-EPS = 1e-8  # of a weight that has not moved yet
+EPS = 1e-8  # avoids 0 / 0 for a weight that has not moved yet
 
 
 class Shared(NamedTuple):
+    """State of the algorithm: the running mean of squared steps."""
+
     square_step: list[Array]
 
 
 def rule(keep: float = 0.9, strength: float = 1.0) -> AsyncAlgorithm:
-    """`keep`: how much of the running size of an update stays; `strength` weighs the gap, 0 gives plain ASGD."""
+    """Return Gap-Aware.
+
+    Args:
+        keep: Decay of the running mean of squared steps, in [0, 1).
+        strength: Factor on the gap, >= 0; 0 gives plain ASGD.
+
+    Raises:
+        ValueError: If a parameter is out of range.
+    """
     if not 0 <= keep < 1:
         raise ValueError(f"gap_aware: keep must be in [0, 1). Received: keep={keep}")
     if strength < 0:

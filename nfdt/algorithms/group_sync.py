@@ -1,20 +1,21 @@
-"""Group synchronisation: workers of like speed take rounds together, the groups go on without each other.
+"""Group synchronisation: workers of similar speed work in synchronous rounds, and groups do not wait for each other.
 
-The idea is that of a patent of 2017 (HUST, grouped parameter servers for clusters of unequal machines); its formulas
-are ours. With t_m the measured seconds of worker m for a batch:
+The idea is that of a patent published in 2017 (HUST, grouped parameter servers for clusters of unequal machines), whose
+formulas are not available; the formulas here are this project's. t_m is the measured time of worker m per batch, in
+seconds:
 
-    warm-up    `warm_up` rounds of all workers together, as ssgd, in which t_m is measured
-    groups     in the order of t_m: whoever needs more than `ratio` times as long as its group's fastest begins the next
-               group; or `groups` of them, parted where neighbours differ most
-    in a group a round is one batch of each member, their mean by samples is one update (ssgd); so each worker's share
-               of the data is as its group's speed
-    between    w <- w - eta (n_g / n) / max(tau_g, 1) mean_g    n_g of n workers; tau_g updates of others meanwhile
-               (a batch counts what it counts under ssgd: Goyal et al. 2017, arXiv:1706.02677; over its staleness: Zhang
-               et al. 2016, arXiv:1511.05950)
-    drift      when a worker's t_m has changed by more than sqrt(ratio) since it was grouped, all are grouped anew, and
-               what is held is applied with the round that ends
+    warm-up    `warm_up` rounds of all workers together, as in ssgd, in which t_m is measured
+    groups     workers sorted by t_m: a worker whose t_m exceeds `ratio` times that of its group's fastest starts the
+               next group; or `groups` groups, separated where neighbours differ most
+    in a group a round is one batch of each member; their mean by samples is one update, as in ssgd; so each worker's
+               share of the data follows its group's speed
+    between    w <- w - eta (n_g / n) / max(tau_g, 1) mean_g    n_g of n workers; tau_g updates of other groups
+               (linear scaling: Goyal et al. 2017, arXiv:1706.02677; division by staleness: Zhang et al. 2016,
+               arXiv:1511.05950)
+    drift      if a worker's t_m has changed by more than sqrt(ratio) since the grouping, all workers are grouped
+               again, and the held gradients are applied with the round that ends
 
-One group of all is ssgd. A worker that comes later is a group of its own until it has been measured.
+One group of all workers is ssgd. A worker that joins later forms its own group until its speed is measured.
 """
 
 from collections.abc import Mapping
@@ -24,14 +25,14 @@ from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
 from nfdt.tree import Array, Tree, averaged, maximum
 
 NOTE = "group_sync: a round is one batch of every worker of a group; optimizer.iterations and schedules count rounds"
-KEEP = 0.9  # of a running mean of times, once it is of ten
+KEEP = 0.9  # decay of the running mean of times, once it covers ten
 TINY = 1e-9  # seconds
 BY_WORKER = ("counts", "seconds", "grouped", "group_of")  # fields of Shared
 
 
 @dataclass(frozen=True)
 class Held:
-    """A round under way. `arrived` wait for its end."""
+    """A round in progress: the workers in `arrived` wait for its end. `mean` has the shapes of the variables."""
 
     arrived: frozenset[int] = frozenset()
     mean: list[Array] = field(default_factory=list)
@@ -41,6 +42,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Shared:
+    """State of the algorithm."""
+
     members: frozenset[int]
     counts: Mapping[int, int] = field(default_factory=dict)  # by worker: measurements
     seconds: Mapping[int, float] = field(default_factory=dict)  # by worker: t_m
@@ -50,7 +53,16 @@ class Shared:
 
 
 def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorithm:
-    """`groups`: how many, 0: as `ratio` says; `warm_up`: rounds in which speeds are measured."""
+    """Return group synchronisation.
+
+    Args:
+        groups: Number of groups; 0: `ratio` decides.
+        ratio: Largest ratio of times within a group, > 1.
+        warm_up: Number of rounds in which speeds are measured, >= 1.
+
+    Raises:
+        ValueError: If a parameter is out of range.
+    """
     if groups < 0:
         raise ValueError(f"group_sync: groups must be >= 0. Received: groups={groups}")
     if ratio <= 1:
@@ -76,7 +88,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
         return *flush(now, params), mine
 
     def leave(now: Shared, mine: State, worker: int) -> Shared:
-        """Those who waited for it alone go on; their mean waits for their next round's end."""
+        """Workers that waited only for this one continue; their mean is applied at the end of their next round."""
         group = _group(now, worker)
         known = {name: {m: v for m, v in getattr(now, name).items() if m != worker} for name in BY_WORKER}
         now = replace(now, members=now.members - {worker}, **known)
@@ -89,7 +101,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
         return replace(now, members=now.members | {worker})
 
     def flush(now: Shared, params: Tree) -> tuple[Update | None, Shared]:
-        """Apply all that is held, as one round, and group anew where it is time."""
+        """Apply all held gradients as one round, and group the workers again if necessary."""
         update = _update(now, list(now.held))
         now = replace(now, held={})
         if not _regroup(now, ratio, warm_up):
@@ -100,7 +112,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
 
 
 def _regroup(now: Shared, ratio: float, warm_up: int) -> bool:
-    """Whether it is time: the warm-up has ended, somebody has come or gone, or a speed has drifted."""
+    """Return whether to group again: the warm-up has ended, a worker joined or left, or a speed has drifted."""
     if any(count < warm_up for count in now.counts.values()) or not now.counts:
         return False
     if now.grouped.keys() != now.seconds.keys():
@@ -109,7 +121,13 @@ def _regroup(now: Shared, ratio: float, warm_up: int) -> bool:
 
 
 def groups_by_speed(seconds: Mapping[int, float], ratio: float, count: int = 0) -> dict[int, int]:
-    """The group of each worker, 0 the fastest: `count` of them, or none wider than `ratio`."""
+    """Return the group of each worker; group 0 is the fastest.
+
+    Args:
+        seconds: Time per batch in seconds, by worker.
+        ratio: Largest ratio of times within a group; unused if `count` is given.
+        count: Number of groups; 0: `ratio` decides.
+    """
     order = sorted(seconds, key=lambda m: (seconds[m], m))
     steps = [seconds[after] / seconds[before] for before, after in zip(order, order[1:], strict=False)]
     widest = set(sorted(range(len(steps)), key=lambda i: -steps[i])[: count - 1] if count else [])
@@ -122,7 +140,7 @@ def groups_by_speed(seconds: Mapping[int, float], ratio: float, count: int = 0) 
 
 
 def _group(now: Shared, worker: int) -> int:
-    """In the warm-up all are group 0; afterwards one that is in none is its own, numbered below 0."""
+    """Return the worker's group: 0 in the warm-up; later an ungrouped worker has its own group, numbered below 0."""
     return now.group_of.get(worker, -1 - worker) if now.grouped else 0
 
 
@@ -131,7 +149,7 @@ def _members(now: Shared, group: int) -> frozenset[int]:
 
 
 def _measured(now: Shared, push: Push) -> Shared:
-    """With this push's seconds a batch in the running mean of its worker."""
+    """Add this push's seconds per batch to the running mean of its worker."""
     taken = max(push.seconds / push.batches, TINY)
     count, before = now.counts.get(push.worker, 0) + 1, now.seconds.get(push.worker, taken)
     mean = before + (taken - before) * max(1.0 / count, 1.0 - KEEP)
@@ -139,7 +157,7 @@ def _measured(now: Shared, push: Push) -> Shared:
 
 
 def _add(held: Held, push: Push) -> Held:
-    """The running mean by samples: with one gradient that gradient, to the bit."""
+    """Add a gradient to the running mean by samples. One gradient alone stays bit-identical."""
     arrived = held.arrived | {push.worker}
     if not held.mean:
         return Held(arrived, push.gradient, push.samples, push.tau)
@@ -148,7 +166,7 @@ def _add(held: Held, push: Push) -> Held:
 
 
 def _update(now: Shared, groups: list[int]) -> Update | None:
-    """The rounds of `groups`, ended: their mean by samples, at the rate of all their workers."""
+    """Return one update from the finished rounds of `groups`: the mean by samples, at the rate of all their workers."""
     rounds = [now.held[group] for group in groups if now.held[group].mean]
     if not rounds:
         return None

@@ -1,9 +1,9 @@
-"""K-sync SGD: a round ends with its first k gradients; those that come later were of older weights and are dropped.
+"""K-sync SGD: a round ends with its first k gradients; later gradients of the same weights are dropped.
 
 Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981, algorithms 3 and 4 (n - k are their
-backup workers); the name is of Dutta et al., "Slow and Stale Gradients Can Win the Race", AISTATS 2018,
-arXiv:1803.01113.
-k = n is SSGD. `optimizer.iterations` and schedules count rounds; a dropped batch is not trained on in that epoch.
+backup workers). The name is that of Dutta et al., "Slow and Stale Gradients Can Win the Race", AISTATS 2018,
+arXiv:1803.01113. k = n is SSGD. `optimizer.iterations` and schedules count rounds. A dropped batch is not trained on in
+that epoch.
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +16,8 @@ NOTE = "k_sync: a round is its first k batches, later ones are dropped; optimize
 
 @dataclass(frozen=True)
 class Round:
+    """A round in progress; `mean` has the shapes of the trainable variables."""
+
     members: frozenset[int]
     number: int = 0
     arrived: frozenset[int] = frozenset()
@@ -24,7 +26,14 @@ class Round:
 
 
 def rule(k: int = 0) -> AsyncAlgorithm:
-    """`k`: gradients in a round, at most as many as there are workers. 0: one fewer than workers."""
+    """Return K-sync SGD.
+
+    Args:
+        k: Number of gradients in a round, at most the number of workers; 0: one fewer than workers.
+
+    Raises:
+        ValueError: If `k` is negative.
+    """
     if k < 0:
         raise ValueError(f"k_sync: k must be >= 0. Received: k={k}")
 
@@ -60,7 +69,7 @@ def rule(k: int = 0) -> AsyncAlgorithm:
 
 
 def _add(now: Round, push: Push) -> Round:
-    """The running mean by samples: with one gradient that gradient, to the bit."""
+    """Add a gradient to the running mean by samples. One gradient alone stays bit-identical."""
     arrived = now.arrived | {push.worker}
     if now.mean is None or now.samples is None:
         return replace(now, arrived=arrived, mean=push.gradient, samples=push.samples)

@@ -1,22 +1,22 @@
-"""ServerOptimizer optimizer: workers train by themselves for K batches; the server takes what came of it for a
-gradient.
+"""Federated optimization: workers train locally for K batches, and the server's optimizer applies the difference.
 
-Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295, algorithm 2 (FedOpt). Names follow it:
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295, algorithm 2 (FedOpt). Names follow it; all
+arrays have the shapes of the trainable variables:
 
     x_i <- the captured optimizer's step             K times on the worker, from the x that it pulled
-    (nfdt/worker/local_steps.py)
-    delta = x_i - x                                  pushed is -delta, the pseudo-gradient
+                                                     (nfdt/worker/local_steps.py)
+    delta = x_i - x                                  the worker pushes -delta, the pseudo-gradient
     m <- beta1 m + (1 - beta1) delta                 adagrad, adam, yogi; x <- x + eta m / (sqrt(v) + tau)
     v <- v + delta^2                                 adagrad
     v <- beta2 v + (1 - beta2) delta^2               adam
     v <- v - (1 - beta2) delta^2 sign(v - delta^2)   yogi
     m <- mu m + delta;  x <- x + eta m               sgd: FedAvgM, Hsu et al. 2019, arXiv:1909.06335
 
-`sgd` at rate 1 takes over what the worker found; below 1 the weights move a part of the way to it, as the centre of
-EASGD does (Zhang, Choromanska and LeCun 2015, arXiv:1412.6651, equation 4).
+`sgd` at rate 1 adds the worker's whole difference. Below 1 the weights move a part of it, as the centre of EASGD does
+(Zhang, Choromanska and LeCun 2015, arXiv:1412.6651, equation 4).
 
-Deviations: each push is applied as it comes; the paper's mean over a round's workers is `sync`. A worker keeps its
-optimizer's slots from round to round.
+Deviations: each push is applied when it arrives; `sync` gives the paper's mean over a round's workers. A worker keeps
+its optimizer's slots from round to round.
 """
 
 from typing import NamedTuple
@@ -32,14 +32,24 @@ NOTE = "server_optimizer: a push is of {} batches; optimizer.iterations and sche
 
 
 class Shared(NamedTuple):
-    inner: State  # of the rule that says when
-    steps: int  # of the round's longest push
+    """State of the algorithm."""
+
+    inner: State  # state of asgd or ssgd, which decides when to update
+    steps: int  # batches of the round's longest push
     m: list[Array]
     v: list[Array]
 
 
 class ServerOptimizer(NamedTuple):
-    """The server's optimizer. `keep`: mu of sgd, beta1 of the others."""
+    """The server's optimizer.
+
+    Attributes:
+        name: One of OPTIMIZERS.
+        eta: Learning rate.
+        keep: mu of sgd, beta1 of the others.
+        beta2: Decay of the second moment of adam and yogi.
+        tau: Constant added to the root of the second moment.
+    """
 
     name: str
     eta: float
@@ -49,15 +59,16 @@ class ServerOptimizer(NamedTuple):
 
     @property
     def plain(self) -> bool:
+        """Whether the optimizer is sgd, without a second moment."""
         return self.name == "sgd"
 
     def start(self, params: Tree) -> tuple[list[Array], list[Array]]:
-        """m and v; what is not needed is empty."""
+        """Return the initial m and v; a moment that is not needed is empty."""
         m = zeros(params) if self.keep else []
         return m, [] if self.plain else zip_map(lambda w: w * 0.0 + self.tau * self.tau, params)
 
     def step(self, g: list[Array], m: list[Array], v: list[Array]) -> tuple[list[Array], list[Array], list[Array]]:
-        """What to take off the weights, g being -delta; m and v after it."""
+        """Return the amounts to subtract from the weights, for g = -delta, and the new m and v."""
         part = 1.0 if self.plain else 1.0 - self.keep
         m = zip_map(lambda m, g: self.keep * m + part * g, m, g) if self.keep else g
         kept = m if self.keep else []
@@ -67,6 +78,7 @@ class ServerOptimizer(NamedTuple):
         return zip_map(lambda m, v: self.eta * m / (v**0.5 + self.tau), m, v), kept, v
 
     def second(self, v: Array, d: Array) -> Array:
+        """Return the new second moment of one variable for the difference `d`."""
         if self.name == "adagrad":
             return v + d * d
         if self.name == "adam":
@@ -83,14 +95,27 @@ def rule(
     tau: float = 1e-3,
     sync: bool = False,
 ) -> AsyncAlgorithm:
-    """The server's `optimizer`, `lr` (1; but for sgd 0.01) and `momentum` (0; but for sgd 0.9); `sync`: in rounds."""
+    """Return FedOpt with the given server optimizer.
+
+    Args:
+        local_steps: K, number of batches between two pushes.
+        optimizer: Server optimizer: "sgd", "adagrad", "adam" or "yogi".
+        lr: Server learning rate, > 0; None: 1 for sgd, else 0.01.
+        momentum: Server momentum, in [0, 1); None: 0 for sgd, else 0.9.
+        beta2: Decay of the second moment of adam and yogi, in [0, 1).
+        tau: Constant added to the root of the second moment, > 0.
+        sync: Whether the server averages the pushes of all workers in rounds, as in ssgd.
+
+    Raises:
+        ValueError: If a parameter is out of range.
+    """
     if local_steps < 1:
         raise ValueError(f"server_optimizer: local_steps must be >= 1. Received: local_steps={local_steps}")
     server = _server(optimizer, lr, momentum, beta2, tau)
     when = ssgd.rule() if sync else asgd.rule()
 
     def apply(update: Update | None, shared: Shared, inner: State) -> tuple[Update | None, Shared]:
-        """One step of the server's optimizer along -`update.gradient`, the delta of its algorithm."""
+        """Run one step of the server's optimizer along -`update.gradient`, which is the paper's delta."""
         if update is None:
             return None, shared._replace(inner=inner)
         taken, m, v = server.step(update.gradient, shared.m, shared.v)
@@ -123,7 +148,7 @@ def rule(
 
 
 def _server(optimizer: str, lr: float | None, momentum: float | None, beta2: float, tau: float) -> ServerOptimizer:
-    """With defaults filled in. Raises ValueError for what cannot be."""
+    """Return the optimizer with defaults filled in. Raises ValueError for an invalid parameter."""
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"server_optimizer: optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {optimizer}")
     eta, keep = (1.0, 0.0) if optimizer == "sgd" else (ADAPTIVE_LR, ADAPTIVE_MOMENTUM)

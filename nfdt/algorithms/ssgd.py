@@ -1,9 +1,9 @@
-"""SSGD: a full barrier. Every worker's gradient of the same weights, averaged by samples, is one update.
+"""SSGD: synchronous SGD. The mean of all workers' gradients of the same weights is one update.
 
 The synchronous baseline of Dean et al., NIPS 2012, and Chen et al., "Revisiting Distributed Synchronous SGD", 2016,
-arXiv:1604.00981, equation 3, without backup workers; averaged by samples, so that a last partial batch counts as it
-should. A round is one batch of every worker: `optimizer.iterations` and schedules count rounds, that is
-ceil(batches / workers) an epoch, not batches. The epoch's last round takes what is left.
+arXiv:1604.00981, equation 3, without backup workers. The mean weights workers by samples, so that a partial last batch
+counts correctly. A round is one batch of every worker. `optimizer.iterations` and schedules count rounds, that is
+ceil(batches / workers) per epoch, not batches. The last round of an epoch takes the remaining batches.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ NOTE = "ssgd: a round is one batch of every worker; optimizer.iterations and sch
 
 @dataclass(frozen=True)
 class Round:
+    """A round in progress; `mean` has the shapes of the trainable variables."""
+
     members: frozenset[int]
     arrived: frozenset[int] = frozenset()
     mean: list[Array] | None = None
@@ -23,7 +25,7 @@ class Round:
 
 
 def rule() -> AsyncAlgorithm:
-    """No parameters."""
+    """Return SSGD. It has no parameters."""
 
     def init(params: Tree, workers: int) -> tuple[Round, State]:
         return Round(frozenset(range(workers))), None
@@ -50,7 +52,7 @@ def rule() -> AsyncAlgorithm:
 
 
 def _add(now: Round, push: Push) -> Round:
-    """The running mean: with one worker the gradient itself, to the bit."""
+    """Add a gradient to the running mean by samples. With one worker the gradient stays bit-identical."""
     arrived = now.arrived | {push.worker}
     if now.mean is None or now.samples is None:
         return Round(now.members, arrived, push.gradient, push.samples)

@@ -1,10 +1,10 @@
-"""SSP: asynchronous, but nobody runs more than `bound` steps ahead of the slowest.
+"""SSP: asynchronous SGD in which no worker runs more than `bound` steps ahead of the slowest.
 
 Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 2. A
-worker's clock counts its pushes; one more than `bound` ahead of the slowest waits at its pull.
-Each gradient is applied as it comes.
+worker's clock counts its pushes. A worker more than `bound` ahead of the slowest waits at its pull. The server applies
+each gradient when it arrives.
 
-Deviation: what a worker pulls holds every update so far, not only those that the bound guarantees.
+Deviation: a pull returns all updates so far, not only those that the bound guarantees.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,20 @@ from nfdt.tree import Tree
 
 @dataclass(frozen=True)
 class Clocks:
-    of: Mapping[int, int]  # by worker: its pushes
+    """State of the algorithm: the clock of each worker."""
+
+    of: Mapping[int, int]  # by worker: number of pushes
 
 
 def rule(bound: int = 3) -> AsyncAlgorithm:
-    """`bound`: how many steps a worker may be ahead of the slowest; 0 waits for everybody after each step."""
+    """Return SSP.
+
+    Args:
+        bound: Number of steps that a worker may be ahead of the slowest, >= 0; 0: all workers wait after each step.
+
+    Raises:
+        ValueError: If `bound` is negative.
+    """
     if bound < 0:
         raise ValueError(f"ssp: bound must be >= 0. Received: bound={bound}")
 
@@ -41,6 +50,6 @@ def rule(bound: int = 3) -> AsyncAlgorithm:
         return Clocks({**clocks.of, worker: min(clocks.of.values(), default=0)})
 
     def flush(clocks: Clocks, params: Tree) -> tuple[Update | None, Clocks]:
-        return None, Clocks(dict.fromkeys(clocks.of, 0))  # the slowest has no batch left: nobody waits for it
+        return None, Clocks(dict.fromkeys(clocks.of, 0))  # the slowest has no batch left: no worker waits for it
 
     return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True)

@@ -1,7 +1,7 @@
 """Staleness-aware ASGD: the learning rate of a push is divided by its staleness.
 
 Zhang, Gupta, Lian and Liu, "Staleness-Aware Async-SGD for Distributed Deep Learning", IJCAI 2016, arXiv:1511.05950,
-equation 5: alpha = alpha_0 / tau. A push that nothing overtook (tau 0 here) has the whole rate.
+equation 5: alpha = alpha_0 / tau. A push without staleness (tau = 0 here) gets the whole rate.
 """
 
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
@@ -9,7 +9,7 @@ from nfdt.tree import Tree, maximum
 
 
 def rule() -> AsyncAlgorithm:
-    """No parameters."""
+    """Return staleness-aware ASGD. It has no parameters and no state."""
 
     def init(params: Tree, workers: int) -> tuple[State, State]:
         return None, None

@@ -1,23 +1,22 @@
-"""Programs that build a distributed algorithm out of peers: `nfdt control my_algorithm.py --cluster cluster.yaml`.
+"""Control programs, which build a distributed algorithm from peers: `nfdt control algorithm.py --cluster cluster.yaml`.
 
     from nfdt.control import peers
 
     for peer in peers:
         peer.compute("g", gradient, "w")        peer computes g = gradient(w), in its own time
-        peer.send(peers[0], "g")                g travels over the described links
-    peers[0].wait("g")                          the peer goes on when a g has come
+        peer.send(peers[0], "g")                g is sent over the described links
+    peers[0].wait("g")                          the peer continues when a g has arrived
     print(peers[0].read("w"), peers.now_s)
 
-Peers hold no algorithm and are all alike, whatever layer their speed and links imitate: each carries out its commands
-in their order. Commands and acknowledgements go on a channel of their own, which takes no time; tensors travel over
-links only.
+Peers hold no algorithm and are all alike, whatever layer their speed and links represent. Each executes its commands in
+order. Commands and acknowledgements use a channel of their own, which takes no time; tensors use links only.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from fdt.errors import UserError
 
-if TYPE_CHECKING:  # NumPy and simpy: `nfdt --help` needs neither
+if TYPE_CHECKING:  # imports NumPy and simpy, which `nfdt --help` does not need
     from nfdt.control.simulated import Peers
 
 __all__ = ["peers"]
@@ -27,7 +26,7 @@ _running: Any = None  # Peers, or EmulatedPeers (emulated.py)
 
 
 def run_with(made: Any) -> None:
-    """What `peers` is from now on."""
+    """Set the object that `peers` returns."""
     global _running
     _running = made
 

@@ -1,4 +1,4 @@
-"""`nfdt control`: a program that builds a distributed algorithm out of peers, simulated or emulated."""
+"""Command `nfdt control`: a program that builds a distributed algorithm from peers, simulated or emulated."""
 
 import contextlib
 import tempfile

@@ -1,6 +1,6 @@
-"""Peers as processes on emulated hosts: the face of simulated.py, with real time and real links.
+"""Peers as processes on emulated hosts: the interface of simulated.py, with real time and real links.
 
-Commands and acknowledgements take a Unix socket, which is on no link; tensors go from host to host by TCP.
+Commands and acknowledgements use a Unix socket, which is on no link; tensors are sent from host to host by TCP.
 """
 
 import os
@@ -28,13 +28,13 @@ from nfdt.worker.pacing import CLUSTER_VARIABLE
 
 POLL_S = 0.25
 START_S = 60.0
-STANDSTILL_S = 5.0  # how long nothing may happen while every peer only waits
+STANDSTILL_S = 5.0  # longest time without an event while every peer only waits
 
 Tensor = Any
 
 
 class EmulatedAck:
-    """A command's. See Ack (simulated.py)."""
+    """Acknowledgement of a command, as Ack (simulated.py)."""
 
     def __init__(self, peers: "EmulatedPeers", kind: str, words: str) -> None:
         self._peers, self.kind, self.words = peers, kind, words
@@ -42,11 +42,12 @@ class EmulatedAck:
         self.value: Any = None
 
     def wait(self) -> None:
+        """Wait until the command is executed."""
         self._peers.wait(self)
 
 
 class EmulatedPeer:
-    """One node. See Peer (simulated.py)."""
+    """One node, as Peer (simulated.py)."""
 
     def __init__(self, peers: "EmulatedPeers", node: ClusterNode) -> None:
         self.index, self.name, self.layer = node.index, node.name, node.group.layer
@@ -56,11 +57,13 @@ class EmulatedPeer:
 
     @property
     def above(self) -> "EmulatedPeer | None":
+        """The parent in a tree, the edge of a terminal, the cloud of an edge."""
         index = self._peers.topology.above.get(self.index)
         return None if index is None else self._peers[index]
 
     @property
     def below(self) -> list["EmulatedPeer"]:
+        """The peers whose `above` is this peer."""
         return [peer for peer in self._peers if peer.above is self]
 
     def __repr__(self) -> str:
@@ -69,17 +72,20 @@ class EmulatedPeer:
     def compute(
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
     ) -> EmulatedAck:
+        """Apply a function to tensors, as Peer.compute."""
         return self._tell("compute", f"compute {into}", into, function, names, steps)
 
     def send(self, to: "EmulatedPeer | Sequence[EmulatedPeer]", name: str, into: str | None = None) -> EmulatedAck:
-        """Several receivers: TCP has no multicast, so it is sent to each."""
+        """Send a tensor, as Peer.send. TCP has no multicast, so each of several receivers gets its own copy."""
         receivers = [to] if isinstance(to, EmulatedPeer) else list(to)
         return self._tell("send", f"send {name}", [peer.address for peer in receivers], name, into or name)
 
     def wait(self, name: str) -> EmulatedAck:
+        """Wait for a tensor, as Peer.wait."""
         return self._tell("wait", f"wait for {name}", name)
 
     def read(self, name: str) -> Tensor:
+        """Return a tensor after all earlier commands."""
         ack = self._tell("read", f"read {name}", name)
         ack.wait()
         return ack.value
@@ -92,16 +98,21 @@ class EmulatedPeer:
 
 
 class EmulatedPeers(Sequence[EmulatedPeer]):
-    """All peers of the cluster that `file` describes. `now_s`: real seconds since they were all there.
+    """All peers of the cluster that `file` describes. `now_s`: real seconds since all peers started.
 
-    modules: where the program's own modules are.
+    Args:
+        cluster: Nodes and links.
+        file: The cluster file, which the peers' processes read too.
+        run_dir: Directory of logs and the socket.
+        seed: Seed of the peers' random times.
+        modules: Directory of the program's own modules.
     """
 
     def __init__(self, cluster: Cluster, file: Path, run_dir: Path, seed: int, modules: Path) -> None:
         self.cluster, self.topology, self._run_dir = cluster, topology_of(cluster), run_dir
         self._peers = [EmulatedPeer(self, node) for node in cluster.nodes]
         self._changed = threading.Condition()
-        self._missing: list[dict[int, EmulatedAck]] = [{} for _ in self._peers]  # by peer: commands not carried out
+        self._missing: list[dict[int, EmulatedAck]] = [{} for _ in self._peers]  # by peer: pending commands
         self._numbers = self._acks = 0
         self._error = ""
         self._network = EmulatedNetwork(self.topology)
@@ -123,10 +134,12 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         return len(self._peers)
 
     def of(self, layer: str) -> list[EmulatedPeer]:
+        """Return the peers of a layer: "terminal", "edge" or "cloud"."""
         return [peer for peer in self._peers if peer.layer == layer]
 
     @property
     def now_s(self) -> float:
+        """Real seconds since all peers started."""
         return time.monotonic() - self._began
 
     @property
@@ -138,25 +151,27 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
 
     @property
     def bytes_sent(self) -> int:
+        """Bytes that all hosts have sent."""
         return sum(count for name, count in self.links.items() if name.endswith(" up"))
 
     def wait(self, *acks: EmulatedAck) -> None:
-        """Until all of `acks` are there; none given: until every command is carried out."""
+        """Wait for all of `acks`; without any, for every command."""
         self._until(lambda: all(ack.done for ack in acks) if acks else not any(self._missing))
 
     def first(self, *acks: EmulatedAck) -> EmulatedAck:
+        """Wait for one of `acks` and return it."""
         self._until(lambda: any(ack.done for ack in acks))
         return next(ack for ack in acks if ack.done)
 
     def expect(self, peer: EmulatedPeer, ack: EmulatedAck) -> int:
-        """The number of a command that is about to be given."""
+        """Register a command that is about to be sent. Return its number."""
         with self._changed:
             self._numbers += 1
             self._missing[peer.index][self._numbers] = ack
             return self._numbers
 
     def close(self) -> None:
-        """End the peers."""
+        """End the peers and remove the emulated network."""
         if hasattr(self, "_processes"):
             self._processes.stop()
         self._network.close()
@@ -219,7 +234,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                     raise UserError(f"every command must come to its end. Received: `{stuck.words}`, for ever")
 
     def _all_wait(self) -> bool:
-        """Whether every peer with something to do only waits for a tensor, and none is under way."""
+        """Return whether every peer with a command only waits for a tensor, and no tensor is being sent."""
         firsts = [next(iter(missing.values())) for missing in self._missing if missing]
         return all(ack.kind == "wait" for ack in firsts)
 

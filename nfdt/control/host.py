@@ -1,6 +1,6 @@
-"""An emulated peer's process, `python -m nfdt.control.host`: commands by a Unix socket, tensors by TCP over the links.
+"""Process of an emulated peer, `python -m nfdt.control.host`: commands by a Unix socket, tensors by TCP over the links.
 
-Both are connections of multiprocessing, which prove the run's token to each other before anything else is read.
+Both are connections of multiprocessing, which authenticate each other by the run's token before any other message.
 """
 
 import os
@@ -31,7 +31,7 @@ Done = Callable[[], None]
 
 
 class Outbox:
-    """One thread that sends tensors to one other peer, in order."""
+    """A thread that sends tensors to one other peer, in order."""
 
     def __init__(self, address: str, key: bytes) -> None:
         self._address, self._key = address, key
@@ -39,6 +39,7 @@ class Outbox:
         threading.Thread(target=self._send, daemon=True).start()
 
     def put(self, message: bytes, done: Done) -> None:
+        """Queue a message; `done` is called after its arrival."""
         self._waiting.put((message, done))
 
     def _send(self) -> None:
@@ -46,7 +47,7 @@ class Outbox:
         while True:
             message, done = self._waiting.get()
             connection.send_bytes(message)
-            connection.recv_bytes()  # it is there
+            connection.recv_bytes()  # the receiver's confirmation
             done()
 
     def _connect(self) -> Connection:
@@ -54,14 +55,14 @@ class Outbox:
         while True:
             try:
                 return _prompt(Client((self._address, PORT), "AF_INET", authkey=self._key))
-            except OSError:  # the other is not up yet
+            except OSError:  # the other peer does not listen yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
 
 
 class PeerHost:
-    """Carries out one command after another."""
+    """Executes one command after another."""
 
     def __init__(self, control: Connection, key: bytes, pacer: Pacer | None) -> None:
         self._control, self._key, self._pacer = control, key, pacer
@@ -71,7 +72,10 @@ class PeerHost:
         self._outboxes: dict[str, Outbox] = {}
 
     def run(self) -> None:
-        """Until the control program ends. Commands are taken in while one is carried out: else it might wait for us."""
+        """Execute commands until the control program ends.
+
+        A thread receives further commands meanwhile, so that the control program never blocks on a full socket.
+        """
         commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=self._hear, args=(commands,), daemon=True).start()
         for command in iter(commands.get, None):
@@ -86,10 +90,10 @@ class PeerHost:
             while True:
                 commands.put(self._control.recv_bytes())
         except (EOFError, OSError):
-            os._exit(0)  # the program has ended, and whoever waits here waits in vain
+            os._exit(0)  # the program has ended, and no other thread can continue
 
     def listen(self, address: str) -> None:
-        """Take tensors in, from as many peers as connect."""
+        """Receive tensors from all peers that connect."""
         listener = Listener((address, PORT), "AF_INET", backlog=128, authkey=self._key)
         while True:
             threading.Thread(target=self._take_in, args=(_prompt(listener.accept()),), daemon=True).start()
@@ -148,7 +152,7 @@ class PeerHost:
 
 
 def _prompt(connection: Connection) -> Connection:
-    """Small messages leave at once: an answer is waited for."""
+    """Send small messages at once (TCP_NODELAY), because the sender waits for an answer."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

@@ -1,7 +1,7 @@
-"""Peers on the simulated clock, and the commands they take.
+"""Peers on the simulated clock, and their commands.
 
-The control program runs in zero simulated time; the clock moves while it waits (`ack.wait`, `peers.first`, `read`, and
-at its end). A peer carries out one command after another; a tensor that it sends travels while it goes on.
+The control program takes no simulated time. The clock runs while the program waits (`ack.wait`, `peers.first`, `read`,
+and at its end). A peer executes one command after another; it continues while a tensor that it sends is on its way.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ Events = Generator[Any, Any, None]
 
 
 class Ack:
-    """A command's. `words`: the command, for people."""
+    """Acknowledgement of a command. `words`: the command as text for messages."""
 
     def __init__(self, peers: "Peers", words: str) -> None:
         self._peers, self.words = peers, words
@@ -32,15 +32,16 @@ class Ack:
 
     @property
     def done(self) -> bool:
+        """Whether the command is executed."""
         return bool(self.event.processed)
 
     def wait(self) -> None:
-        """Let time pass until the command is carried out."""
+        """Run the simulation until the command is executed."""
         self._peers.wait(self)
 
 
 class Peer:
-    """One node. `index`, `name` and `layer` are the description's; everything else it is told."""
+    """One node. `index`, `name` and `layer` come from the cluster file; commands set everything else."""
 
     def __init__(self, peers: "Peers", node: ClusterNode, pace: Pace) -> None:
         self.index, self.name, self.layer = node.index, node.name, node.group.layer
@@ -59,7 +60,7 @@ class Peer:
 
     @property
     def below(self) -> list["Peer"]:
-        """Those whose `above` this peer is."""
+        """The peers whose `above` is this peer."""
         return [peer for peer in self._peers if peer.above is self]
 
     def __repr__(self) -> str:
@@ -68,9 +69,13 @@ class Peer:
     def compute(
         self, into: str | Sequence[str], function: Callable[..., Tensor], *names: str, steps: float = 1.0
     ) -> Ack:
-        """`function` of the peer's tensors `names`; its result, or results, are its tensors `into`.
+        """Apply `function` to the peer's tensors `names`, and store the result or results as its tensors `into`.
 
-        steps: how many training steps' time it takes on this node; 0: none. Tensors are read only: return new ones.
+        Args:
+            into: Name of the result, or names of several results.
+            function: Function of the tensors. Its arguments are read only: return new ones.
+            names: Names of the arguments.
+            steps: Simulated duration on this node, in training steps; 0: none.
         """
 
         def run() -> Events:
@@ -80,9 +85,12 @@ class Peer:
         return self._command(f"compute {into}", run)
 
     def send(self, to: "Peer | Sequence[Peer]", name: str, into: str | None = None) -> Ack:
-        """The tensor `name` sets out for `to`, to come as `into` (else as `name`); acknowledged when it is there.
+        """Send the tensor `name`. The acknowledgement follows its arrival.
 
-        Several receivers: with multicast links it crosses each link once.
+        Args:
+            to: One receiver or several. With multicast links a tensor to several receivers crosses each link once.
+            name: Name of the tensor.
+            into: Name at the receivers; None: `name`.
         """
         receivers = [to] if isinstance(to, Peer) else list(to)
         ack = Ack(self._peers, f"{self.name}: send {name} to {', '.join(peer.name for peer in receivers)}")
@@ -95,7 +103,7 @@ class Peer:
         return ack
 
     def wait(self, name: str) -> Ack:
-        """Go on when a tensor `name` has come. Each wait takes one, in the order of arrival, to be the peer's own."""
+        """Continue when a tensor `name` has arrived. Each wait takes one, in the order of arrival, and stores it."""
 
         def run() -> Events:
             while not self._store.take(name):
@@ -105,12 +113,12 @@ class Peer:
         return self._command(f"wait for {name}", run)
 
     def read(self, name: str) -> Tensor:
-        """The peer's tensor once all it was told is done: for looking at; it takes no link and no time."""
+        """Return the peer's tensor after all earlier commands. Reading uses no link and no simulated time."""
         self._command(f"read {name}", self._nothing).wait()
         return self._store.get(name)
 
     def deliver(self, name: str, tensor: Tensor) -> None:
-        """A tensor has come over a link."""
+        """Receive a tensor from a link."""
         self._store.deliver(name, tensor)
         self._wake()
 
@@ -139,7 +147,7 @@ class Peer:
 
 
 class Peers(Sequence[Peer]):
-    """All peers of a cluster, in the order of its description. `now_s`: simulated seconds."""
+    """All peers of a cluster, in the order of the cluster file. `now_s`: simulated seconds."""
 
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self.cluster, self.env = cluster, simpy.Environment()
@@ -159,20 +167,21 @@ class Peers(Sequence[Peer]):
         return len(self._peers)
 
     def of(self, layer: str) -> list[Peer]:
-        """Those of a layer of the description: "terminal", "edge" or "cloud"."""
+        """Return the peers of a layer: "terminal", "edge" or "cloud"."""
         return [peer for peer in self._peers if peer.layer == layer]
 
     @property
     def now_s(self) -> float:
+        """Simulated seconds."""
         return float(self.env.now)
 
     @property
     def links(self) -> dict[str, int]:
-        """Bytes that have set out over each direction of each link."""
+        """Bytes sent over each direction of each link."""
         return dict(zip(self.topology.names, self._transfers.sent_bytes, strict=True))
 
     def wait(self, *acks: Ack) -> None:
-        """Let time pass until all of `acks` are there; none given: until every command is carried out."""
+        """Run the simulation until all of `acks` have arrived; without any, until every command is executed."""
         if acks:
             self._run(simpy.AllOf(self.env, [ack.event for ack in acks]), acks)
         else:
@@ -180,12 +189,12 @@ class Peers(Sequence[Peer]):
             self._check_idle()
 
     def first(self, *acks: Ack) -> Ack:
-        """Let time pass until one of `acks` is there; that one, the earliest in the list where several are."""
+        """Run the simulation until one of `acks` has arrived. Return it, or the first in the list if several have."""
         self._run(simpy.AnyOf(self.env, [ack.event for ack in acks]), acks)
         return next(ack for ack in acks if ack.event.triggered)
 
     def transfer(self, sender: Peer, to: Sequence[Peer], tensor: Tensor, into: str, ack: Ack) -> Events:
-        """`tensor` on its way to each of `to`."""
+        """Send `tensor` to each of `to`."""
         nbytes, groups = nbytes_of(tensor), [[peer] for peer in to]
         if self.cluster.multicast and to:
             groups = [list(to)]
@@ -216,7 +225,7 @@ class Peers(Sequence[Peer]):
 
 
 def nbytes_of(tensor: Tensor) -> int:
-    """Bytes of all arrays in a tree."""
+    """Return the bytes of all arrays in a tree."""
     return sum(int(np.prod(array.shape)) * np.dtype(_dtype(array)).itemsize for array in leaves(tensor))
 
 

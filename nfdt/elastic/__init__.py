@@ -1,6 +1,5 @@
-"""Workers that join a run: `nfdt run --join-at` takes them (reception.py), `nfdt join` offers them (guest.py).
+"""Elastic workers, which join a run: `nfdt run --join-at` accepts them, `nfdt join` adds them.
 
-They are members as any (fdt/supervise/elastic_workers.py): the same module, the same sessions. They are told what the
-launcher
-would have told them, over a call of their own with a token of its own.
+They are members like all others (fdt/supervise/elastic_workers.py), with the same module and the same sessions. The
+settings that a launcher would pass arrive over a separate call with a token of its own (rendezvous.py, join.py).
 """

@@ -1,4 +1,4 @@
-"""The command `nfdt join`, and the option --join-at of those that take who joins."""
+"""Command `nfdt join`, and the option --join-at of the commands that accept elastic workers."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ Examples:
 
 
 def join_at_option(function: Decorated) -> Decorated:
-    """--join-at."""
+    """Add --join-at to a command."""
     text = (
         "Take workers that come with `nfdt join`; port 0: any. Beyond loopback with --tls-... . The token is in "
         "join.token beside the logs, or yours in FDT_TOKEN.  [default: nobody joins]"
@@ -41,10 +41,10 @@ def join_at_option(function: Decorated) -> Decorated:
 
 
 def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
-    """Whom a run takes, by its options; FDT_TOKEN leaves the environment. Raises UsageError."""
+    """Return the endpoint of a run's options; FDT_TOKEN is removed from the environment. Raises UsageError."""
     if given["join_at"] is None:
         return None
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # strangers' handshakes are not the user's business
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # hides gRPC's messages about foreign handshakes
     from fdt.cli.connect import identity
     from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
     from nfdt.elastic.rendezvous import JoinEndpoint
@@ -59,7 +59,7 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
 
 
 def announce(reception: "JoinListener | None") -> None:
-    """How to join, on stderr."""
+    """Print the command to join on stderr."""
     if reception is not None:
         token = f"--token-file {reception.token_file}" if reception.token_file else "with its token in FDT_TOKEN"
         tls = " --tls-cert ... --tls-key ... --tls-ca ..." if reception.remote else ""

@@ -1,4 +1,4 @@
-"""The other side: workers of this machine that train for a run which somebody else has started."""
+"""Client of `nfdt join`: workers of this machine that train for a run that another user or process started."""
 
 import socket
 import sys
@@ -25,11 +25,11 @@ from nfdt.rpc.join_pb2 import JoinRequest, Place
 from nfdt.rpc.join_pb2_grpc import JoinServiceStub
 
 POLL_S = 0.5
-LAST_WORD_S = 15.0  # workers may end before the run's own last word is here
+LAST_WORD_S = 15.0  # workers may end before the run's last message arrives
 
 
 class JoinConnection:
-    """A place in the run at `address`, as long as the call lasts. Raises UserError where there is none."""
+    """A reservation in the run at `address`, as long as the call lasts. Raises UserError if there is none."""
 
     def __init__(self, address: str, token: str, identity: TlsIdentity | None, workers: int) -> None:
         self._address = address
@@ -67,17 +67,18 @@ class JoinConnection:
         self.over.set()
 
     def check(self) -> None:
-        """Raises UserError when the run did not end as runs do."""
+        """Check that the run ended normally. Raises UserError if not."""
         if self._error is not None:
             raise UserError(f"the run must stay reachable. Received: {_words(self._error)}") from None
 
     def close(self) -> None:
+        """Cancel the call."""
         self._call.cancel()
         self._channel.close()
 
 
 def join(address: str, token: str, identity: TlsIdentity | None, workers: int, logs: Path) -> None:
-    """Train for the run at `address` until it ends. Raises UserError, and KeyboardInterrupt when we are to leave."""
+    """Train for the run at `address` until it ends. Raises UserError, and KeyboardInterrupt on a signal."""
     call = JoinConnection(address, token, identity, workers)
     processes: LocalProcesses | None = None
     try:
@@ -113,7 +114,7 @@ def _start(place: Place, address: str, logs: Path) -> LocalProcesses:
 
 
 def _watch(call: JoinConnection, processes: LocalProcesses, ranks: list[int], logs: Path) -> None:
-    """Until the run ends, or all of ours have."""
+    """Wait until the run ends, or all workers of this process have ended."""
     told: set[int] = set()
     while not call.over.wait(POLL_S):
         ended = {end.rank: end.cause for end in processes.exits() if end.rank is not None and end.rank not in told}

@@ -1,4 +1,4 @@
-"""The run's side: who calls with the right token is told what a worker has to know, and given a place."""
+"""Listener of a run for elastic workers: a caller with the right token gets a worker's settings and a rank."""
 
 import contextlib
 import os
@@ -21,8 +21,14 @@ ADDRESS_FILE, TOKEN_FILE = "join.address", "join.token"
 
 @dataclass(frozen=True)
 class JoinEndpoint:
-    """Where to listen, whom to let in. `identity`: ours towards callers, beyond loopback. `keep`: the token is ours to
-    tell, in a file."""
+    """Address and credentials for elastic workers.
+
+    Attributes:
+        address: Address to listen at.
+        token: Token that callers must send.
+        identity: TLS identity towards callers, beyond loopback.
+        keep: Whether to write the token to a file.
+    """
 
     address: str
     token: str
@@ -31,15 +37,26 @@ class JoinEndpoint:
 
     @property
     def remote(self) -> bool:
-        """Callers may be on other hosts."""
+        """Whether callers may be on other hosts."""
         return self.identity is not None
 
 
 class JoinListener(join_pb2_grpc.JoinServiceServicer):
-    """Listens from the start. `members`: what this run's members show one another over TLS, None on one host.
+    """Listens from its creation.
 
-    Attributes: address, to be called; far, whether by TLS; token_file, None where the user has chosen the token.
-    Raises as `bind` does, and UserError where it cannot write how to join.
+    Args:
+        join_endpoint: Address and credentials.
+        registry: Workers of the run.
+        workers: Number of workers at the start.
+        members: TLS identity of the run's members; None on one host.
+
+    Attributes:
+        address: Address for callers.
+        remote: Whether callers use TLS.
+        token_file: File of the token; None if the user chose the token.
+
+    Raises:
+        UserError: If the files for callers cannot be written; also the errors of `bind`.
     """
 
     def __init__(
@@ -56,13 +73,13 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
             _write_anew(self._address_file, self.address)
             if self.token_file is not None:
                 _write_anew(self.token_file, join_endpoint.token)
-        except OSError as error:  # a full disk
+        except OSError as error:  # for example a full disk
             self._forget_files()
             raise UserError(f"how to join a run must find room beside its logs. Received: {error}") from None
         self._server.start()
 
     def close(self) -> None:
-        """After the crew's end: those who wait are told so."""
+        """End the waiting calls. Call it after the supervisor has ended."""
         self._server.stop(grace=1.0).wait()
         self._forget_files()
 
@@ -71,6 +88,7 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
             file.unlink(missing_ok=True)
 
     def Join(self, request: JoinRequest, context: grpc.ServicerContext) -> Iterator[Place]:
+        """Reserve ranks for a caller, and hold them until the call or the run ends."""
         if request.version != __version__:
             said = f"a worker must have the run's version, {__version__}. Received: {request.version or 'none'}"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, said)
@@ -79,7 +97,7 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
         except ValueError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         if not context.add_callback(lambda: self._registry.release(ranks, group)):
-            self._registry.release(ranks, group)  # gone already
+            self._registry.release(ranks, group)  # the caller is gone already
             return
         yield Place(
             ranks=ranks,
@@ -92,7 +110,7 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
 
 
 def _write_anew(path: Path, text: str) -> None:
-    """For its user's eyes only, whatever an earlier run has left there."""
+    """Write a new file that only its user can read, in place of an earlier run's."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,1 +1,1 @@
-"""The engine's side: it starts servers and workers, and decides what follows from their events."""
+"""The engine: it starts servers and workers, and handles their events."""

@@ -1,7 +1,7 @@
-"""What NFDT's engine decides: one job's commands and events in, what to pass on out. No clock, no threads.
+"""Coordinator of one NFDT job: commands and events in, messages to members and client out. No clock, no threads.
 
-Servers get the epochs; workers get the job and then hear from the servers alone. An epoch has ended when every server
-has given its snapshot and every worker its counts and metric states, which add up.
+Servers receive the epochs. Workers receive the job; afterwards the servers direct them. An epoch ends when every server
+has sent its snapshot, and every worker its counts and metric states, which are summed.
 """
 
 from collections.abc import Container, Sequence
@@ -35,9 +35,13 @@ HOW = {"left": "has left", "lost": "was lost", "failed": "has failed"}
 
 
 class ServersCoordinator:
-    """One job on `workers` workers and the servers at `addresses`. `blobs`: to add up what members report.
+    """Coordinates one job on parameter servers and workers.
 
-    `hosted`: the one server is in the one worker's process, which takes the commands of both and reports for both.
+    Args:
+        workers: Number of workers at the start.
+        addresses: Address of each server.
+        blobs: Blob store, to sum the members' reports.
+        hosted: Whether the only server runs in the only worker's process, which then reports for both.
     """
 
     def __init__(self, workers: int, addresses: Sequence[str], blobs: Blobs, *, hosted: bool = False) -> None:
@@ -48,23 +52,24 @@ class ServersCoordinator:
         self._workers, self._addresses, self._blobs = workers, list(addresses), blobs
         self._job = ""
         self._setup = Setup()
-        self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
-        self._announced = False  # the client knows that all are ready
+        self._lost_early: list[tuple[str, int | None, Failed]] = []  # members lost before the job was set up
+        self._announced = False  # whether the client was informed that all members are ready
         self._finishing = False
         self._ready: dict[tuple[str, int], Ready] = {}
         self._finished: set[tuple[str, int]] = set()
         self._epochs: dict[int, EpochAggregator] = {}
-        self._wanted_epoch = -1  # the client asked for it; ends of later ones are kept back
-        self._given_epoch = -1  # the last whose end the client has
-        self._epoch = Command()  # the client's last
+        self._wanted_epoch = -1  # the client's current epoch; ends of later ones are held back
+        self._given_epoch = -1  # the last epoch whose end the client has received
+        self._epoch = Command()  # the client's last epoch command
         self._changed: list[BlobRef] = []
-        self._read: list[BlobRef] = []  # the command before's: with overlapped epochs a server may come to it late
+        self._read: list[BlobRef] = []  # of the previous command: with overlapped epochs a server may read it late
         self._feeding = Feeding()
         self.done = self.failed = False
 
     # -- the client's commands -------------------------------------------------------------------------------
 
     def from_client(self, command: Command) -> Outcome:
+        """Handle a command of the client."""
         self._job = command.job
         kind = command.WhichOneof("kind") or ""
         handler = getattr(self, f"_client_{kind}", None)
@@ -85,14 +90,14 @@ class ServersCoordinator:
         return outcome
 
     def _to_first_workers(self) -> list[tuple[str, int | None, Command]]:
-        """Not to one that is lost already: its replacement would find this Setup in its outbox, and then its own."""
+        """Return the setup for each worker, except for lost ones: their replacements get a setup of their own."""
         early = {rank for role, rank, _ in self._lost_early if role == WORKER}
         ranks: list[int | None] = [rank for rank in range(self._workers) if rank not in early] if early else [None]
         return [(WORKER, rank, Command(job=self._job, setup=self._setup)) for rank in ranks]
 
     def _client_epoch(self, command: Command) -> Outcome:
         self._wanted_epoch, self._epoch = command.epoch.epoch, command
-        outcome = self._end_if_complete()  # overlapped epochs: it may be over already
+        outcome = self._end_if_complete()  # overlapped epochs: it may have ended already
         self._keep(command.epoch.changed)
         outcome.commands.insert(0, (self._to_servers, None, command))
         return outcome
@@ -121,11 +126,12 @@ class ServersCoordinator:
     # -- the members' events ---------------------------------------------------------------------------------
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
+        """Handle an event of a member."""
         kind = event.WhichOneof("kind")
         if self.done or event.job != self._job:
             return Outcome(drop=list(blobs_in(event)))
         if role == SERVER and rank in self._recovery.restoring and kind not in ("ready", "failed"):
-            return Outcome(drop=list(blobs_in(event)))  # of before
+            return Outcome(drop=list(blobs_in(event)))  # sent before the restoration
         if kind == "checkpoint":
             return Outcome(drop=self._recovery.keep(rank, event.checkpoint))
         if kind == "failed":
@@ -144,8 +150,11 @@ class ServersCoordinator:
         return Outcome()
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """Batches of a worker go to others, another may take its place (nfdt/engine/membership.py). Servers go back
-        (recovery.py)."""
+        """Handle the loss of a member.
+
+        A worker's batches go to other workers, and a replacement may start (membership.py). The servers are restored if
+        one of them is lost (recovery.py).
+        """
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
@@ -167,7 +176,7 @@ class ServersCoordinator:
         return self._without(outcome)
 
     def _restore(self, shard: int, failure: Failed) -> Outcome:
-        """All servers go back to the last snapshot; batches after it are dealt again."""
+        """Restore all servers from the last snapshot; later batches are assigned anew."""
         if (
             self._finishing
             or not self._recovery.reaches(self._wanted_epoch)
@@ -188,7 +197,7 @@ class ServersCoordinator:
         return outcome
 
     def joined(self, rank: int, host: str) -> Outcome:
-        """A worker has come by itself: it gets the job as a replacement would. Twice is once."""
+        """Handle an elastic worker: it gets the job as a replacement does. A repeated call has no effect."""
         if not self._job or self._finishing or self.done or rank in self._worker_membership.incarnations:
             return Outcome()
         name = f"{WORKER} {rank} has joined from {host}"
@@ -200,7 +209,7 @@ class ServersCoordinator:
         return Outcome(commands=commands, events=[self._membership(rank, "joined", name)])
 
     def left(self, rank: int, how: str, why: str = "") -> Outcome:
-        """It is gone: its batches go to others."""
+        """Handle the end of an elastic worker: its batches go to others."""
         if rank not in self._worker_membership.incarnations:
             return Outcome()
         leave = self._leave(rank, self._worker_membership.incarnations[rank])
@@ -212,7 +221,7 @@ class ServersCoordinator:
         return self._without(Outcome(commands=[(SERVER, None, leave)], events=events))
 
     def _without(self, outcome: Outcome) -> Outcome:
-        """`outcome`, and what was only waiting for one that is gone."""
+        """Return `outcome` and the steps that waited only for a member that is gone."""
         for then in (self._ready_if_all_are, self._end_if_complete, self._done_if_all_have_finished):
             outcome = outcome.followed_by(then())
         return outcome
@@ -233,6 +242,7 @@ class ServersCoordinator:
         return Event(job=self._job, fault=Fault(message=text, member=f"{WORKER} {rank}", action=verdict.value))
 
     def fail(self, failure: Failed) -> Outcome:
+        """End the job with an error."""
         self.done = self.failed = True
         return Outcome(drop=self._recovery.end(), events=[Event(job=self._job, failed=failure)])
 
@@ -251,7 +261,7 @@ class ServersCoordinator:
         return Outcome(events=[Event(job=self._job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
-        if end.epoch <= self._given_epoch:  # told again by members that went back
+        if end.epoch <= self._given_epoch:  # repeated by restored members
             return Outcome(drop=list(blobs_in(end)))
         if self._hosted and end.state.model.id:
             role = SERVER
@@ -287,13 +297,13 @@ class ServersCoordinator:
         return Outcome(events=[Event(job=self._job, finished=Finished())], drop=self._unclaimed())
 
     def _all(self, said: Container[tuple[str, int]]) -> bool:
-        """Whether every member that is there has `said` it. Of guests, those that have come so far as to be ready."""
+        """Return whether every member has `said` it. An elastic worker counts once it is ready."""
         ranks = self._worker_membership.incarnations
         workers = [(WORKER, rank) for rank in ranks if rank < self._workers or (WORKER, rank) in self._ready]
         return all(member in said for member in [*((SERVER, s) for s in range(self._servers)), *workers])
 
     def _unclaimed(self) -> list[BlobRef]:
-        """EpochAggregator of epochs that the client did not wait for, and what it wrote last."""
+        """Return the blobs of epochs for which the client did not wait, and of its last commands."""
         refs = [ref for ends in self._epochs.values() for ref in ends.blobs()]
         return [*refs, *self._read, *self._changed, *self._recovery.end()]
 

@@ -1,4 +1,4 @@
-"""`nfdt doctor`: what this machine has of what NFDT needs."""
+"""Command `nfdt doctor`: a check of this machine's requirements for NFDT."""
 
 from typing import Any
 

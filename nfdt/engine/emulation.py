@@ -1,7 +1,7 @@
-"""`nfdt run --emulate`: workers and server on hosts of their own, as a cluster description has them.
+"""Engine of `nfdt run --emulate`: workers and server on emulated hosts, as a cluster file describes them.
 
-Each node's links are shaped (fdt/launch/emulated.py) and its steps paced: a worker that has computed a gradient waits
-until as long has passed as the description's node would have taken. Where this machine is slower, so is the step.
+Each node's links are shaped (fdt/launch/emulated.py) and its steps paced: a worker waits after a gradient until the
+node's time for it has passed. A slower machine is not compensated.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ PORT = 7077
 
 
 class EmulationEngine(NfdtEngine):
-    """NFDT with one worker a node of the cluster in `file`, and one server. Raises UserError without the privilege."""
+    """NFDT with one worker per node of the cluster in `file`, and one server. Raises UserError without privileges."""
 
     def __init__(self, file: Path, run_dir: Path) -> None:
         self._cluster = emulated_cluster(file)
@@ -37,6 +37,7 @@ class EmulationEngine(NfdtEngine):
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, launches)
 
     def stop(self) -> None:
+        """End all processes and remove the emulated network."""
         try:
             super().stop()
         finally:
@@ -50,7 +51,7 @@ class EmulationEngine(NfdtEngine):
 
 
 def emulated_cluster(file: Path) -> Cluster:
-    """Raises UsageError for what cannot be emulated."""
+    """Return the cluster of `file`. Raises UsageError if it cannot be emulated."""
     cluster = read_cluster(file).with_workers(None)
     check_always_there(cluster)
     return cluster

@@ -1,4 +1,4 @@
-"""NFDT's engine: parameter servers and workers as local processes, kept warm between jobs."""
+"""NFDT's engine: parameter servers and workers as processes that stay alive between jobs."""
 
 import json
 import sys
@@ -20,12 +20,19 @@ from nfdt.engine.coordinator import ServersCoordinator
 
 
 class NfdtEngine:
-    """`workers` workers, and `ps` parameter servers that share the variables.
+    """Starts workers and parameter servers, and runs jobs on them.
 
-    `apart`: members may be replaced: a server has a process of its own even where there is one worker, and on other
-    hosts each member an ssh of its own. `placement`: the hosts that they are on, where these are not this one alone.
-    `join_endpoint`: others may join. Raises UsageError when a number is less than 1, and as `bind` does for an address
-    where nobody can join.
+    Args:
+        workers: Number of workers.
+        run_dir: Directory of the run.
+        ps: Number of parameter servers, among which the variables are divided.
+        apart: Whether members may be replaced. The server then has its own process even with one worker, and each
+            member on another host its own ssh connection.
+        placement: Hosts of the members; None: this host.
+        join_endpoint: Address where elastic workers may join.
+
+    Raises:
+        UsageError: If a number is below 1, or no worker can join at the address.
     """
 
     name = "nfdt"
@@ -51,7 +58,7 @@ class NfdtEngine:
         self._addresses = self._listening(ps, placement, remote=members is not None)
         self._joinable, self._singly = join_endpoint is not None, apart
         apart = apart or placement is not None or self._joinable
-        self._hosted = workers == ps == 1 and not apart  # in the only worker's process nothing has to travel
+        self._hosted = workers == ps == 1 and not apart  # the server in the only worker's process: no tensor is sent
         tasks = self._tasks(ps)
         launches = [(self._launcher(task.role, placement), task) for task in tasks]
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, launches, members)
@@ -63,22 +70,25 @@ class NfdtEngine:
             raise
 
     def start(self) -> None:
+        """Start the processes."""
         self._supervisor.start()
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        """Run one job: yield the events that answer `commands`."""
         self.start()
         return self._supervisor.run(
             ServersCoordinator(self.workers, self._addresses, self.blobs, hosted=self._hosted), commands
         )
 
     def stop(self) -> None:
+        """End all processes and remove the run's resources."""
         self._supervisor.close()
         if self.reception is not None:
             self.reception.close()
         self.blobs.close()
 
     def _listening(self, ps: int, placement: Placement | None, *, remote: bool) -> list[str]:
-        """Each server's addresses. `remote`: for other hosts too."""
+        """Return each server's addresses. `remote`: also for other hosts."""
         if placement is not None:
             return placement.addresses(self.workers, ps)
         here = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]

@@ -1,4 +1,4 @@
-"""An epoch's end, put together from what servers and workers say of it."""
+"""Aggregation of an epoch's reports by servers and workers into one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from nfdt.model.metrics import add_up
 
 @dataclass
 class EpochAggregator:
-    """What has been said of one epoch's end, by shard and by rank."""
+    """The reports of one epoch's end, by shard and by rank."""
 
     servers: dict[int, EpochEnd] = field(default_factory=dict)
     workers: dict[int, EpochEnd] = field(default_factory=dict)
 
     def blobs(self) -> list[BlobRef]:
-        """All that were said."""
+        """Return the blobs of all reports."""
         return [ref for end in (*self.servers.values(), *self.workers.values()) for ref in blobs_in(end)]
 
     def aggregated(self, blobs: Blobs) -> tuple[EpochEnd, list[BlobRef]]:
-        """As the client hears it, and what is of no more use."""
+        """Return the report for the client, and the blobs that are no longer needed."""
         first, workers = self.servers[0], [self.workers[rank] for rank in sorted(self.workers)]
         end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
         end.skipped = first.skipped
@@ -38,14 +38,14 @@ class EpochAggregator:
 
 
 def _metrics(first: EpochEnd, workers: Sequence[EpochEnd], blobs: Blobs) -> BlobRef:
-    """Sums of metric states. In lock step shard 0 has them: workers also counted steps that were not applied."""
-    if first.metrics.id or not workers:  # none: all were lost before they could report
+    """Return the summed metric states. In lock step shard 0 has them: workers also count steps that are not applied."""
+    if first.metrics.id or not workers:  # no workers: all were lost before they reported
         return first.metrics
     return blobs.put_arrays(add_up([blobs.get_arrays(w.metrics) for w in workers]))
 
 
 def _state(ends: Sequence[EpochEnd], blobs: Blobs) -> tuple[State, list[BlobRef]]:
-    from nfdt.model.shards import merge  # TensorFlow: not before the script has imported it
+    from nfdt.model.shards import merge  # imports TensorFlow, which the script must import first
 
     if len(ends) == 1:
         return ends[0].state, []
@@ -57,7 +57,7 @@ def _state(ends: Sequence[EpochEnd], blobs: Blobs) -> tuple[State, list[BlobRef]
 
 
 def _mean_logs(workers: Sequence[EpochEnd]) -> dict[str, float]:
-    """Logs of raw training steps, weighted by samples; for metrics the client computes results from their states."""
+    """Return the logs of training steps, weighted by samples. The client computes metrics from their states."""
     samples = sum(w.samples for w in workers) or 1
     names = {name for w in workers for name in w.logs}
     return {n: sum(w.logs[n] * w.samples for w in workers if n in w.logs) / samples for n in sorted(names)}

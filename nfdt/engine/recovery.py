@@ -1,6 +1,6 @@
-"""What the engine keeps for the day a parameter server dies: the last snapshot that all shards have given.
+"""Snapshots that the engine keeps in case a parameter server ends: the last one that all shards have sent.
 
-A shard's part counts once the parts of all shards at that position are here: then the parts before it go. No I/O.
+A snapshot counts when the parts of all shards at its position have arrived; older parts are then dropped. No I/O.
 """
 
 from collections.abc import Iterator
@@ -15,25 +15,28 @@ from nfdt.options import Options
 
 @dataclass
 class ServerRecovery:
-    """`shards`: of the servers; 0 where they are not processes of their own."""
+    """Snapshots of one job. `shards` is 0 if the server has no process of its own."""
 
     shards: int
     enabled: bool = False
     generation: int = 0
     first_epoch: int = 0
-    whole: dict[int, Checkpoint] = field(default_factory=dict)  # by shard; empty: the job's own beginning
+    whole: dict[int, Checkpoint] = field(default_factory=dict)  # by shard; empty: the start of the job
     parts: dict[int, dict[int, Checkpoint]] = field(default_factory=dict)  # by number and shard
-    restoring: set[int] = field(default_factory=set)  # shards that have yet to begin anew
+    restoring: set[int] = field(default_factory=set)  # shards that have not restarted yet
 
     def begin(self, job: JobSpec) -> None:
-        """Where callbacks act in the midst of epochs, or the client draws the batches, going back is not possible."""
+        """Start a job.
+
+        Restoration is off with batch callbacks, overlapped epochs, or batches that the client draws.
+        """
         options, hooks = Options.read(job.options), job.fit.batch_hooks
         goes_back = int(hooks) == BatchHooks.NONE and not options.overlap_epochs and not job.data.HasField("feed")
         self.enabled = bool(options.checkpoint_s and self.shards and goes_back)
         self.first_epoch = job.fit.initial_epoch
 
     def keep(self, shard: int, part: Checkpoint) -> list[BlobRef]:
-        """Note a part; what it makes superfluous is to be dropped."""
+        """Record a shard's part. Return the blobs to drop."""
         parts = self.parts.setdefault(part.number, {})
         parts[shard] = part
         if len(parts) < self.shards:
@@ -43,7 +46,7 @@ class ServerRecovery:
         return [p.state for p in before] + [p.state for group in older for p in group.values()]
 
     def reaches(self, epoch: int) -> bool:
-        """Whether training can go on to the end of `epoch` (-1: none was asked for) from what is here."""
+        """Return whether the last snapshot allows training to the end of `epoch` (-1: no epoch was requested)."""
         if not self.enabled:
             return False
         if not self.whole:
@@ -51,11 +54,11 @@ class ServerRecovery:
         return self.whole[0].epoch + (not self.whole[0].running) >= epoch
 
     def holds(self, epoch: int) -> bool:
-        """Whether the servers, once restored, have begun this epoch already."""
+        """Return whether restored servers have started this epoch already."""
         return bool(self.whole) and self.whole[0].epoch >= epoch
 
     def restore(self, job: JobSpec) -> tuple[list[Setup], list[BlobRef]]:
-        """By shard, how it is to begin anew; and what is of use no more."""
+        """Start a restoration. Return each shard's setup, and the blobs to drop."""
         self.generation += 1
         self.restoring = set(range(self.shards))
         spent = list(self._unfinished())
@@ -66,7 +69,7 @@ class ServerRecovery:
         return setups, spent
 
     def end(self) -> list[BlobRef]:
-        """The job is over: all that is here."""
+        """End the job. Return the blobs to drop."""
         return [*self._unfinished(), *(part.state for part in self.whole.values())]
 
     def _unfinished(self) -> Iterator[BlobRef]:

@@ -1,1 +1,1 @@
-"""What workers and servers both need to know of a captured model: its variables, momentum, and division over shards."""
+"""Properties of a captured model that workers and servers share: variables, momentum, and division over shards."""

@@ -1,8 +1,8 @@
-"""Overlap: a worker that pushes and pulls while it computes is two workers to the rule, taking turns on one device.
+"""Lanes: a worker that pushes and pulls while it computes counts as two workers for the algorithm.
 
-Each lane pulls, computes and pushes by itself; only computing is one at a time. So what a rule remembers of a worker
-(its pull, its momentum, its delay) stays true without the policy knowing of overlap; a lane's gradient is one update
-staler, for the other lane's push comes between.
+Each lane pulls, computes and pushes independently; only one lane computes at a time. So the state that an algorithm
+keeps per worker (pull, momentum, delay) stays correct, and the scheduler needs no code for overlap. A lane's gradient
+is one update staler, because the other lane pushes in between.
 """
 
 from fdt.errors import UsageError
@@ -11,11 +11,19 @@ from nfdt.options import Options
 
 
 def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool) -> int:
-    """1, or 2 to overlap. The same in every process of a job.
+    """Return the number of lanes per worker: 1, or 2 to overlap. Every process of a job computes the same number.
 
-    "auto" overlaps only where it pays: not over shared memory, where a push is one copy; not for one worker, who would
-    be stale for nothing; not where the rule waits for all anyway. `fed`: batches come from the client in one
-    order, which two lanes would not keep.
+    "auto" overlaps only where this saves time. It does not overlap over shared memory (a push is one copy), with one
+    worker (its gradients would become stale), or where the algorithm makes workers wait.
+
+    Args:
+        options: The job's options.
+        rule: The algorithm.
+        workers: Number of workers.
+        fed: Whether the client sends the batches, in an order that two lanes would not keep.
+
+    Raises:
+        UsageError: If `--overlap on` is given for an algorithm that makes workers wait.
     """
     if options.overlap == "on" and rule.waits:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Metric states of several workers as one: Keras's metrics are sums and counts, so states add up."""
+"""Sum of the metric states of several workers: the states of Keras's metrics are sums and counts."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from fdt.tensors import Array
 
 
 def add_up(groups: Sequence[Sequence[Array]]) -> list[Array]:
-    """Element by element, one array per metric variable."""
+    """Return the element-wise sum of `groups`, one array per metric variable."""
     first, *others = groups
     total = [array.copy() for array in first]
     for group in others:

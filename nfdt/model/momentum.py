@@ -1,14 +1,15 @@
-"""The captured optimizer's own momentum, off for one update: the rule's takes its place (`Update.momentum` "rule").
+"""Switches off the captured optimizer's momentum for one update, where the algorithm's momentum replaces it.
 
-The rule's direction is a sum, u = mu v + g: mu is SGD's momentum or Adam's beta_1, g the fresh gradient.
+`Update.momentum` is then "rule". The algorithm's direction is u = mu v + g: mu is SGD's momentum or Adam's beta_1, g
+the fresh gradient.
 
     SGD, nesterov or not            w <- w - eta u
-    Adam, AdamW, Adamax, Nadam,     the first moment becomes (1 - beta_1) u, as beta_1 m + (1 - beta_1) g does when m
-    Lamb                            was (1 - beta_1) v; the second moment takes the squares of g
+    Adam, AdamW, Adamax, Nadam,     the first moment becomes (1 - beta_1) u, the value of beta_1 m + (1 - beta_1) g
+    Lamb                            for m = (1 - beta_1) v; the second moment takes the squares of g
     without momentum (mu = 0)       its own update, of u
 
-Whatever else the optimizer does (bias correction, weight decay, averages, loss scaling) stays its own. What it clips is
-the gradient, before the rule sees it.
+All other parts of the update (bias correction, weight decay, averages, loss scaling) stay those of the optimizer. Its
+clipping applies to the gradient, before the algorithm receives it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,18 +33,19 @@ FIRST_MOMENTS = {
 
 
 def momentum_of(optimizer: Any) -> float:
-    """SGD's momentum, Adam's beta_1, else 0."""
+    """Return SGD's momentum or Adam's beta_1, else 0."""
     inner = inner_optimizer(optimizer)
-    with tf.init_scope():  # a legacy optimizer's are variables, which a graph that is being traced cannot read
+    with tf.init_scope():  # these are variables in a legacy optimizer, and a graph that is traced cannot read them
         return float(getattr(inner, "momentum", None) or getattr(inner, "beta_1", None) or 0.0)
 
 
 def can_be_off(optimizer: Any) -> bool:
-    """Whether a rule's momentum can take the place of the optimizer's."""
+    """Return whether the momentum of an algorithm can replace the optimizer's."""
     return not _reason(optimizer)
 
 
 def is_sgd(optimizer: Any) -> bool:
+    """Return whether the optimizer, without its wrappers, is Keras's SGD."""
     return _kind(inner_optimizer(optimizer)) == "SGD"
 
 
@@ -51,9 +53,19 @@ def is_sgd(optimizer: Any) -> bool:
 def off(
     optimizer: Any, variables: Sequence[Any], direction: Sequence[Tensor], fresh: Sequence[Tensor]
 ) -> Iterator[list[Tensor]]:
-    """What to give the optimizer as gradients, and the optimizer as it must be meanwhile.
+    """Switch the optimizer's momentum and clipping off inside the context.
 
-    Raises UserError where the rule's momentum would have no meaning.
+    Args:
+        optimizer: The captured optimizer.
+        variables: Trainable variables to update.
+        direction: The algorithm's direction u, one tensor per variable and in its shape.
+        fresh: The gradient g in it, one tensor per variable.
+
+    Yields:
+        The tensors to pass to the optimizer as gradients.
+
+    Raises:
+        UserError: If the optimizer's momentum cannot be switched off.
     """
     inner = inner_optimizer(optimizer)
     if reason := _reason(optimizer):
@@ -74,7 +86,7 @@ def off(
 
 
 def clipped(optimizer: Any, gradients: Sequence[Tensor]) -> list[Tensor]:
-    """`gradients` as the optimizer clips them, if it does."""
+    """Return `gradients`, clipped as the optimizer clips them."""
     inner = inner_optimizer(optimizer)
     return list(
         inner._clip_gradients(list(gradients)) if any(getattr(inner, name, None) for name in CLIPS) else gradients
@@ -94,12 +106,12 @@ def _set_first_moments(
 
 
 def _reason(optimizer: Any) -> str:
-    """Why its momentum cannot be off; "" when it can."""
+    """Return why the optimizer's momentum cannot be switched off, or "" if it can."""
     inner = inner_optimizer(optimizer)
     kind = _kind(inner)
     if inner is not optimizer:
         return f"what overflows would stay in the rule's momentum. Received: {type(optimizer).__name__}"
-    if not hasattr(inner, "update_step"):  # tf_keras's optimizers.legacy: its momentum is not where `off` looks
+    if not hasattr(inner, "update_step"):  # tf_keras's optimizers.legacy keep their momentum elsewhere
         return f"a legacy optimizer keeps its own. Received: {kind}"
     if getattr(inner, "gradient_accumulation_steps", None):
         return f"with gradient accumulation a push is not an update. Received: {kind}"
@@ -109,6 +121,6 @@ def _reason(optimizer: Any) -> str:
 
 
 def _kind(inner: Any) -> str:
-    """The name of the class whose update it is; a script's own class, whatever it derives from, is not Keras's."""
+    """Return the name of the class that defines the update; a script's own class never counts as Keras's."""
     owner = next((kind for kind in type(inner).__mro__ if "update_step" in vars(kind)), type(inner))
     return owner.__name__ if owner.__module__.startswith(("keras.", "tf_keras.")) else f"the script's {owner.__name__}"

@@ -1,7 +1,7 @@
-"""Whole variables shared out over K servers by bytes, and the servers' snapshots put together again.
+"""Distribution of whole variables over K servers by size, and the merge of the servers' snapshots.
 
-Shard 0 alone decides the order of pulls and pushes; the others replay it (follower.py). Every server builds the whole
-model, applies the optimizer to its own variables only, and its snapshot carries only those and their slots.
+Shard 0 alone decides the order of pulls and pushes; the other shards replay it (nfdt/server/follower.py). Every server
+builds the whole model and updates its own variables only. Its snapshot holds only these variables and their slots.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,15 @@ from nfdt.model.variables import OwnedVariables, is_scalar, is_summable
 
 
 def owners(sizes: Sequence[int], shards: int) -> list[int]:
-    """The shard of each variable: the largest first, each to the emptiest shard. Ties go to the lower number."""
+    """Return the shard of each variable.
+
+    The variables are taken by falling size, and each goes to the shard with the fewest bytes. Ties go to the lower
+    number.
+
+    Args:
+        sizes: Size of each variable in bytes.
+        shards: Number of shards.
+    """
     load = [0] * shards
     owner = [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
@@ -28,7 +36,7 @@ def owners(sizes: Sequence[int], shards: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Positions that one server owns in State.model and State.optimizer, and its variables."""
+    """The variables of one server, and their positions in State.model and State.optimizer."""
 
     part: OwnedVariables
     trainable: list[int]  # positions among all trainable
@@ -38,9 +46,10 @@ class Ownership:
 
 
 def own(trainable: Any, shard: int, shards: int) -> Ownership:
-    """What server `shard` of `shards` owns of a Trainable. The same in every process.
+    """Return the variables of a Trainable that server `shard` of `shards` owns, the same in every process.
 
-    Raises UserError for an optimizer that looks at all gradients at once and cannot be split.
+    Raises:
+        UserError: If the optimizer needs all gradients at once and cannot be split.
     """
     optimizer = trainable.model.optimizer
     if shards > 1:
@@ -61,19 +70,20 @@ def own(trainable: Any, shard: int, shards: int) -> Ownership:
 
 
 def optimizer_variables(trainable: Any) -> list[Any]:
+    """Return the optimizer's variables."""
     return list(trainable.optimizer)
 
 
 def summable_others(trainable: Any) -> list[Any]:
-    """Non-trainable variables whose changes travel: numbers, and not states of random generators."""
+    """Return the non-trainable variables whose changes are pushed: numbers, except states of random generators."""
     seeds = {id(v) for v in trainable.seeds}
     return [v for v in trainable.non_trainable if id(v) not in seeds and is_summable(v)]
 
 
 def slot_owners(optimizer: Any, trainable: Sequence[Any], owner: Sequence[int]) -> dict[int, int]:
-    """Shard by id of each optimizer variable that belongs to one trainable variable.
+    """Return the shard of each optimizer variable that belongs to one trainable variable, keyed by id.
 
-    Keras's optimizers keep their slots in lists with an entry per variable they were built for.
+    Keras's optimizers keep their slots in lists, with one entry per variable for which the optimizer was built.
     """
     found: dict[int, int] = {}
     for holder in (optimizer, getattr(optimizer, "inner_optimizer", None)):
@@ -87,7 +97,11 @@ def slot_owners(optimizer: Any, trainable: Sequence[Any], owner: Sequence[int]) 
 
 
 def check_splittable(optimizer: Any) -> None:
-    """Raises UserError when the optimizer's update of one variable depends on the gradients of others."""
+    """Check that the update of one variable does not depend on the gradients of others.
+
+    Raises:
+        UserError: If it does.
+    """
     if is_loss_scaled(optimizer):
         raise UserError(
             "--ps must be 1 with a LossScaleOptimizer, which looks at all gradients at once. Received: more"
@@ -97,8 +111,11 @@ def check_splittable(optimizer: Any) -> None:
 
 
 def merge(parts: Sequence[Sequence[Array]]) -> list[Array]:
-    """Whole groups from partial ones, each [positions, array, array, ...]. Variables that nobody owns are missing:
-    raises ValueError."""
+    """Merge partial groups, each [positions, array, array, ...], into one whole group.
+
+    Raises:
+        ValueError: If no group holds some variable.
+    """
     found: dict[int, Array] = {}
     for positions, *arrays in parts:
         found.update(zip(positions.tolist(), arrays, strict=True))
@@ -108,7 +125,7 @@ def merge(parts: Sequence[Sequence[Array]]) -> list[Array]:
 
 
 def partial(positions: Sequence[int], arrays: Sequence[Array]) -> list[Array]:
-    """What `merge` takes: `arrays` of a whole group, cut down to `positions`."""
+    """Return `arrays` of a whole group, restricted to `positions`, in the form that `merge` takes."""
     return [np.asarray(positions, np.int64), *(arrays[i] for i in positions)]
 
 

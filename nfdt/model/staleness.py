@@ -1,4 +1,4 @@
-"""Staleness in numbers: server updates between a pull and its push."""
+"""Statistics of staleness: the number of server updates between a pull and its push."""
 
 import statistics
 from collections import Counter
@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 
 class Spread(NamedTuple):
+    """Mean, median and maximum of the staleness of pushes, in updates."""
+
     mean: float
     median: float
     largest: float
@@ -15,13 +17,13 @@ class Spread(NamedTuple):
 
 
 def spread(counts: Counter[int]) -> Spread | None:
-    """`counts`: how many pushes had which staleness. None where there was no push."""
+    """Return the statistics of `counts`, the number of pushes by staleness. None if there was no push."""
     taus = sorted(counts.elements())
     return Spread(statistics.fmean(taus), float(statistics.median(taus)), float(taus[-1])) if taus else None
 
 
 def fields(counts: Counter[int]) -> dict[str, float]:
-    """The spread by the names that records have; empty where there was no push."""
+    """Return the statistics by the field names of records; empty if there was no push."""
     found = spread(counts)
     if found is None:
         return {}

@@ -1,4 +1,4 @@
-"""What NFDT asks of a captured model's variables and optimizer, in Keras 3 and tf_keras."""
+"""Access to the variables and the optimizer of a captured model, for Keras 3 and tf_keras."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,17 +15,18 @@ Variable = Any  # Keras's or TensorFlow's
 
 
 def is_summable(variable: Variable) -> bool:
-    """Whether changes of a non-trainable variable can be added up: numbers can, flags and strings cannot."""
+    """Return whether changes of a non-trainable variable can be summed: numbers can, flags and strings cannot."""
     dtype = tf.as_dtype(tensor_variable(variable).dtype)
     return bool(dtype.is_floating or dtype.is_integer)
 
 
 def is_scalar(variable: Variable) -> bool:
+    """Return whether the variable is 0-d."""
     return bool(tensor_variable(variable).shape.rank == 0)
 
 
 def current_rate(optimizer: Any) -> Any:
-    """The learning rate now, a float32 tensor: the schedule's at `iterations` where there is one."""
+    """Return the current learning rate as a 0-d float32 tensor. A schedule is evaluated at `iterations`."""
     rate = optimizer.learning_rate
     if callable(rate) and not hasattr(rate, "shape"):
         rate = rate(optimizer.iterations)
@@ -33,14 +34,14 @@ def current_rate(optimizer: Any) -> Any:
 
 
 def count_of(optimizer: Any) -> tf.Variable:
-    """The variable that counts the optimizer's steps."""
+    """Return the variable that counts the optimizer's steps."""
     inner = inner_optimizer(optimizer)
-    held = getattr(inner, "_iterations", None)  # `iterations` is no variable where gradients accumulate
+    held = getattr(inner, "_iterations", None)  # with gradient accumulation, `iterations` is no variable
     return tensor_variable(inner.iterations if held is None else held)
 
 
 def loss_scale(optimizer: Any) -> Any | None:
-    """What the loss was multiplied by, which the optimizer divides by again; None where there is no such thing."""
+    """Return the factor on the loss by which the optimizer divides the gradients, or None without loss scaling."""
     if is_loss_scaled(optimizer):
         dynamic = getattr(optimizer, "dynamic_scale", None)
         return tf.convert_to_tensor(optimizer.loss_scale if dynamic is None else dynamic)
@@ -49,7 +50,7 @@ def loss_scale(optimizer: Any) -> Any | None:
 
 @contextmanager
 def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
-    """Inside, the optimizer's learning rate, and its weight decay with it, is `scale` times its own. None: its own."""
+    """Scale the optimizer's learning rate, and so its weight decay, by `scale` inside the context. None: no change."""
     inner = inner_optimizer(optimizer)
     if scale is None:
         yield
@@ -60,7 +61,7 @@ def scaled_rate(optimizer: Any, scale: Any) -> Iterator[None]:
 
 @contextmanager
 def schedule_at(optimizer: Any, count: Any) -> Iterator[None]:
-    """Inside, a schedule of the learning rate is read at step `count`, not at the optimizer's own."""
+    """Evaluate the learning-rate schedule at step `count` inside the context, instead of the optimizer's own step."""
     inner = inner_optimizer(optimizer)
     schedule: Any = getattr(inner, "_learning_rate", None)
     if any(kind.__name__ == "LearningRateSchedule" for kind in type(schedule).__mro__):
@@ -73,7 +74,7 @@ def schedule_at(optimizer: Any, count: Any) -> Iterator[None]:
 @contextmanager
 def _replaced(inner: Any, changed: dict[str, Any]) -> Iterator[None]:
     before = {name: vars(inner)[name] for name in changed if name in vars(inner)}
-    vars(inner).update(changed)  # not setattr: what is tracked and saved with the optimizer stays as it is
+    vars(inner).update(changed)  # setattr would change what Keras tracks and saves
     try:
         yield
     finally:
@@ -83,20 +84,24 @@ def _replaced(inner: Any, changed: dict[str, Any]) -> Iterator[None]:
 
 
 def _rate(inner: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The attributes that make the learning rate `change` of what it is."""
+    """Return the attributes that replace the learning rate by `change` of it."""
     original = getattr(inner, "_get_current_learning_rate", None)
     if original is not None:  # Keras 3
         return {"_get_current_learning_rate": lambda: change(tf.cast(original(), tf.float32))}
-    if "_learning_rate" in vars(inner):  # tf_keras; a function compiled by itself would keep the first scale
+    if "_learning_rate" in vars(inner):  # tf_keras; its jit-compiled function would keep the first scale
         return {"_learning_rate": change(current_rate(inner)), "jit_compile": False}
     raise UserError(f"a rule that sets the learning rate needs a Keras optimizer. Received: {type(inner).__name__}")
 
 
 @dataclass
 class OwnedVariables:
-    """The variables that one server holds: all of them, or a shard's (nfdt/model/shards.py).
+    """The variables that one server owns: all of them, or those of a shard (nfdt/model/shards.py).
 
-    others: non-trainable variables whose changes travel (not seed generators).  scalars: the optimizer's 0-d ones.
+    Attributes:
+        optimizer: The captured optimizer.
+        trainable: Trainable variables.
+        others: Non-trainable variables whose changes are pushed (no seed generators).
+        scalars: The optimizer's 0-d variables.
     """
 
     optimizer: Any
@@ -107,10 +112,13 @@ class OwnedVariables:
     def apply(
         self, gradients: Sequence[Any], positions: Sequence[int], rate: Any = None, fresh: Sequence[Any] | None = None
     ) -> None:
-        """The captured optimizer's own update of `trainable[positions]`.
+        """Update `trainable[positions]` with the captured optimizer.
 
-        rate: what to scale the learning rate by.  fresh: given, `gradients` hold the rule's momentum and the
-        optimizer's is off (momentum.py).
+        Args:
+            gradients: One tensor per position, in the variable's shape.
+            positions: Positions in `trainable`.
+            rate: Factor on the learning rate. None: 1.
+            fresh: If given, `gradients` contain the algorithm's momentum, and the optimizer's is off (momentum.py).
         """
         if not positions:
             return
@@ -120,7 +128,7 @@ class OwnedVariables:
                 self.apply(given, positions, rate)
             return
         scale = loss_scale(self.optimizer)
-        if scale is not None:  # the optimizer will divide by it, and test for overflow
+        if scale is not None:  # the optimizer divides by it and tests for overflow
             gradients = [g * tf.cast(scale, g.dtype) for g in gradients]
         with scaled_rate(self.optimizer, rate):
             if isinstance(variables[0], tf.Variable):  # tf_keras

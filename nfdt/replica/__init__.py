@@ -1,6 +1,6 @@
-"""NFDT for scripts with training loops of their own: see client_shim/replica.
+"""NFDT for scripts with their own training loops, where every rank runs the script (client_shim/replica).
 
-Each worker takes whole batches of the stream in turn. The parameter server is rank 0, the user's own process: where it
-applies its own gradient it also applies those that have come, one by one, with the script's optimizer, and answers with
-weights. So its variables are the server's, and what the script does with them once is done with trained weights.
+The workers take whole batches of the stream in turn. Rank 0, the user's own process, is the parameter server. When it
+applies its own gradient it also applies the gradients that have arrived, one by one, with the script's optimizer, and
+answers with weights. So its variables are the server's, and the script reads trained weights from them.
 """

@@ -1,4 +1,4 @@
-"""An optimizer of `tf.compat.v1` outside of sessions (an eager loop, a tf.function), as one of Keras's is looked at."""
+"""Adapter that gives Keras's attributes to a `tf.compat.v1` optimizer outside of sessions (eager or tf.function)."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ from tensorflow.python.training import optimizer as optimizers
 
 
 class CompatOptimizer:
-    """`learning_rate` is the optimizer's; `iterations` is the global step that the script has it count, if any."""
+    """View of a `tf.compat.v1` optimizer.
+
+    `learning_rate` is the optimizer's; `iterations` is the global step that the script counts with it, if any.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -24,7 +27,7 @@ class CompatOptimizer:
 
 
 def looked_at(optimizer: Any) -> Any:
-    """Keras's own as they are."""
+    """Return the optimizer with Keras's attributes: Keras's own unchanged, others wrapped."""
     if not isinstance(optimizer, optimizers.Optimizer):
         return optimizer
-    return type(type(optimizer).__name__, (CompatOptimizer,), {})(optimizer)  # errors name it
+    return type(type(optimizer).__name__, (CompatOptimizer,), {})(optimizer)  # error messages name the class

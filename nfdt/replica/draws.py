@@ -1,4 +1,4 @@
-"""Random numbers that a step draws from the script's generators: every worker is to draw as many."""
+"""Detection of random numbers that a step draws from the script's generators: every worker must draw equally many."""
 
 import contextlib
 import pickle
@@ -11,7 +11,10 @@ from tensorflow.python.eager import context
 
 
 class Draws:
-    """`values`: what the step reads. Of TensorFlow's generators it says nothing: these are a worker's own."""
+    """State of the random generators that a step may use: NumPy's and Python's global ones, and those in `values`.
+
+    `values` are the values that the step reads. TensorFlow's generators are a worker's own and not included.
+    """
 
     def __init__(self, values: Iterable[Any]) -> None:
         kinds = np.random.Generator, np.random.RandomState, random.Random
@@ -19,7 +22,7 @@ class Draws:
         self._before = self._states()
 
     def drawn(self) -> bool:
-        """Has any number been drawn since this was made?"""
+        """Return whether a number was drawn since this object was created."""
         return self._states() != self._before
 
     def _states(self) -> bytes:
@@ -28,10 +31,12 @@ class Draws:
 
 
 def apart(seed: str, stack: contextlib.ExitStack) -> None:
-    """Until `stack` closes TensorFlow's eager operations draw by `seed`: what is drawn behind it, the order of a
-    shuffled dataset, is the same on workers that have not come here."""
+    """Seed TensorFlow's eager operations by `seed` until `stack` closes.
+
+    Later draws, such as the order of a shuffled dataset, stay equal on workers that did not execute this code.
+    """
     known = context.context()
-    if getattr(known, "_rng", None) is not None:  # it has a seed
+    if getattr(known, "_rng", None) is not None:  # the script has set a seed
         stack.callback(setattr, known, "_rng", known._rng)
         known._rng = random.Random(seed)
 

@@ -1,7 +1,7 @@
-"""One optimizer of a replica script: gradients pushed to rank 0, weights pulled from it, inside the script's own step.
+"""Exchange of one optimizer in a replica script: gradients go to rank 0, and weights return, within the script's step.
 
-On rank 0 the rule is called with NumPy arrays and the script's optimizer applies what it makes of a push, in the graph
-or eagerly as the script has it. The others give their gradient and assign the weights that come back.
+On rank 0 the algorithm runs on NumPy arrays, and the script's optimizer applies the resulting update, in the graph or
+eagerly. The other ranks send their gradient and assign the returned weights.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from nfdt.replica.numpy_applier import ServerRule
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
-Poll = Callable[[int], list[Push]]  # the pushes that have come for an optimizer
+Poll = Callable[[int], list[Push]]  # returns the pushes that have arrived for an optimizer
 
 GONE = (
     "a step's optimizer must be there as long as the step is. Received: a step of an optimizer that the script has "
@@ -32,10 +32,10 @@ GONE = (
 
 
 class OptimizerExchange:
-    """`number`: of the optimizer, in the order in which the script makes them."""
+    """Pushes and pulls for one optimizer. `number` counts the optimizers in the order of their creation."""
 
     apply: Apply  # the optimizer's own update, as it was last used
-    made_for: Callable[[], Any]  # the optimizer, as long as it is there
+    made_for: Callable[[], Any]  # returns the optimizer while it exists
 
     def __init__(
         self,
@@ -56,31 +56,31 @@ class OptimizerExchange:
         self._present = [True] * len(self.raw)
         self._waiting: list[Push] = []
         self._answering: Push | None = None
-        self.samples = 0  # of the batch at hand
-        self.changed = False  # by rank 0, since all met
+        self.samples = 0  # in the current batch
+        self.changed = False  # whether rank 0 has updated since the last synchronisation
         with tf.init_scope():
             self._count = count_of(optimizer)
             self._ahead = tf.Variable(0, dtype=self._count.dtype, trainable=False)
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # a copy of its optimizer is another one
+        return type(None), ()  # a copied optimizer gets an exchange of its own
 
     # -- iterations ------------------------------------------------------------------------------------------------
-    # While its loop runs a worker's `iterations` are the steps that it has come to, as alone; rank 0's are ahead of the
-    # updates, by which a schedule goes, by those that the others have yet to push.
+    # During the loop a worker's `iterations` count all steps so far, as on one machine. Rank 0's count is ahead of its
+    # updates, which a schedule must use, by the steps that the others have not pushed yet.
     def now(self) -> int:
-        """`iterations`."""
+        """Return `iterations`."""
         with tf.init_scope():
             return int(self._count.numpy())
 
     def move(self, by: int) -> None:
-        """`by` steps are others'."""
+        """Add `by` steps that other workers take."""
         for count in (self._count, self._ahead):
             count.assign_add(by)
 
     @contextlib.contextmanager
     def _updating(self, own: int) -> Iterator[None]:
-        """Within, `iterations` count rank 0's updates, of which `own` are its own step's."""
+        """Let `iterations` count rank 0's updates within the context; `own` of them belong to rank 0's own step."""
         then = self._count.read_value() + own
         self._count.assign_sub(self._ahead.read_value())
         yield
@@ -92,22 +92,22 @@ class OptimizerExchange:
         return [self._count, self._ahead]
 
     def meets(self) -> None:
-        """All workers are about to hold alike what this one does."""
+        """Prepare the variables for the synchronisation of all workers."""
         self._count.assign_sub(self._ahead.read_value())
         self._ahead.assign(0)
 
     @property
     def held(self) -> list[Any]:
-        """What all workers hold alike when they have met; a global step is the script's, too."""
+        """Variables that all workers share after a synchronisation; a global step belongs to the script too."""
         return [*self.raw, self._count]
 
     def met(self) -> None:
-        """All workers hold what rank 0 does: what they push next is late by nothing yet."""
+        """Note the synchronisation: all workers have rank 0's weights, so their next pushes start without staleness."""
         self.changed, self._rule.alike = False, True
 
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:
-        """In place of the optimizer's apply, on any rank."""
+        """Exchange the gradients, in place of the optimizer's apply, on any rank."""
         present = self._present = [g is not None for g in gradients]
         flat = _flat(self._whole(gradients))
         if self._group.rank:
@@ -120,13 +120,13 @@ class OptimizerExchange:
             self._serve_in_step(apply, present, variables)
 
     def serve(self, apply: Apply, push: Push) -> None:
-        """Rank 0, outside a step: apply one push."""
+        """Apply one push on rank 0, outside a step."""
         self._waiting.append(push)
         with self._updating(own=0):
             self._serve_in_step(apply, self._present, self.variables)
 
     def _serve_in_step(self, apply: Apply, present: list[bool], variables: list[Any]) -> None:
-        """The pushes that have come. What rank 0 computes next it computes on what is then in its variables."""
+        """Apply the pushes that have arrived; then record the weights as pulled by rank 0's next step."""
 
         def body(_: Any) -> list[Any]:
             update = in_order(self._take, [self._read(), self._rate()])
@@ -138,7 +138,7 @@ class OptimizerExchange:
         in_order(self._holds, [self._read()])
 
     def _apply(self, apply: Apply, update: Any, present: list[bool], variables: list[Any]) -> None:
-        """The script's optimizer, given what the rule made of a push."""
+        """Apply the algorithm's update with the script's optimizer."""
         size = sum(self._sizes)
         update = tf.ensure_shape(update, [1 + size * (1 + self._form.momentum)])
         direction = self._unflat(update[1 : 1 + size], present)
@@ -146,7 +146,7 @@ class OptimizerExchange:
             if not self._form.momentum:
                 apply(direction, variables)
                 return
-            build(self._optimizer, variables)  # the moments that the rule's take the place of
+            build(self._optimizer, variables)  # creates the moments that the algorithm's replace
             moved, along = zip(
                 *((v, u) for v, u in zip(variables, direction, strict=True) if u is not None), strict=True
             )
@@ -165,7 +165,7 @@ class OptimizerExchange:
         return current_rate(self._optimizer)
 
     def _whole(self, gradients: Sequence[Any]) -> list[Any]:
-        """One for every variable, zeros where there is none; clipped, where the rule makes a momentum of them."""
+        """Return one gradient per variable, zeros where there is none; clipped if the algorithm has a momentum."""
         there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         rest = iter(clipped(self._optimizer, there) if self._form.momentum else there)
         pairs = zip(gradients, self.raw, strict=True)
@@ -193,7 +193,7 @@ class OptimizerExchange:
         return self._pushed(push.rank, push.vector, params, eta, push.header["samples"])
 
     def _holds(self, params: Vector) -> Vector:
-        """Rank 0, now."""
+        """Record that rank 0 has the current weights."""
         self._pulled(0, params)
         return params[:1]
 
@@ -226,7 +226,10 @@ def _check(optimizer: Any, rule: AsyncAlgorithm) -> None:
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:
-    """Its variables. A tf.function makes them in its first trace only, and in that one another's step may be taken."""
+    """Create the optimizer's variables.
+
+    A tf.function creates variables in its first trace only, and that trace may skip this worker's step.
+    """
     with tf.init_scope():
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             optimizer._create_slots(variables)
@@ -235,17 +238,17 @@ def build(optimizer: Any, variables: list[Any]) -> None:
 
 
 def update_of(optimizer: Any) -> Apply:
-    """An optimizer's own update, as Keras has it."""
+    """Return an optimizer's own update, as Keras defines it."""
     if hasattr(optimizer, "apply"):
         return lambda gradients, variables: optimizer.apply(gradients, variables)
     return lambda gradients, variables: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
-_last: IdentityMap[Any] = IdentityMap()  # a graph's: what its next call follows
+_last: IdentityMap[Any] = IdentityMap()  # by graph: the operation that its next call must follow
 
 
 def in_order(method: Callable[..., Any], inputs: list[Any], dtype: Any = tf.float32) -> Any:
-    """Call `method` on NumPy arrays, after all earlier such calls of the graph: TensorFlow promises no order."""
+    """Call `method` on NumPy arrays, after all earlier such calls of the graph: TensorFlow guarantees no order."""
     if tf.executing_eagerly():
         return tf.numpy_function(method, inputs, dtype)
     graph = tf.compat.v1.get_default_graph()
@@ -257,8 +260,10 @@ def in_order(method: Callable[..., Any], inputs: list[Any], dtype: Any = tf.floa
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """TensorFlow keeps what a graph calls for ever. `OptimizerExchanges.of` has the method's owner kept while it is
-    needed."""
+    """Return `method` behind a weak reference, because TensorFlow keeps a graph's functions forever.
+
+    `OptimizerExchanges.of` keeps the method's owner alive while it is needed.
+    """
     known = weakref.WeakMethod(method)
 
     def call(*arrays: Any) -> Any:
@@ -271,7 +276,7 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow(results: Any) -> None:
-    """The graph's next call comes after these."""
+    """Make the graph's next call follow `results`."""
     if not tf.executing_eagerly():
         _last.put(tf.compat.v1.get_default_graph(), tf.nest.flatten(results)[0].op)
 

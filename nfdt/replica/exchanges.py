@@ -1,5 +1,4 @@
-"""All optimizers of a replica script: their exchanges, the pushes that come for them, and what all workers hold alike
-when they meet."""
+"""All optimizers of a replica script: their exchanges, the pushes for them, and the state that workers synchronise."""
 
 import contextlib
 import threading
@@ -20,28 +19,33 @@ from nfdt.replica.compat_optimizer import looked_at
 from nfdt.replica.exchange import Apply, OptimizerExchange, build
 from nfdt.replica.sync import become_rank_0s
 
-OF_OPTIMIZER = "_fdt_exchange"  # an attribute, so an optimizer and its exchange go together
-OF_FUNCTION = "_fdt_exchanges"  # of a tf.function: those in its traces, whatever the script does with the optimizers
+OF_OPTIMIZER = "_fdt_exchange"  # an attribute: optimizer and exchange have one lifetime
+OF_FUNCTION = "_fdt_exchanges"  # of a tf.function: the exchanges in its traces, even if the script drops the optimizers
 
 
 class _Calling(threading.local):
-    function: Any = None  # the tf.function that this thread calls
+    function: Any = None  # the tf.function that this thread calls now
 
 
 class OptimizerExchanges:
-    """`rule`: the command line's, if any. `of_sessions`: is given the pushes that are sessions'.
+    """The exchanges of all optimizers.
 
-    Optimizers that the script has dropped go, with the weights that they trained. But rank 0 serves the others' pushes
-    for those that it has used itself until all have met: behind that none of them is used by any worker.
+    An exchange ends when the script drops its optimizer. But rank 0 serves pushes for the optimizers that it has used
+    until the next synchronisation; after it no worker uses a dropped one.
+
+    Args:
+        group: The process group.
+        rule: The command line's algorithm, if any.
+        of_sessions: Handles the pushes of sessions.
     """
 
     def __init__(self, group: ReplicaGroup, rule: str | None, of_sessions: Callable[[Push], None]) -> None:
         self._group, self._rule, self._of_sessions = group, rule, of_sessions
-        self.applying = False  # is an optimizer's own update under way?
+        self.applying = False  # whether an optimizer's own update runs now
         self._born: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._last = -1  # number of an optimizer
         self._known: weakref.WeakValueDictionary[int, OptimizerExchange] = weakref.WeakValueDictionary()  # by number
-        self._used: dict[int, OptimizerExchange] = {}  # of these, since all met
+        self._used: dict[int, OptimizerExchange] = {}  # exchanges used since the last synchronisation
         self._calling = _Calling()
         self._taus: Counter[int] = Counter()
         self._arrived: list[Push] = []
@@ -50,8 +54,11 @@ class OptimizerExchanges:
         self._samples = 0
 
     def made(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """In place of an optimizer's __init__. By the order in which they are made all workers know one from another: a
-        worker may never come to use one, as there are fewer batches than workers."""
+        """Replace an optimizer's __init__: number the optimizer.
+
+        The order of creation identifies an optimizer on all workers. With fewer batches than workers, a worker may
+        never use one of them.
+        """
         self._number(optimizer)
         original(optimizer, *args, **kwargs)
 
@@ -61,7 +68,7 @@ class OptimizerExchanges:
         return self._born[optimizer]
 
     def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> OptimizerExchange:
-        """The optimizer's. `apply(gradients, variables)`: its own update."""
+        """Return the optimizer's exchange. `apply(gradients, variables)` is the optimizer's own update."""
         exchange = self._own(optimizer) or self._made(optimizer, variables)
         exchange.apply = apply
         self._used[exchange.number] = exchange
@@ -70,19 +77,18 @@ class OptimizerExchanges:
         return exchange
 
     def _own(self, optimizer: Any) -> OptimizerExchange | None:
-        """The exchange that was made for it: a shallow copy of an optimizer has the original's as an attribute."""
+        """Return the optimizer's exchange, but not one that a shallow copy of the optimizer has as an attribute."""
         found: OptimizerExchange | None = vars(optimizer).get(OF_OPTIMIZER)
         return found if found is not None and found.made_for() is optimizer else None
 
     def of_function(self, function: Any) -> Iterable[OptimizerExchange]:
-        """Those in its traces."""
+        """Return the exchanges in the traces of a tf.function."""
         found: dict[int, OptimizerExchange] = vars(function).get(OF_FUNCTION, {})
         return found.values()
 
     @contextlib.contextmanager
     def within(self, function: Any) -> Iterator[None]:
-        """A tf.function is being called, on this worker or, in its turn, on another: `of` may be asked while it is
-        traced, and is not where it is traced already."""
+        """Mark a call of a tf.function, on this worker or skipped for another. Only its tracing calls `of`."""
         before, self._calling.function = self._calling.function, function
         self._used |= vars(function).get(OF_FUNCTION, {})
         try:
@@ -91,7 +97,7 @@ class OptimizerExchanges:
             self._calling.function = before
 
     def step(self, exchange: OptimizerExchange, apply: Apply, gradients: list[Any], variables: list[Any]) -> Any:
-        """In place of the optimizer's update."""
+        """Exchange in place of the optimizer's update."""
         self.applying = True
         try:
             return exchange.step(apply, gradients, variables)
@@ -99,20 +105,20 @@ class OptimizerExchanges:
             self.applying = False
 
     def count(self, samples: int) -> None:
-        """Of the batch at hand."""
+        """Set the number of samples in the current batch."""
         self._samples = samples
         for exchange in self._exchanges():
             exchange.samples = samples
 
     def taus(self) -> Counter[int]:
-        """Of all pushes."""
+        """Return the counts of all pushes by staleness."""
         for exchange in self._exchanges():
             self._taus.update(exchange.taus)
             exchange.taus.clear()
         return self._taus
 
     def _exchanges(self) -> Iterator[OptimizerExchange]:
-        """In their order. Of optimizers that the script has not dropped."""
+        """Yield the exchanges of existing optimizers, in their order."""
         return (exchange for _, exchange in sorted(self._known.items()))
 
     def _made(self, optimizer: Any, variables: list[Any]) -> OptimizerExchange:
@@ -122,16 +128,16 @@ class OptimizerExchanges:
         made.made_for = weakref.ref(optimizer)
         made.samples = self._samples
         if self._group.rank and getattr(seen, "use_ema", False):
-            build(seen, variables)  # which `fit` looks at in the end; what it holds here is not used
+            build(seen, variables)  # `fit` reads the averages in the end; their values on this rank are not used
         self._known[made.number] = vars(optimizer)[OF_OPTIMIZER] = made
         return made
 
     # -- rank 0 serves ---------------------------------------------------------------------------------------------
     def poll(self, number: int | None) -> list[Push]:
-        """Return the pushes that have come for one optimizer, which is in use; others wait for theirs.
+        """Return the pushes that have arrived for one optimizer, which is in use; pushes for others wait.
 
-        None: return those for sessions. No optimizer's step is under way then, so the others are answered at once:
-        rank 0 may be about to wait for their worker.
+        None: return those for sessions. No optimizer's step runs then, so the other pushes are answered at once,
+        because rank 0 may next wait for their worker.
         """
         if number is not None:
             self._used[number] = self._known[number]
@@ -145,7 +151,7 @@ class OptimizerExchanges:
         return mine
 
     def serve(self, push: Push) -> None:
-        """A push that comes while rank 0 waits, its own part of the loop done."""
+        """Serve a push that arrives while rank 0 waits outside its own steps."""
         before, self.applying = self.applying, True
         waiting = [push]
         try:
@@ -155,7 +161,7 @@ class OptimizerExchanges:
                     self._of_sessions(push)
                 else:
                     self._serve_one(push)
-                waiting, self._arrived = [*waiting, *self._arrived], []  # those of other optimizers that came meanwhile
+                waiting, self._arrived = [*waiting, *self._arrived], []  # pushes that arrived in between
         finally:
             self.applying = before
 
@@ -167,12 +173,12 @@ class OptimizerExchanges:
                 f"of rank {push.rank}'s for one that rank 0, at {where()}, has not"
             )
         self._used[exchange.number] = exchange
-        with context.eager_mode():  # rank 0 may be in a graph of a session's by now
+        with context.eager_mode():  # rank 0 may be in a session's graph
             exchange.serve(exchange.apply, push)
 
-    # -- all meet --------------------------------------------------------------------------------------------------
+    # -- synchronisation -------------------------------------------------------------------------------------------
     def trains(self, model: Any) -> None:
-        """What its training steps change besides weights is to be alike, too: the averages of BatchNorm."""
+        """Synchronise also the variables that training steps change besides weights, such as BatchNorm averages."""
         if model not in self._models:
             self._last_model = self._models[model] = self._last_model + 1
         optimizer = getattr(model, "optimizer", None)
@@ -181,11 +187,11 @@ class OptimizerExchanges:
             self._used[exchange.number] = exchange
 
     def meet(self, number: int = 0) -> int:
-        """All workers come here; they leave with rank 0's weights, and with its `number`."""
+        """Synchronise all workers: each gets rank 0's weights, and rank 0's `number` as the result."""
         arrived, self._arrived = self._arrived, []
         for push in arrived:
             self.serve(push)
-        # Rank 0 has served the others' last pushes when all have come.
+        # When all ranks have reached this collective, rank 0 has served the others' last pushes.
         number = self._group.broadcast(number, "a meeting")
         for exchange in self._exchanges():
             exchange.meets()
@@ -202,14 +208,14 @@ class OptimizerExchanges:
         return number
 
     def alike(self, held: Mapping[str, list[Any]]) -> None:
-        """Give variables what rank 0's hold. A worker that had no batch may have none yet: rank 0's names count."""
+        """Give variables rank 0's values. Rank 0's names count, because a worker without a batch may lack some."""
         become_rank_0s(self._group, {name: [tensor_variable(v) for v in each] for name, each in held.items()})
         for exchange in self._exchanges():
             exchange.met()
 
 
 def moving(model: Any) -> list[Any]:
-    """The variables that the forward pass of its layers moves; frozen ones do not, nor are random numbers meant."""
+    """Return the variables that the layers' forward pass changes, without those of frozen layers and random states."""
     layers = (layer for layer in model._flatten_layers() if layer.trainable)
     names = ("_non_trainable_variables", "_non_trainable_weights")  # Keras 3's, tf_keras's
     found = [v for layer in layers for v in next((vars(layer)[n] for n in names if n in vars(layer)), ())]

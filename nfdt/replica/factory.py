@@ -1,4 +1,4 @@
-"""A worker, made when the script has imported TensorFlow: before that nothing of it may be."""
+"""Factory of a rank's object. It imports TensorFlow late, because the script must import it first."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 
 def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+    """Return the object of this rank in a replica script."""
     from nfdt.replica.rank import RoundRobinRank
 
     return RoundRobinRank(group, options)

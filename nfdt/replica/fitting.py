@@ -1,7 +1,7 @@
-"""`fit` in a script that has loops of its own: Keras's own loop on every worker, which trains on every n-th batch.
+"""`fit` in a replica script: every worker runs Keras's own loop and trains on every n-th batch.
 
-At the end of an epoch all meet: metrics are added, and what validates, and callbacks, see rank 0's weights and logs on
-every worker. So they decide alike, and what one of them stops is stopped for all.
+All workers synchronise at the end of an epoch: metrics are summed, and validation and callbacks read rank 0's weights
+and logs on every worker. So they decide alike, and a stop by one callback stops all workers.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ from fdt.process_group.group import ReplicaGroup
 from nfdt.replica.exchange import in_order
 from nfdt.replica.round_robin import RoundRobin
 
-KIND = "fit"  # `train_on_batch` has turns of its own
+KIND = "fit"  # `train_on_batch` counts its turns separately
 
 
 class FitHooks:
-    """`count` is told of the samples of this worker's batches; all workers come to `meet`."""
+    """Patches of `fit`. `count` receives the number of samples of this worker's batches; all workers call `meet`."""
 
     def __init__(
         self, turns: RoundRobin, group: ReplicaGroup, count: Callable[[int], None], meet: Callable[[], None]
     ) -> None:
         self._turns, self._group, self._count, self._meet = turns, group, count, meet
-        self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # train functions of Keras's that count
-        self._fitted: list[Any] = []  # models, now
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # Keras's train functions that count samples
+        self._fitted: list[Any] = []  # models whose `fit` runs now
 
     def patches(self, flavor: str) -> list[Patch]:
-        """`flavor`: "keras" or "tf_keras"."""
+        """Return the patches for `flavor`, "keras" or "tf_keras"."""
         return [Patch(named(flavor).keras.callbacks.CallbackList, "on_epoch_end", self._epoch_end)]
 
     @contextlib.contextmanager
     def in_turns(self, model: Any) -> Iterator[None]:
-        """Within, `model.fit` is divided."""
+        """Divide the batches of `model.fit` within the context."""
         if any(model is each for each in self._fitted):
             yield  # a callback's
             return
@@ -58,11 +58,11 @@ class FitHooks:
         finally:
             self._fitted.pop()
             if isinstance(model.train_function, _Divided):
-                model.train_function = model.train_function.made  # not to be traced anew by the next fit
+                model.train_function = model.train_function.made  # the next fit does not trace it again
 
     def _make(self, model: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        made = model.train_function if made is None else made  # Keras 3 keeps it, tf_keras returns it, too
+        made = model.train_function if made is None else made  # Keras 3 only stores it, tf_keras also returns it
         if not isinstance(made, _Divided):
             self._made.add(made)
             made = _Divided(made, self._turns, model)
@@ -97,7 +97,7 @@ class FitHooks:
 
 
 class _Divided:
-    """In place of the function that `fit` calls for a batch, or for `steps_per_execution` of them."""
+    """Replaces the function that `fit` calls for a batch, or for `steps_per_execution` batches."""
 
     def __init__(self, made: Any, turns: RoundRobin, model: Any) -> None:
         self.made, self._turns, self._model = made, turns, model
@@ -118,20 +118,20 @@ class _Divided:
 
 
 def _numbers(logs: Any) -> Iterator[tuple[str, float]]:
-    """Those that callbacks decide by."""
+    """Yield the logs that callbacks may use for decisions."""
     for name, value in logs.items():
         if not np.ndim(value) and isinstance(number := np.asarray(value).item(), (int, float)):
             yield name, number
 
 
 def _at_once(model: Any) -> int:
-    """Batches that one call of the train function takes."""
+    """Return the number of batches that one call of the train function takes."""
     steps = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
     return 1 if steps is None else int(steps)
 
 
 def _pass_over(iterator: Any, batches: int) -> None:
-    """Raises StopIteration where there is none left."""
+    """Skip up to `batches` batches. Raises StopIteration if none is left."""
     for i in range(batches):
         try:
             next(iterator)
@@ -143,7 +143,7 @@ def _pass_over(iterator: Any, batches: int) -> None:
 
 @contextlib.contextmanager
 def _without_xla(model: Any) -> Iterator[None]:
-    """XLA holds no exchange."""
+    """Switch XLA off within the context: it cannot compile an exchange."""
     if not model.jit_compile:
         yield
         return

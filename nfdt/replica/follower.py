@@ -1,4 +1,4 @@
-"""A worker of a replica script: `python -m nfdt.replica.follower`, started by the command."""
+"""Process of a worker of a replica script: `python -m nfdt.replica.follower`, started by the command."""
 
 from client_shim.replica.follow import follow
 from nfdt.replica.factory import make_rank

@@ -1,7 +1,7 @@
-"""AsyncAlgorithms in a replica: their arithmetic on NumPy, in the process of the script.
+"""The applier of a replica script: the algorithm's arithmetic on NumPy, in the process of the script.
 
-A rule that makes workers wait has no place here: rank 0 is the server and a worker at once, so whoever waited for rank
-0's next batch would wait for a batch that rank 0 does not begin.
+Algorithms that make workers wait are refused. Rank 0 is server and worker at once: a worker that waited for rank 0's
+next batch would wait for a batch that rank 0 does not start.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ HELD = "a training loop of the script's own takes rules that apply every push wh
 
 
 def checked(text: str) -> None:
-    """Raises UsageError for a rule by which workers wait for each other, or take steps of their own."""
+    """Check the algorithm `text`. Raises UsageError if workers wait for each other or take local steps."""
     rule = algorithm_registry.make(text)
     if rule.waits or rule.local_steps is not None:
         raise UsageError(HELD.format(text))
@@ -27,14 +27,14 @@ def checked(text: str) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """What every update of a rule is like. `momentum`: the rule's own; `scales`: it scales the learning rate."""
+    """Properties of all updates of an algorithm. `momentum`: it has its own; `scales`: it scales the learning rate."""
 
     momentum: bool
     scales: bool
 
 
 def form_of(rule: AsyncAlgorithm, workers: int) -> Form:
-    """Found by a push of one number."""
+    """Return the form of an algorithm, found by one push of one number."""
     one = [np.ones(1, np.float32)]
     shared, mine = rule.init(one, workers)
     number = np.float32(1)
@@ -46,8 +46,14 @@ def form_of(rule: AsyncAlgorithm, workers: int) -> Form:
 
 
 class Arithmetic:
-    """A core's applier. `params`: the weights now; `update`: what the optimizer is to be given next; `eta`, `mu`: its
-    learning rate and momentum now."""
+    """An applier on NumPy arrays.
+
+    Attributes:
+        params: The current weights.
+        update: The last update of the algorithm, for the script's optimizer.
+        eta: The optimizer's current learning rate.
+        mu: The optimizer's current momentum.
+    """
 
     def __init__(self, params: list[Any]) -> None:
         self.params = self._before = params
@@ -58,7 +64,10 @@ class Arithmetic:
         return rule.init(self.params, workers)
 
     def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
-        """Rank 0 is not sent anything: it computes on the weights as they are, which a rule without momentum sends."""
+        """Return (weights to send, shared, mine).
+
+        Rank 0 receives nothing: it computes on the current weights, which are what an algorithm without momentum sends.
+        """
         return rule.pull(shared, mine, self.params, Hyper(worker, self.eta, self.mu if worker else np.float32(0)))
 
     def push(
@@ -76,17 +85,23 @@ class Arithmetic:
         return False, shared
 
     def packed(self, form: Form) -> Any:
-        """The update as one vector: the learning rate's scale, the direction, and the fresh gradient of a momentum."""
+        """Return the update as one float32 vector: scale of the rate, direction, and fresh gradient if needed."""
         fresh = self.update.gradient if self.update.fresh is None else self.update.fresh
         parts: Sequence[Any] = [*self.update.gradient, *(fresh if form.momentum else ())]
         return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)
 
 
 class ServerRule:
-    """A rule at rank 0: what it makes of the workers' gradients, and what it sends them.
+    """An algorithm at rank 0: it turns the workers' gradients into updates, and weights into pulls.
 
-    `mu`: the optimizer's momentum. `alike`: do all workers hold the weights as they are? They do at the beginning and
-    when they have met: nobody is late then, and there is no look-ahead.
+    Args:
+        rule: The algorithm.
+        workers: Number of workers.
+        mu: The optimizer's momentum.
+
+    Attributes:
+        alike: Whether all workers have the current weights, as at the start and after a synchronisation. Then no
+            gradient is stale, and the algorithm does not look ahead.
     """
 
     def __init__(self, rule: AsyncAlgorithm, workers: int, mu: float) -> None:
@@ -98,7 +113,7 @@ class ServerRule:
         self._core: AlgorithmState | None = None
 
     def pushed(self, worker: int, gradients: list[Any], params: list[Any], eta: Any, samples: int) -> Arithmetic:
-        """Apply the rule to a worker's gradients; its `update` is what the optimizer is to be given."""
+        """Pass a worker's gradients to the algorithm; `update` of the result goes to the optimizer."""
         if self._core is None or self._arithmetic is None:
             self._arithmetic = Arithmetic(params)
             self._core = AlgorithmState(self._rule, self._arithmetic, self._workers)
@@ -114,7 +129,7 @@ class ServerRule:
         return self._arithmetic
 
     def pulled(self, worker: int, params: list[Any]) -> list[Any]:
-        """Return what `worker` is sent of `params`."""
+        """Return the weights to send to `worker` for the current weights `params`."""
         assert self._core is not None and self._arithmetic is not None
         self._arithmetic.params = params
         sent = self._core.pull(worker)

@@ -1,8 +1,7 @@
-"""One worker of a replica script: what is replaced in TensorFlow and Keras while the script runs.
+"""One worker of a replica script: the patches of TensorFlow and Keras while the script runs.
 
 Every worker runs each iteration of a training loop, and computes every n-th step of it (round_robin.py). Within such a
-loop
-no worker waits for the others; where it ends they meet and hold the same weights.
+loop no worker waits for others; after it all workers synchronise and have the same weights.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ FIT = "fit must stand outside of a step that workers take in turn. Received: fit
 
 
 class RoundRobinRank:
-    """`options`: the command line's (rule, allow_replicated)."""
+    """One rank of a replica script. `options`: the command line's (rule, allow_replicated)."""
 
     def __init__(self, group: ReplicaGroup, options: Mapping[str, str]) -> None:
         self._group, self._options = group, options
@@ -65,6 +64,7 @@ class RoundRobinRank:
         group.serve = self._exchanges.serve
 
     def counts(self) -> Mapping[str, Any]:
+        """Return the steps, samples, sent bytes and staleness of this rank."""
         taus = self._exchanges.taus() + Counter(self._sessions.taus)
         of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
         counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
@@ -72,16 +72,18 @@ class RoundRobinRank:
         return {**counts, "extra": staleness.fields(taus)} if taus else counts
 
     def steps(self) -> int:
+        """Return the number of steps of this rank."""
         return self._counts["steps"] + self._sessions.steps
 
     def end(self) -> None:
-        """The script has ended; rank 0 still serves those who have not."""
+        """Synchronise after the end of the script; meanwhile rank 0 serves the ranks that still run."""
         self._sessions.meet()
         self._meet()
 
     # -- TensorFlow ------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
+        """Patch TensorFlow within the context."""
         patches = [
             Patch(polymorphic_function.Function, "__call__", self._call),
             Patch(function_context, "make_function_context", self._context),
@@ -100,7 +102,7 @@ class RoundRobinRank:
             yield
 
     def _for_dataset(self, original: Any, *args: Any) -> Any:
-        """A loop over a dataset in a graph: a step that is called in turn would take all of its batches by itself."""
+        """Refuse a loop over a dataset in a graph: a step that is called in turn would take all its batches."""
         if self._turns.calling and not self._allow_replicated:
             raise CaptureError(UNDIVIDED.format(where=where()))
         return original(*args)
@@ -122,10 +124,10 @@ class RoundRobinRank:
         return output
 
     def _called(self, function: Any, run: Any, args: Any, kwargs: Any) -> Any:
-        """A tf.function: a training step, or what takes gradients in a training loop, is called in turn."""
+        """Call a tf.function: in turn if it is a training step, or computes gradients in a training loop."""
         trains = function_trains(function)
         if trains and function._jit_compile:
-            function._jit_compile = False  # XLA holds no exchange
+            function._jit_compile = False  # XLA cannot compile an exchange
         within = self._turns.calling or self.by_hand.inside()
         if within or not (trains or (function_takes(function) and _trains(loop_at_work()))):
             return self._turns.watched(function, run)
@@ -134,30 +136,30 @@ class RoundRobinRank:
         return self._turns.call(function, (args, kwargs), run, trains=trains)
 
     def _begin(self) -> None:
-        """A step that is taken in turn."""
+        """Note the start of a step that is taken in turn."""
         self._met, self._begun = False, True
 
     def _context(self, original: Any, scope_type: Any = None) -> Any:
-        """Part of a trace's key: some traces push, others do not."""
+        """Extend the key of a trace: some traces push, others do not."""
         made = original(scope_type)
         whose = self._turns.now()
         kind = whose if whose and self._turns.in_step() else ""
         return function_context.function_cache.FunctionContext(made.context, (made.scope_type, kind, self._turns.kind))
 
     def _counts_here(self) -> bool:
-        """Is the data at hand that of this worker's step?"""
+        """Return whether the current data belong to this worker's step."""
         return self._turns.now() == "mine" and self._turns.in_step()
 
     def _unsure(self) -> bool:
-        """May another have had batches where this worker has had none? Within a loop of calls none waits for that."""
+        """Return whether another worker may have had batches where this one had none. Loops of calls need no check."""
         return self._begun and not self._turns.running()
 
     def _others(self) -> bool:
-        """Is it another's, whose samples that one counts?"""
+        """Return whether the current data belong to another worker's step, which counts the samples."""
         return self._turns.now() == "others" and self._turns.in_step()
 
     def _training(self) -> bool:
-        """Is a training loop on the stack?"""
+        """Return whether a training loop is on the stack."""
         return bool(self._turns.calling) or self._turns.running()
 
     def _count(self, samples: int) -> None:
@@ -168,14 +170,17 @@ class RoundRobinRank:
     # -- Keras -----------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def in_keras(self, flavor: str) -> Iterator[None]:
+        """Patch Keras of `flavor` within the context."""
         made = (Patch(kind, "__init__", self._exchanges.made) for kind in classes.optimizers(flavor))
         with patched([*classes.patches(self, flavor), *self._fits.patches(flavor), *made]):
             yield
 
     def applying(self) -> bool:
+        """Return whether an optimizer's own update runs now."""
         return self._exchanges.applying or self._fitting
 
     def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
+        """Apply gradients with an exchange, in place of the optimizer's apply."""
         whose = self._turns.now() or self._at_apply(optimizer)
         if not whose:
             return self._undivided(apply, gradients, variables)
@@ -186,15 +191,15 @@ class RoundRobinRank:
         self._turns.moves(exchange)
         if whose == "others":
             if inner is not optimizer or not self._rank:
-                build(optimizer, variables)  # which will apply, or looks at gradients first
+                build(optimizer, variables)  # it applies later, or reads gradients first
             exchange.move(1)
             return None
         if inner is not optimizer:
-            return apply(gradients, variables)  # which comes here with the inner one, unless something has overflowed
+            return apply(gradients, variables)  # calls this method for the inner one, unless a gradient overflows
         return self._exchanges.step(exchange, own, gradients, variables)
 
     def _at_apply(self, optimizer: Any) -> str:
-        """Of a step that cannot be left out: it is computed by every worker."""
+        """Return whose turn it is for a step that cannot be skipped: every worker computes it."""
         whose = self._turns.at_apply(optimizer)
         if whose:
             self._replicate()
@@ -212,12 +217,14 @@ class RoundRobinRank:
         self._counts["replicated"] += 1
 
     def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run Keras's `train_on_batch` in turn."""
         if self._turns.calling or self.by_hand.inside():
             return original(model, *args, **kwargs)
         self._exchanges.trains(model)
         return self._turns.call(model, (args, kwargs), lambda: original(model, *args, **kwargs))
 
     def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run Keras's `fit` with divided batches."""
         if not self._allow_replicated:
             return self._fit(original, model, *args, **kwargs)
         self._fitting = True
@@ -235,19 +242,19 @@ class RoundRobinRank:
         with self._fits.in_turns(model):
             history = original(model, *args, **kwargs)
         self._meet()
-        # What a callback, or an optimizer's average, has put in its place at last.
+        # A callback or an optimizer's average may have replaced the weights at the end.
         self._exchanges.alike({"model": [*model.trainable_weights, *moving(model)]})
         return history
 
-    # -- all meet --------------------------------------------------------------------------------------------------
+    # -- synchronisation -------------------------------------------------------------------------------------------
     def _meet(self) -> None:
-        """All come here when the data of a loop have ended; they leave with rank 0's weights."""
+        """Synchronise after the data of a loop have ended: all workers get rank 0's weights."""
         if not self._met:
             self._met = True
             self._turns.met(self._exchanges.meet(self._turns.next_number()))
 
     def _agreed(self, tensor: Any) -> Any:
-        """A decision outside training loops is rank 0's; numbers stay a worker's own: it may have more of them."""
+        """Return rank 0's decision outside training loops. Numbers within a loop stay each worker's own."""
         if self._training():
             return tensor
         self._meet()
@@ -263,5 +270,5 @@ def _trains(loop: Site | None) -> bool:
 
 
 def _has_batches(argument: Any) -> bool:
-    """Does a step function take batches of it by itself?"""
+    """Return whether a step function takes batches from this argument itself."""
     return isinstance(argument, (tf.data.Dataset, tf.data.Iterator))

@@ -1,9 +1,9 @@
-"""Steps that workers take in turn: every worker runs the whole loop, draws every batch and computes every n-th step.
+"""Round-robin steps: every worker runs the whole loop, draws every batch and computes every n-th step.
 
-A *region* is what is left out in another's turn: a tape with its gradients (skippable_regions.py), the call of a
-tf.function that
-takes gradients, of `train_on_batch`, of what `fit` calls for a batch. In its place the script has what the worker's
-own last one gave. All else runs every time, so counters count as alone.
+A *region* is the code that a worker skips in another's turn: a tape with its gradients (skippable_regions.py), or the
+call of a tf.function that takes gradients, of `train_on_batch`, or of the function that `fit` calls for a batch. The
+script gets the result of the worker's own last run in its place. All other code runs every time, so counters count as
+on one machine.
 """
 
 import contextlib
@@ -21,57 +21,63 @@ from client_shim.replica.steps import Site, loop_at_work
 
 
 class Advanceable(Protocol):
-    """What a region moves on: an iterator, a count."""
+    """An object that a region advances: an iterator or a counter."""
 
-    def move(self, by: int) -> None: ...
+    def move(self, by: int) -> None:
+        """Advance by `by` steps."""
+        ...
 
 
 class Counter(Advanceable, Protocol):
     """An optimizer's `iterations`."""
 
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """Return the current count."""
+        ...
 
 
 @dataclass
 class Region:
-    number: int = -1  # of the step, counted on from where all met
-    sync: int = 0  # how many there had been
-    since: int = 0  # updates when it began
-    applies: bool = False  # does it apply gradients itself?
+    """State of one region."""
+
+    number: int = -1  # number of the step, counted from the last synchronisation
+    sync: int = 0  # number of synchronisations before it
+    since: int = 0  # number of updates at its start
+    applies: bool = False  # whether it applies gradients itself
     runs: int = 0
-    shapes: Any = None  # of its batch, when it gave `values`
+    shapes: Any = None  # shapes of the batch that gave `values`
     values: Any = None
-    alike: bool | None = None  # do the shapes of what it gives stay, whatever the batch's? None: not seen yet
-    moved: list[tuple[Advanceable, int]] = field(default_factory=list)  # by what it does besides computing
+    alike: bool | None = None  # whether result shapes are independent of the batch's; None: unknown
+    moved: list[tuple[Advanceable, int]] = field(default_factory=list)  # its side effects
 
 
 class RoundRobin:
-    """`begin` is called before every step, `count` is told of the batch of those that are this worker's."""
+    """Decides which steps this rank computes. `begin` is called before every step, `count` with its own batches."""
 
     def __init__(self, rank: int, size: int, begin: Callable[[], None], count: Callable[[Any], None]) -> None:
         self._rank, self._size = rank, size
         self._begin, self._count = begin, count
-        self.calling = ""  # "mine", "others": of a step function that is being called
-        self.kind = ""  # and which of its owner's calls that is
+        self.calling = ""  # "mine" or "others": owner of the step function that runs now
+        self.kind = ""  # the kind of its call
         self.around: Site | None = None  # the loop in which steps are taken in turn
-        self._whose = ""  # as `calling`, of the last region that began in it
-        self.applied = 0  # updates by optimizers, also those of others' steps, which have no effect
+        self._whose = ""  # as `calling`, for the last region that started in it
+        self.applied = 0  # number of updates, including those of others' steps, which have no effect
         self._regions: weakref.WeakKeyDictionary[Any, dict[Any, Region]] = weakref.WeakKeyDictionary()
         self._applying: weakref.WeakSet[Any] = weakref.WeakSet()  # functions
-        self._before: dict[Counter, int] = {}  # of the region that runs, when it began
-        self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # of the functions that it called
-        self._syncs = self._first = self._next = 0  # the steps' numbers: of the first since all met, and after all
+        self._before: dict[Counter, int] = {}  # counts at the start of the running region
+        self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # by function that it called
+        self._syncs = self._first = self._next = 0  # `_first`, `_next`: step numbers since the synchronisation
 
     def now(self) -> str:
-        """Whose step is under way: "mine", "others'", or "" for none that is taken in turn."""
+        """Return the owner of the running step: "mine", "others", or "" if no step is taken in turn."""
         return self.calling or (self._whose if self._whose and self.running() else "")
 
     def running(self) -> bool:
-        """Is the loop on the stack?"""
+        """Return whether the loop is on the stack."""
         return self.around is not None and self.around.outermost.running()
 
     def in_step(self) -> bool:
-        """Of a loop within the loop, an evaluation's, the step is none."""
+        """Return whether a step runs. A nested loop, such as an evaluation, has no step."""
         if self.calling or self.around is None:
             return bool(self.calling)
         site = loop_at_work()
@@ -79,12 +85,18 @@ class RoundRobin:
 
     # -- regions ---------------------------------------------------------------------------------------------------
     def region(self, owner: Any, key: Any) -> Region:
+        """Return the region of `owner` and `key`."""
         return self._regions.setdefault(owner, {}).setdefault(key, Region())
 
     def begin(self, region: Region, loop: Site | None, shapes: Any, *, ready: bool, given_up: bool = False) -> bool:
-        """Is `region` to run? In another's turn it is left out where what it gave last fits `shapes`, the batch's.
+        """Return whether to run `region`; in another's turn it is skipped if its last result fits the batch.
 
-        `ready`: may it be left out at all? `given_up`: it was not run to its end when it ran last.
+        Args:
+            region: The region.
+            loop: The loop around it.
+            shapes: Shapes of the batch.
+            ready: Whether it may be skipped at all.
+            given_up: Whether its last run ended early.
         """
         self._count_on(region, given_up)
         mine = region.number % self._size == self._rank
@@ -99,7 +111,7 @@ class RoundRobin:
         return False
 
     def _count_on(self, region: Region, given_up: bool) -> None:
-        """Micro-batches whose gradients are added up are one step."""
+        """Set the region's step number. Micro-batches whose gradients are accumulated are one step."""
         if region.number < 0 or region.sync != self._syncs:
             region.number, region.sync = self._first, self._syncs
         elif given_up or self.applied > region.since:
@@ -107,7 +119,7 @@ class RoundRobin:
         self._next = max(self._next, region.number + 1)
 
     def keep(self, region: Region, shapes: Any, values: Any) -> None:
-        """It has run."""
+        """Store the result of a run."""
         if region.runs and shapes != region.shapes:
             region.alike = region.alike is not False and _shapes(values) == _shapes(region.values)
         region.shapes, region.values = shapes, values
@@ -117,19 +129,23 @@ class RoundRobin:
         region.runs += 1
 
     def moves(self, counter: Counter) -> None:
-        """The region that runs is about to move it on."""
+        """Record that the running region is about to advance `counter`."""
         if counter not in self._before:
             self._before[counter] = counter.now()
 
     def called(self, function: Any, effects: Sequence[tuple[Advanceable, int]]) -> None:
-        """The region that runs has called it."""
+        """Record the side effects of a function that the running region called."""
         self._effects[function] = effects
 
     def call(self, owner: Any, given: Any, run: Callable[[], Any], kind: str = "", *, trains: bool = True) -> Any:
-        """Call `run` when it is this worker's turn; else what it gave last, which the script may read.
+        """Call `run` in this worker's turn; else return its last result, which the script may read.
 
-        `owner`: the tf.function, or the model. `kind`: which of the model's calls. `given`: holds the batch; None where
-        `run` counts it itself. `trains`: does it apply gradients itself?
+        Args:
+            owner: The tf.function or the model.
+            given: Arguments that contain the batch; None if `run` counts it itself.
+            run: The call.
+            kind: Which of the model's calls it is.
+            trains: Whether it applies gradients itself.
         """
         region, shapes = self.region(owner, kind), _shapes(given)
         if not self.begin(region, loop_at_work(), shapes, ready=region.runs > 0):
@@ -138,7 +154,7 @@ class RoundRobin:
             if self.calling == "mine" and given is not None:
                 self._count(rows_of(given))
             output = run()
-        if trains and self.applied == region.since:  # it was traced before
+        if trains and self.applied == region.since:  # traced earlier, so its update was not counted
             self.applied += 1
         self.keep(region, shapes, output)
         return output
@@ -152,33 +168,34 @@ class RoundRobin:
             self.calling = self.kind = ""
 
     def forget(self, owner: Any, kind: str) -> None:
-        """The next of these calls is run in any case: what the last one gave is no answer to it."""
+        """Run the next of these calls in any case: the last result is of no use for it."""
         self.region(owner, kind).runs = 0
 
     def at_apply(self, optimizer: Any) -> str:
-        """Whose an update is that no region came before: every worker has computed it, and one is to apply it."""
+        """Return the owner of an update that no region precedes: every worker computed it, and one applies it."""
         loop = loop_at_work(called=True) if tf.executing_eagerly() else None
         if loop is None or not loop.trains:
             return ""
         self.begin(self.region(optimizer, "apply"), loop, None, ready=False)
-        whose, self._whose = self._whose, ""  # what metrics see beside it is each batch, on every worker
+        whose, self._whose = self._whose, ""  # metrics beside it receive each batch on every worker
         return whose
 
-    # -- meetings --------------------------------------------------------------------------------------------------
+    # -- synchronisation -------------------------------------------------------------------------------------------
     def next_number(self) -> int:
+        """Return the number of the next step."""
         return self._next
 
     def met(self, number: int) -> None:
-        """All go on with step `number`: they may have left a loop at different ones."""
+        """Continue with step `number` on all workers, which may have left a loop at different steps."""
         self._syncs += 1
         self._first = self._next = number
 
     def leave(self) -> None:
-        """The loop is over."""
+        """End the loop."""
         self.around, self._whose = None, ""
 
     def watched(self, function: Any, run: Callable[[], Any]) -> Any:
-        """Call a tf.function that may apply what an eager step took: that is seen while it is traced."""
+        """Call a tf.function that may apply the gradients of an eager step; its tracing shows whether it does."""
         before = self.applied
         output = run()
         if self.applied > before:
@@ -189,18 +206,18 @@ class RoundRobin:
 
 
 def rows_of(given: Any) -> int:
-    """Samples of a batch: the rows of its first array."""
+    """Return the number of samples in a batch: the rows of its first array."""
     return next((int(s[0]) for s in _shapes(given) if s and s[0] is not None), 0)
 
 
 def _shapes(values: Any) -> list[Any]:
-    """Of arrays; what is none has no shape."""
+    """Return the shapes of arrays, and None for other values."""
     shapes = (getattr(leaf, "shape", None) for leaf in tf.nest.flatten(values))
     return [tuple(shape) if isinstance(shape, (tuple, tf.TensorShape)) else None for shape in shapes]
 
 
 def _is_plain(values: Any) -> bool:
-    """Numbers, which are as long for any batch."""
+    """Return whether the values are plain numbers, whose shape is independent of the batch."""
     if isinstance(values, dict):
         return all(map(_is_plain, values.values()))
     if isinstance(values, tuple):

@@ -1,4 +1,4 @@
-"""Gradients of a session's run as arrays of their variables' shapes, which is what rules take, and back."""
+"""Conversion of a session's gradients to dense arrays, which algorithms take, and back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,13 @@ Array = Any
 
 
 def dense(arrays: Sequence[Array], sparse: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[Array]:
-    """`arrays`, `sparse`: as `Taken.sparse`. An embedding's rows are added up at their places."""
+    """Return dense arrays of the variables' shapes; an embedding's rows are summed at their indices.
+
+    Args:
+        arrays: Gradients, with rows and indices for a sparse one.
+        sparse: Kind of each array, as `GradientNode.sparse`.
+        shapes: Shapes of the variables.
+    """
     made: list[Array] = []
     rest = iter(zip(arrays, sparse, strict=True))
     for array, kind in rest:
@@ -25,7 +31,7 @@ def dense(arrays: Sequence[Array], sparse: Sequence[str], shapes: Sequence[Seque
 
 
 def of_step(taken: Sequence[Any], shapes: Sequence[Sequence[int]], gradients: Sequence[Array]) -> list[Array]:
-    """`dense` for all `Taken` of a step, one after another. `shapes`: of all their variables."""
+    """Return `dense` of all gradient nodes of a step, in order. `shapes`: of all their variables."""
     made: list[Array] = []
     arrays, places = iter(gradients), iter(shapes)
     for each in taken:
@@ -34,8 +40,15 @@ def of_step(taken: Sequence[Any], shapes: Sequence[Sequence[int]], gradients: Se
 
 
 def as_taken(gradients: Sequence[Array], sparse: Sequence[str], dtypes: Sequence[Any]) -> list[Array]:
-    """The arrays that pass in place of `Taken`'s; of an embedding only rows that are not 0, as an optimizer leaves
-    alone what a batch had not. `dtypes`: of those arrays, NumPy's."""
+    """Return the arrays that replace a node's gradients.
+
+    Of an embedding only rows that are not 0 remain, because an optimizer does not touch rows that a batch lacks.
+
+    Args:
+        gradients: Dense gradients.
+        sparse: Kind of each returned array.
+        dtypes: NumPy dtype of each returned array.
+    """
     made: list[Array] = []
     rest = iter(gradients)
     for place, kind in enumerate(sparse):
@@ -51,13 +64,13 @@ def as_taken(gradients: Sequence[Array], sparse: Sequence[str], dtypes: Sequence
 
 
 def packed(arrays: Sequence[Array]) -> Array:
-    """One vector, of float32 unless an array is wider."""
+    """Return one vector, of float32 unless an array is wider."""
     kinds = [np.asarray(a).dtype for a in arrays]
     dtype = np.float64 if any(kind == np.float64 for kind in kinds) else np.float32
     return np.concatenate([np.ravel(a).astype(dtype, copy=False) for a in arrays]) if arrays else np.empty(0, dtype)
 
 
 def unpacked(vector: Array, shapes: Sequence[Sequence[int]]) -> list[Array]:
-    """Its parts, as views."""
+    """Return the parts of a vector as views in `shapes`."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True)]

@@ -1,11 +1,10 @@
-"""A TensorFlow 1 optimizer's own momentum, off for one update: nfdt/model/momentum.py's for Keras's, in a session's
-slots.
+"""Switches off a TensorFlow 1 optimizer's momentum for one update, as nfdt/model/momentum.py does for Keras.
 
-    Momentum    its accumulator is 0, and it is given u (with Nesterov's u / (1 + mu)): w <- w - eta u
-    Adam        its first moment becomes (1 - beta1) / beta1 (u - g), and it is given g: (1 - beta1) u comes of that
+    Momentum    its accumulator is set to 0, and it receives u (with Nesterov's u / (1 + mu)): w <- w - eta u
+    Adam        its first moment is set to (1 - beta1) / beta1 (u - g), and it receives g: the result is (1 - beta1) u
 
-u = mu v + g is the rule's direction, g its fresh gradient. Only where the optimizer is given what was taken: of a
-direction that the script clips, or scales, no momentum is left.
+u = mu v + g is the algorithm's direction, g its fresh gradient. This works only if the optimizer receives the computed
+gradients themselves: a direction that the script clips or scales loses its momentum.
 """
 
 from collections.abc import Sequence
@@ -24,14 +23,14 @@ _MOMENTS = {momentum.MomentumOptimizer: ("_momentum", "momentum"), adam.AdamOpti
 
 @dataclass(frozen=True)
 class Momentum:
-    """Of the update that all of one call's gradients go to. `mu`: MomentumOptimizer's momentum, Adam's beta1."""
+    """Momentum of the update that gets all gradients of one call. `mu`: MomentumOptimizer's momentum, Adam's beta1."""
 
     optimizer: Any
     mu: float
     slots: Sequence[Any]  # variables
 
     def off(self, direction: Sequence[Array], fresh: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """What to give the optimizer as gradients, and what its slots must hold then."""
+        """Return the gradients for the optimizer, and the values that its slots need before the update."""
         if isinstance(self.optimizer, adam.AdamOptimizer):
             scale = (1.0 - self.mu) / self.mu
             return list(fresh), [scale * (u - g) for u, g in zip(direction, fresh, strict=True)]
@@ -40,7 +39,7 @@ class Momentum:
 
 
 def momentum_of(taken: GradientNode, applied: Sequence[Applied], variables: Sequence[Any]) -> Momentum | None:
-    """None where it cannot be off. `applied`: the updates that `taken`'s variables get."""
+    """Return the momentum, or None if it cannot be off. `applied`: the updates of the node's variables."""
     kind = _MOMENTS.get(type(applied[0].optimizer)) if len(applied) == 1 else None
     if kind is None:
         return None
@@ -49,6 +48,6 @@ def momentum_of(taken: GradientNode, applied: Sequence[Applied], variables: Sequ
     direct = each.gradients <= {str(tensor.name) for tensor in taken.outputs}
     if not direct or not isinstance(mu, float) or not 0 < mu < 1 or each.variables != set(taken.variables):
         return None
-    if any(taken.sparse) and slot == "momentum":  # rows that a batch has not keep theirs
+    if any(taken.sparse) and slot == "momentum":  # rows that a batch lacks keep their accumulator
         return None
     return Momentum(each.optimizer, mu, [each.optimizer.get_slot(v, slot) for v in variables])

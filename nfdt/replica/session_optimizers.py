@@ -1,8 +1,7 @@
-"""The optimizers of a session's graph: those of `tf.compat.v1`, noted where they are given gradients.
+"""Optimizers of a session's graph: those of `tf.compat.v1`, recorded when they receive gradients.
 
-The parameter server is rank 0, whose session runs the script's own update with what the rule made of a push. So an
-optimizer keeps its arithmetic, its slots and its learning rate, whatever that is computed from; what a rule must know
-of it is found here.
+Rank 0 is the parameter server, and its session runs the script's own update on the algorithm's output. So an optimizer
+keeps its arithmetic, its slots and its learning rate. This module finds the properties that an algorithm needs.
 """
 
 import weakref
@@ -35,9 +34,15 @@ NOT_SGD = "this rule's arithmetic is SGD's. Received: {}; use another rule"
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """One call of `apply_gradients`. `operation`: its name. `variables`: names of the operations that hold them.
-    `gradients`: names of the tensors that it was given; of an embedding's rows, of their values. `rate`: the learning
-    rate's tensor; None for an optimizer that has none."""
+    """One call of `apply_gradients`.
+
+    Attributes:
+        optimizer: The optimizer.
+        operation: Name of the update's operation.
+        variables: Names of the variables' operations.
+        gradients: Names of the gradient tensors; for an embedding, of their values.
+        rate: Tensor of the learning rate; None for an optimizer without one.
+    """
 
     optimizer: Any
     operation: str
@@ -47,29 +52,30 @@ class Applied:
 
     @property
     def name(self) -> str:
+        """Class name of the optimizer."""
         return type(self.optimizer).__name__
 
     @property
     def has_momentum(self) -> bool:
-        """Does an update depend on the gradients before, other than by their squares?"""
+        """Whether an update depends on earlier gradients, other than by their squares."""
         if isinstance(self.optimizer, rmsprop.RMSPropOptimizer):
             return not _is_zero(self.optimizer._momentum)
         return type(self.optimizer) not in _WITHOUT_MOMENTUM
 
     @property
     def is_sgd(self) -> bool:
-        """Is an update the learning rate times the gradient, or a momentum of it?"""
+        """Whether an update is the learning rate times the gradient, or a momentum of it."""
         return type(self.optimizer) in (gradient_descent.GradientDescentOptimizer, momentum.MomentumOptimizer)
 
 
 class Optimizers:
-    """All updates of the script's graphs."""
+    """All updates in the script's graphs."""
 
     def __init__(self) -> None:
         self._of: weakref.WeakKeyDictionary[Any, list[Applied]] = weakref.WeakKeyDictionary()
 
     def apply_gradients(self, original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of Optimizer.apply_gradients, in any graph. The arguments have the names that scripts give them."""
+        """Replace Optimizer.apply_gradients, in any graph. The arguments have the names that scripts use."""
         pairs = list(grads_and_vars)
         graph = tf.compat.v1.get_default_graph()
         if not of_sessions(graph):
@@ -83,12 +89,12 @@ class Optimizers:
         return made
 
     def within(self, plan: FetchPlan, graph: Any) -> list[Applied]:
-        """Those whose updates a run makes."""
+        """Return the updates that a run executes."""
         names = {o.name for o in plan.operations}
         return [each for each in self._of.get(graph, ()) if each.operation in names]
 
     def slots(self, graph: Any) -> set[str]:
-        """Names of the operations that hold what optimizers remember."""
+        """Return the names of the operations that hold optimizers' variables."""
         own = {each.optimizer for each in self._of.get(graph, ())}
         return {str(v.op.name) for optimizer in own for v in _variables(optimizer, graph)}
 
@@ -96,16 +102,30 @@ class Optimizers:
 def rule_for(
     text: str | None, applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool
 ) -> AsyncAlgorithm:
-    """The rule of gradients that `applied` are given; the script's own update where there is none.
+    """Return the algorithm for the gradients of `applied`.
 
-    `text`: the rule that was asked for. `can_be_off`: can a momentum of the rule's take the place of the optimizer's?
+    Args:
+        text: The requested algorithm, or None.
+        applied: The updates.
+        variables: The trained variables.
+        can_be_off: Whether the algorithm's momentum can replace the optimizer's.
     """
     free = can_be_off or not any(each.has_momentum for each in applied)
     return algorithm_registry.make(text or algorithm_registry.default(variables, can_be_off=free))
 
 
 def check(rule: AsyncAlgorithm, applied: Sequence[Applied], *, momentum: bool, can_be_off: bool) -> None:
-    """`momentum`: are the rule's updates of a momentum of its own? Raises CaptureError where it has no meaning then."""
+    """Check an algorithm against the optimizers of its updates.
+
+    Args:
+        rule: The algorithm.
+        applied: The updates.
+        momentum: Whether the algorithm's updates contain a momentum of its own.
+        can_be_off: Whether it can replace the optimizer's.
+
+    Raises:
+        CaptureError: If the algorithm does not work with them.
+    """
     held = [each.name for each in applied if each.has_momentum]
     if momentum and held and not can_be_off:
         raise CaptureError(OWN_MOMENTUM.format(held[0]))

@@ -1,7 +1,7 @@
-"""Rank 0 as the parameter server of sessions: the rule on NumPy, the update by the script's own session.
+"""Rank 0 as the parameter server of sessions: the algorithm on NumPy, the update by the script's own session.
 
-What the rule makes of a worker's gradients is fed in place of what would pass through Python there (client_shim's
-gradients.py), and only the operations that change variables are run.
+The algorithm's output for a worker's gradients is fed in place of the tensors that pass through Python (client_shim's
+gradients.py). Only the operations that change variables run.
 """
 
 import weakref
@@ -28,7 +28,7 @@ Feeds = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class SessionGradients:
-    """What a worker pushes. `gradients`: dense, of all variables in the order of `SessionStep.taken`."""
+    """A worker's push. `gradients`: dense, of all variables in the order of `SessionStep.taken`."""
 
     worker: int
     gradients: Sequence[Array]
@@ -37,9 +37,14 @@ class SessionGradients:
 
 @dataclass(frozen=True)
 class SessionUpdate:
-    """What an update is given: `GradientNode`'s arrays; by what its learning rate is scaled; variables of the
-    optimizer's that
-    are to hold something else before it."""
+    """Input of an update.
+
+    Attributes:
+        arrays: Arrays of the `GradientNode`.
+        scale: Factor on the learning rate.
+        slots: Optimizer variables to write before the update.
+        held: Their values.
+    """
 
     arrays: Sequence[Array]
     scale: float
@@ -48,7 +53,7 @@ class SessionUpdate:
 
 
 class SessionAlgorithm:
-    """The rule of the gradients that one call took, in one session. `variables`: names of what they were taken of."""
+    """The algorithm for the gradients of one call, in one session. `variables`: the variables of these gradients."""
 
     def __init__(
         self, rule: str | None, taken: GradientNode, applied: Sequence[Applied], variables: Any, size: int
@@ -56,14 +61,14 @@ class SessionAlgorithm:
         momentum = momentum_of(taken, applied, variables)
         off = momentum is not None
         made = session_optimizers.rule_for(rule, applied, variables, can_be_off=off)
-        self._momentum = momentum if size > 1 else None  # a single worker's rule is the optimizer alone
+        self._momentum = momentum if size > 1 else None  # with a single worker the optimizer works alone
         self.rule = ServerRule(made, size, self._momentum.mu if self._momentum else 0.0)
         session_optimizers.check(made, applied, momentum=self.rule.form.momentum, can_be_off=off)
         self.variables = frozenset(taken.variables)
         self._taken, self._applied = taken, applied
 
     def update(self, arithmetic: Arithmetic) -> SessionUpdate:
-        """What the script's own update is given, the rule having had a push."""
+        """Return the input of the script's own update after a push."""
         made = arithmetic.update
         gradients: list[Array] = list(made.gradient)
         slots: list[Any] = []
@@ -79,7 +84,7 @@ class SessionAlgorithm:
 
 
 class SessionServer:
-    """`rule`: as the command line has it; None: the default for the optimizer."""
+    """Applies pushes to sessions. `rule`: the command line's algorithm; None: the default for the optimizer."""
 
     def __init__(self, size: int, rule: str | None) -> None:
         self._size, self._rule = size, rule
@@ -88,31 +93,40 @@ class SessionServer:
         self.taus: list[int] = []
 
     def forget(self, session: Any, anew: Collection[str] = ()) -> None:
-        """Its variables were written by somebody else. `anew`: names of those that begin anew: what rules remember of
-        their gradients is of another training."""
+        """Drop the values of a session whose variables were written outside of training.
+
+        `anew`: names of variables that were initialised or restored; the algorithm's state for them is dropped too.
+        """
         self._values.pop(session, None)
         ruled = self._ruled.get(session, {})
         for number in [n for n, each in ruled.items() if not each.variables.isdisjoint(anew)]:
             del ruled[number]
 
     def met(self) -> None:
-        """All workers have left with the variables as they are."""
+        """Note a synchronisation: all workers have the current variables."""
         for ruled in self._ruled.values():
             for each in ruled.values():
                 each.rule.alike = True
 
     def check(self, session: Any, step: SessionStep) -> None:
-        """Raises CaptureError where the rule cannot have the run's gradients."""
+        """Check that the algorithm accepts the run's gradients. Raises CaptureError if not."""
         for taken in step.taken:
             self._of(session, step, taken)
 
     def apply(
         self, call: SessionCall, step: SessionStep, push: SessionGradients, feeds: Feeds, late: Sequence[Any] = ()
     ) -> tuple[list[Array], list[Any]]:
-        """Run the script's update on what a worker gives, fed with `feeds` besides.
+        """Run the script's update on a worker's gradients.
 
-        Returns what that worker is sent, the values of `step.pulled`, and what the run gives of `late`: tensors that
-        the script fetches and that wait for the update.
+        Args:
+            call: The run of the session.
+            step: The training run.
+            push: The gradients.
+            feeds: Further values to feed.
+            late: Fetched tensors that wait for the update.
+
+        Returns:
+            The values of `step.pulled` for that worker, and the values of `late`.
         """
         params, rates = self._params(call, step), _rates(call, step, feeds)
         fed: dict[Any, Any] = dict(feeds)
@@ -151,7 +165,7 @@ class SessionServer:
             now |= dict(zip(taken.variables, sent, strict=True))
         return [now[str(v.op.name)] for v in step.pulled]
 
-    # -- rules -----------------------------------------------------------------------------------------------------
+    # -- algorithms ------------------------------------------------------------------------------------------------
     def _of(self, session: Any, step: SessionStep, taken: GradientNode) -> SessionAlgorithm:
         ruled = self._ruled.setdefault(session, {})
         if taken.number not in ruled:
@@ -166,12 +180,12 @@ class SessionServer:
 
 
 def _rates(call: SessionCall, step: SessionStep, feeds: Feeds) -> dict[str, Array]:
-    """The learning rates now, by the names of updates."""
+    """Return the current learning rates by the names of updates."""
     applied = [each for each in step.applied if each.rate is not None]
     given = call.plainly([each.rate for each in applied], feeds) if applied else []
     return {each.operation: np.asarray(rate) for each, rate in zip(applied, given, strict=True)}
 
 
 def _rate(rates: Mapping[str, Array], step: SessionStep, taken: GradientNode) -> Array:
-    """That of the first update that `taken` gets; 1 for one by hand."""
+    """Return the learning rate of the node's first update; 1 for an update by hand."""
     return next((rates[a.operation] for a in step.applied_to(taken) if a.operation in rates), np.float32(1))

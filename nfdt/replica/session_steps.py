@@ -1,7 +1,7 @@
-"""What a training run of a session is to NFDT: found in the graph, once for the same fetches and feeds.
+"""Analysis of a session's training run in its graph, once per combination of fetches and feeds.
 
-A worker computes gradients and whatever else was fetched; rank 0 runs the operations that change variables, fed with
-what the rule made of those gradients. Nothing else of the batch may reach them.
+A worker computes gradients and the other fetches. Rank 0 runs the operations that change variables, fed with the
+algorithm's output for these gradients. No other value of the batch may reach those operations.
 """
 
 import weakref
@@ -39,8 +39,15 @@ _CALLS = ("If", "While", "StatefulPartitionedCall")
 
 @dataclass(frozen=True, eq=False)
 class SessionStep:
-    """`moves`: operations that change variables. `applied`: the optimizers' among them. `pulled`: the variables that a
-    worker needs to have as the server has them: all that the run reaches, but for what optimizers remember."""
+    """A training run of a session.
+
+    Attributes:
+        plan: Fetches and operations of the run.
+        graph: The session's graph.
+        moves: Operations that change variables.
+        applied: The optimizers' updates among them.
+        pulled: Variables that a worker needs from the server: all that the run reaches, except the optimizers' own.
+    """
 
     plan: FetchPlan
     graph: Any
@@ -51,32 +58,32 @@ class SessionStep:
 
     @property
     def taken(self) -> Sequence[GradientNode]:
+        """The gradients of the run."""
         return self.plan.taken
 
     @cached_property
     def key(self) -> str:
-        """The same for runs that compute the same gradients: workers take those in turn."""
+        """Identity of the gradients: workers take runs with equal keys in turn."""
         return " ".join(str(taken.number) for taken in self.taken)
 
     @cached_property
     def gradients(self) -> list[Any]:
-        """The graph's own, as tensors."""
+        """The graph's own gradients, as tensors."""
         return [tensor for taken in self.taken for tensor in taken.inputs]
 
     @cached_property
     def computed(self) -> list[Any]:
-        """What is fetched and needs no change of variables."""
+        """The fetches that need no change of variables."""
         return [f for f in self.plan.fetches if not self._waits(f)]
 
     @cached_property
     def late(self) -> list[Any]:
-        """The tensors among what is fetched that wait for a change of variables."""
+        """The fetched tensors that wait for a change of variables."""
         return [f for f in self.plan.fetches if isinstance(f, tf.Tensor) and self._waits(f)]
 
     @cached_property
     def before(self) -> list[Any]:
-        """What `late` is computed of and neither waits itself nor comes of gradients, which the rule gives: the loss,
-        say, which is that before the update."""
+        """Inputs of `late` that neither wait nor depend on gradients, such as the loss before the update."""
         waiting, seen, made = [f.op for f in self.late], {*self.moves, *self._passing}, dict[str, Any]()
         while waiting:
             each = waiting.pop()
@@ -101,38 +108,38 @@ class SessionStep:
 
     @cached_property
     def _passing(self) -> list[Any]:
-        """Where gradients pass through Python."""
+        """The operations where gradients pass through Python."""
         return [taken.outputs[0].op for taken in self.taken]
 
     @cached_property
     def _of_gradients(self) -> set[Any]:
-        """The operations that are given what passed there."""
+        """The operations that depend on these."""
         return _descendants(self._passing, self.plan.operations, control=False)
 
     @cached_property
     def standing(self) -> list[Any]:
-        """The tensors among what is fetched that know nothing of the batch: variables, what is computed of them."""
+        """The fetched tensors that do not depend on the batch: variables, and functions of them."""
         tensors = [f for f in self.computed if isinstance(f, tf.Tensor)]
         return [f for f in tensors if not any(map(_is_drawn, ancestors([f])))]
 
     @property
     def shapes(self) -> list[list[int]]:
-        """Of the variables that gradients are taken of, in the order of `taken`."""
+        """Shapes of the variables with gradients, in the order of `taken`."""
         known = {v.op.name: v.shape.as_list() for v in self.pulled}
         return [known[name] for taken in self.taken for name in taken.variables]
 
     @cached_property
     def counted(self) -> list[Any]:
-        """The smallest of what iterators give, to count a batch's rows by."""
+        """The smallest iterator output, to count a batch's rows."""
         shaped = [e for e in self.plan.elements if e.shape.rank]
         return sorted(shaped, key=lambda e: int(np.prod([n or 1 for n in e.shape.as_list()[1:]])))[:1]
 
     def applied_to(self, taken: GradientNode) -> list[Applied]:
-        """The updates that one of `taken`'s variables gets."""
+        """Return the updates of the node's variables."""
         return [each for each in self.applied if each.variables & set(taken.variables)]
 
     def undivided(self, feeds: Mapping[Any, Any], gradients: Gradients) -> str:
-        """Why workers cannot take turns at such a run; "" where they can."""
+        """Return why workers cannot take turns at this run, or "" if they can."""
         entries = [*batch_of(feeds), *self.plan.elements]
         key = frozenset(str(tensor.name) for tensor in entries)
         if key not in self._reasons:
@@ -158,8 +165,10 @@ class SessionStep:
         return UNKNOWN.format(lost[0], where()) if lost else ""
 
     def _out_of_order(self, entries: Sequence[Any]) -> str:
-        """What waits for something, as by control_dependencies, that rank 0 has not, or has already done; "" for
-        nothing."""
+        """Return the operation that waits for a value that rank 0 lacks or has already replaced, or "".
+
+        The cause is a control dependency.
+        """
         for taken in self.taken:
             if any(tensor.op in self._behind for tensor in taken.inputs):
                 return f"gradients of {taken.variables[0]} that wait for a change of variables"
@@ -171,16 +180,19 @@ class SessionStep:
 
     @cached_property
     def hidden(self) -> list[Any]:
-        """Operations behind the gradients that may change variables out of our sight."""
+        """Operations behind the gradients that may change variables inside a call."""
         return sorted((o for o in self._of_gradients if o.type in _CALLS), key=lambda o: str(o.name))
 
 
 class SessionSteps:
+    """The training runs of all graphs, cached by plan."""
+
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
         self._known: weakref.WeakKeyDictionary[FetchPlan, SessionStep] = weakref.WeakKeyDictionary()
 
     def of(self, plan: FetchPlan, graph: Any) -> SessionStep:
+        """Return the training run of a plan."""
         if plan not in self._known:
             slots = self._optimizers.slots(graph)
             pulled = [v for v in plan.variables(graph) if v.op.name not in slots]
@@ -189,19 +201,19 @@ class SessionSteps:
 
 
 def batch_of(feeds: Mapping[Any, Any]) -> list[Any]:
-    """The tensors that are fed more than a number."""
+    """Return the fed tensors that are not single numbers."""
     parts = [key for key, value in feeds.items() if not isinstance(key, tf.Tensor) or np.ndim(value)]
     return list(tf.nest.flatten(parts, expand_composites=True))
 
 
 def numbers_of(feeds: Mapping[Any, Any]) -> dict[str, Any]:
-    """What else is fed (a learning rate, a keep probability), by name: for the server's update."""
+    """Return the fed numbers (a learning rate, a keep probability) by name, for the server's update."""
     pairs = ((key, np.asarray(value)) for key, value in feeds.items() if isinstance(key, tf.Tensor))
     return {str(key.name): value.item() for key, value in pairs if not value.ndim and value.dtype.kind in "fiubU"}
 
 
 def rows_of(feeds: Mapping[Any, Any]) -> int:
-    """Rows of a batch that is fed; 0 where none is."""
+    """Return the number of rows of a fed batch; 0 without one."""
     open_rows = feeding.rows_of(feeds)
     fixed = (len(v) for k, v in feeds.items() if isinstance(k, tf.Tensor) and np.ndim(v))
     return next(fixed, 0) if open_rows is None else open_rows
@@ -212,7 +224,7 @@ def _is_drawn(operation: Any) -> bool:
 
 
 def _descendants(operations: Sequence[Any], within: Collection[Any], *, control: bool) -> set[Any]:
-    """`operations` and what needs them, among `within`. `control`: what only waits for them, too."""
+    """Return `operations` and their dependents among `within`. `control`: include control dependencies."""
     waiting, seen = list(operations), set()
     while waiting:
         each = waiting.pop()

@@ -1,4 +1,4 @@
-"""The sessions that train, by numbers that are the same for all workers, and where their variables become rank 0's."""
+"""Synchronisation of sessions that train: equal numbers on all workers, and rank 0's values for their variables."""
 
 import weakref
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from replica.exchange import arrays_of_rank_0
 
 
 class SyncedSessions:
-    """`met`: has no worker trained since all met?"""
+    """The sessions that train. `met`: whether no worker has trained since the last synchronisation."""
 
     def __init__(self, group: ReplicaGroup) -> None:
         self._group = group
@@ -23,12 +23,12 @@ class SyncedSessions:
         self.original: Any = BaseSession.run
         self._count = 0
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._open: dict[int, Any] = {}  # held until all have met: rank 0's are the server's
+        self._open: dict[int, Any] = {}  # kept alive until the synchronisation: rank 0's sessions serve
         self._names: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self._same: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def train(self, call: SessionCall, variables: Sequence[Any]) -> bool:
-        """A training run begins, which reaches `variables`. Must all meet before it, for them to be rank 0's?"""
+        """Register a training run that reaches `variables`. Return whether all workers must synchronise before it."""
         session = call.session
         if session not in self._numbers:
             self._numbers[session] = self._count
@@ -39,22 +39,23 @@ class SyncedSessions:
         return session not in self._same
 
     def differ(self, session: Any) -> None:
-        """Its variables have been written since, by each worker for itself."""
+        """Note that each worker has written the session's variables itself."""
         self._same.discard(session)
 
     def has(self, session: Any) -> bool:
-        """Did it train since all met?"""
+        """Return whether the session has trained since the last synchronisation."""
         return not self.met and session in self._open.values()
 
     def number(self, session: Any) -> int:
+        """Return the session's number."""
         return self._numbers[session]
 
     def session(self, number: int) -> Any:
-        """None where there is none any more."""
+        """Return the session of a number; None if it is gone."""
         return next((session for session, its in self._numbers.items() if its == number), None)
 
     def meet(self) -> None:
-        """All workers come here; they leave with rank 0's variables. Rank 0 serves pushes until the last has come."""
+        """Synchronise all workers: they get rank 0's variables. Rank 0 serves pushes until the last worker arrives."""
         self.met = True
         mine = [[number, sorted(self._names[s])] for number, s in sorted(self._open.items()) if not s._closed]
         for number, names in self._group.broadcast(mine, "sessions"):

@@ -1,4 +1,4 @@
-"""Which variables a run without gradients writes: anew, or by what it is fed."""
+"""Detection of the variables that a run without gradients writes: by initialisation, restoration or feeds."""
 
 import weakref
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _known: weakref.WeakKeyDictionary[FetchPlan, set[str]] = weakref.WeakKeyDictiona
 
 
 def anew(plan: FetchPlan, graph: Any) -> set[str]:
-    """Names of those that get a first value, or a checkpoint's: training begins anew with them."""
+    """Return the names of variables that get an initial or a restored value: their training starts again."""
     if plan not in _known:
         initial = {variable.initializer for variable in collected(graph).values()}
         _known[plan] = {_written(o) for o in plan.moving() if o in initial or _is_restored(o)}
@@ -20,7 +20,7 @@ def anew(plan: FetchPlan, graph: Any) -> set[str]:
 
 
 def by_feeds(plan: FetchPlan, graph: Any, feeds: Iterable[Any]) -> set[str]:
-    """Names of those, not written anew, that change by what is fed."""
+    """Return the names of other variables whose change depends on the feeds."""
     fed = {key.op for key in feeds if isinstance(key, tf.Tensor)}
     changed = {_written(o) for o in plan.moving() if fed & ancestors([o])}
     return changed - anew(plan, graph) if changed else changed

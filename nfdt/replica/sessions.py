@@ -1,9 +1,9 @@
 """A worker's runs of TensorFlow 1 sessions (client_shim/replica/sessions).
 
 A run that computes gradients of variables and changes variables is a training run. Workers take such runs in turn:
-every n-th is this worker's, with its whole batch; of the others' it reads what its own gave last. Rank 0's session is
-the parameter server's (session_server.py). In a training loop nobody waits for the others; behind it all meet and hold
-rank 0's variables.
+every n-th is this worker's, with its whole batch. For the others' runs the script gets the results of the worker's own
+last one. Rank 0's session is the parameter server's (session_server.py). In a training loop no worker waits for others;
+after it all synchronise and have rank 0's variables.
 """
 
 import sys
@@ -31,11 +31,11 @@ from replica.session_runs import SessionRuns, in_main
 
 CLOSED = "a session must stay open until all workers have pushed. Received: a push for one that rank 0 has closed"
 
-Last = tuple[int, dict[str, Any]]  # rows of a worker's last run, and what it gave, by tensor
+Last = tuple[int, dict[str, Any]]  # rows of a worker's last run, and its results by tensor
 
 
 class NfdtSessions(SessionRuns):
-    """`poll`: the pushes that have come for sessions. `replicated`: as SessionRuns has it."""
+    """Runs of sessions on one rank. `poll` returns the arrived pushes for sessions; SessionRuns has `replicated`."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class NfdtSessions(SessionRuns):
 
     @property
     def taus(self) -> Sequence[int]:
+        """Staleness of all pushes."""
         return self._server.taus
 
     # -- any run ---------------------------------------------------------------------------------------------------
@@ -80,14 +81,14 @@ class NfdtSessions(SessionRuns):
         return agreed_numbers(result, self._rank_0s) if outside and read_by_script() else result
 
     def rank_0s(self, what: str, value: Any) -> Any:
-        """Each worker's own: they are at different steps."""
+        """Return `value`: in training each worker has its own, because workers run different steps."""
         return value
 
     def _in_loop(self) -> bool:
         return self._around is not None and self._around.running()
 
     def _check_moving(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any]) -> None:
-        """A run that changes variables without gradients is every worker's; it must not be training."""
+        """Check a run that changes variables without gradients. All workers execute it, so it must not be training."""
         names = [f"{each.name}'s update" for each in self.optimizers.within(plan, session.graph)]
         fetched = self._fetched.get(session.graph, set())
         if not names and fetched and feeds:
@@ -97,7 +98,7 @@ class NfdtSessions(SessionRuns):
             self._by_every_rank(APART.format(names[0], where()))
 
     def _moved(self, session: Any, plan: FetchPlan, *, outside: bool) -> None:
-        """Its variables have been written by each worker for itself."""
+        """Note that each worker has written its variables itself."""
         self._server.forget(session, writes.anew(plan, session.graph))
         if outside:
             self._kept.differ(session)
@@ -127,9 +128,9 @@ class NfdtSessions(SessionRuns):
             self._kept.train(call, step.pulled)
 
     def _own(self, call: SessionCall, step: SessionStep, feeds: dict[Any, Any]) -> list[Any]:
-        """This worker's run: its gradients to the server, the variables from there."""
+        """Run this worker's turn: its gradients go to the server, and the variables come from it."""
         guest = self._group.rank > 0
-        # What waits for the update: a guest updates its own variables, then has the server's in their place.
+        # `late` waits for the update: ranks above 0 update their own variables, then take the server's.
         wanted = [*step.computed, *(step.late if guest else step.before)]
         run = call.run([*wanted, *step.gradients, *step.counted], feeds)
         known = dict(zip((f.name for f in wanted), run, strict=False))
@@ -150,7 +151,7 @@ class NfdtSessions(SessionRuns):
         return [fetched.get(f.name) for f in step.plan.fetches]
 
     def _push(self, call: SessionCall, step: SessionStep, push: SessionGradients, feeds: dict[Any, Any]) -> None:
-        """Give rank 0 a gradient, and take the variables that it answers with."""
+        """Send a gradient to rank 0, and write the variables of the answer."""
         header = {
             "session": self._kept.number(call.session),
             "fetches": [f.name for f in step.plan.fetches],
@@ -165,7 +166,7 @@ class NfdtSessions(SessionRuns):
         values.write(call.plainly, [*floats, *others], arrays)
 
     def _others(self, call: SessionCall, step: SessionStep, feeds: dict[Any, Any]) -> list[Any]:
-        """A run that is another worker's: its batch is passed over."""
+        """Handle a run that is another worker's: its batch is skipped."""
         before, known = self._last.get(call.session, {}).get(step.key, (0, {}))
         standing = {f.name for f in step.standing}
         tensors = [f for f in step.plan.fetches if isinstance(f, tf.Tensor)]
@@ -183,7 +184,7 @@ class NfdtSessions(SessionRuns):
         return [_as_of(rows, before, known.get(f.name)) for f in step.plan.fetches]
 
     def _looked(self, call: SessionCall, missing: Sequence[Any], feeds: dict[Any, Any]) -> dict[str, Any]:
-        """What they are of this batch; variables stay as they are."""
+        """Return the values of `missing` for this batch; variables keep their values."""
         plan = self._plans.of(call.session.graph, missing, feeds)
         variables = plan.variables(call.session.graph) if plan.moves else []
         before = values.read(call.plainly, variables)
@@ -192,13 +193,13 @@ class NfdtSessions(SessionRuns):
             values.write_changed(call.plainly, variables, before, values.read(call.plainly, variables))
         return _named(missing, given)
 
-    # -- rank 0 serves; all meet -----------------------------------------------------------------------------------
+    # -- serving and synchronisation -------------------------------------------------------------------------------
     def _serve_arrived(self) -> None:
         for push in self._poll():
             self.serve(push)
 
     def serve(self, push: Push) -> None:
-        """Rank 0: apply one push, and answer it."""
+        """Apply one push on rank 0, and answer it."""
         session = self._kept.session(push.header["session"])
         if session is None or session._closed:
             raise CaptureError(CLOSED)
@@ -215,11 +216,11 @@ class NfdtSessions(SessionRuns):
         push.answer(packed([array for _, array in floats]), {"others": numbers_now})
 
     def meet(self) -> None:
-        """The script has ended, or a session is about to."""
+        """Synchronise: the script has ended, or a session is about to be closed."""
         self._meet()
 
     def closing(self, original: Any, session: Any) -> None:
-        """In place of Session.close: the server's session is needed until all have pushed."""
+        """Replace Session.close: the server's session must stay open until all workers have pushed."""
         ends = sys.exc_info()[1]
         natural = ends is None or isinstance(ends, (tf.errors.OutOfRangeError, SystemExit, StopIteration))
         if natural and in_main() and self._kept.has(session):
@@ -240,7 +241,7 @@ def _named(fetches: Sequence[Any], given: Sequence[Any]) -> dict[str, Any]:
 
 
 def _sorted(listed: Sequence[Any], variable: Callable[[Any], Any] = lambda each: each) -> tuple[list[Any], list[Any]]:
-    """Of variables, or what goes with them: those of floats, which travel as a vector, and the others."""
+    """Divide variables, or values with a variable: those of floats, which are sent as a vector, and the others."""
     floats = [each for each in listed if variable(each).dtype.base_dtype.is_floating]
     return floats, [each for each in listed if not variable(each).dtype.base_dtype.is_floating]
 
@@ -250,6 +251,6 @@ def _typed(variable: Any, array: Any) -> Any:
 
 
 def _as_of(rows: int, before: int, value: Any) -> Any:
-    """What a run gave for a batch of `before` rows, as long as one of `rows` rows would make it."""
+    """Repeat or cut a result for a batch of `before` rows to `rows` rows."""
     fits = isinstance(value, np.ndarray) and value.ndim and len(value) == before and rows not in (0, before)
     return value[np.arange(rows) % before] if fits else value

@@ -1,4 +1,4 @@
-"""What a tf.function does besides computing: where its call is left out, iterators and counts go on all the same."""
+"""Side effects of a tf.function: iterators and counters that must advance even where its call is skipped."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,19 +17,20 @@ NESTED = (
 
 
 class IteratorEffect:
-    """Of an iterator that the function has from around it."""
+    """Advances an iterator that the function captures."""
 
     def __init__(self, operation: Any, iterator: Any) -> None:
         self._iterator = iterator
         self._kinds = {name: operation.get_attr(name) for name in ("output_types", "output_shapes")}
 
     def move(self, by: int) -> None:
+        """Draw and drop `by` elements."""
         for _ in range(by):
             tf.raw_ops.IteratorGetNext(iterator=self._iterator, **self._kinds)
 
 
 class CounterEffect:
-    """A whole number that the function adds to a variable of the script's."""
+    """Adds to a variable of the script the whole number that the function adds."""
 
     def __init__(self, operation: Any, variable: Any) -> None:
         self._add, self._variable = _ADDS[operation.type], variable
@@ -37,11 +38,12 @@ class CounterEffect:
         self._dtype = operation.inputs[1].dtype
 
     def move(self, by: int) -> None:
+        """Add the amount of `by` calls."""
         self._add(resource=self._variable, value=tf.constant(self._amount * by, self._dtype))
 
 
 def effects(function: Any, but: Sequence[tf.Variable]) -> list[tuple[Any, int]]:
-    """What one call of `function`, which has been traced, moves on; not variables `but`, which others look after."""
+    """Return the side effects of one call of `function`, which is traced; without those on the variables `but`."""
     known: dict[int, list[tuple[Any, int]]] = vars(function).setdefault("_fdt_effects", {})
     traces = function.experimental_get_tracing_count()
     if traces not in known:
@@ -66,13 +68,13 @@ def _effects(function: Any, but: Sequence[tf.Variable]) -> Iterator[tuple[Any, i
 
 
 def _has_resources(graph: Any) -> bool:
-    """Does it have from around it what may be an iterator?"""
+    """Return whether the graph captures a resource that may be an iterator."""
     handles = {id(variable.handle) for variable in (known() for known in graph._weak_variables) if variable is not None}
     return any(outer.dtype == tf.resource and id(outer) not in handles for outer, _ in graph.captures)
 
 
 def _nested(graph: Any) -> Iterator[Any]:
-    """The nodes of its loops and branches."""
+    """Return the nodes of its loops and branches."""
     return (node for inner in graph._functions.values() for node in inner.definition.node_def)
 
 

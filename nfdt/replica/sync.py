@@ -1,4 +1,4 @@
-"""What workers of a replica script add up, or hold alike, where all of them have come."""
+"""Collectives of a replica script: sums over workers, and rank 0's values for all of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +19,9 @@ def added(group: ReplicaGroup, tensors: Sequence[Any], name: str) -> list[Any]:
 
 
 def become_rank_0s(group: ReplicaGroup, held: Mapping[str, Sequence[Any]]) -> None:
-    """Give variables, by name, what rank 0's of that name hold. Another worker may have none yet."""
+    """Give variables, by name, the values of rank 0's variables of that name. Another worker may have none yet."""
     arrays = {name: [np.asarray(v) for v in variables] for name, variables in held.items()}
     found = arrays_of_rank_0(group, arrays, "weights")
-    for name in found if group.rank else ():  # rank 0 has served others since it gave its own
+    for name in found if group.rank else ():  # rank 0 keeps its own: it has served pushes since it sent them
         for variable, value in zip(held.get(name, ()), found[name], strict=False):
             variable.assign(tf.cast(tf.constant(value), variable.dtype))

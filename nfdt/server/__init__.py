@@ -1,1 +1,1 @@
-"""The parameter server: a policy that decides (policy.py), an applier that computes, and a gRPC shell over both."""
+"""The parameter server: a scheduler that decides, an applier that computes, and a gRPC service around both."""

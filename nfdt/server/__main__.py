@@ -1,4 +1,4 @@
-"""A parameter server's process: `python -m nfdt.server`, started by the engine."""
+"""Process of a parameter server: `python -m nfdt.server`, started by the engine."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from fdt.job import JobSpec, Program, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.member import Member, reach
 
-ADDRESS_VARIABLE = "NFDT_SERVERS"  # JSON: the addresses of all shards, this one's own at its rank
+ADDRESS_VARIABLE = "NFDT_SERVERS"  # JSON: the addresses of all shards, by rank
 WORKERS_VARIABLE = "NFDT_WORKERS"
-PLACES_VARIABLE = "NFDT_PLACES"  # how many workers there may be, those included that join
+PLACES_VARIABLE = "NFDT_PLACES"  # largest number of workers, elastic workers included
 
 
 class ServerProcess:
-    """One shard, kept warm between jobs: the model of the last program is built already."""
+    """One shard. It stays alive between jobs and reuses the model of the last program."""
 
     def __init__(self, member: Member) -> None:
         from nfdt.server.service import Service

@@ -1,6 +1,6 @@
-"""The rule's state and the order in which it is called: what every shard holds, and what a follower replays.
+"""The algorithm's state and the order of its calls: every shard holds it, and a follower replays the calls.
 
-No I/O, no clock, no TensorFlow: arithmetic is the applier's.
+This module has no I/O, no clock and no TensorFlow; the applier does the arithmetic.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from nfdt.algorithm import AsyncAlgorithm, State
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a worker pushes, as the applier takes it. Opaque to core and policy but for the counts."""
+    """One pushed gradient in the applier's form. The scheduler reads only the counts."""
 
-    values: Any  # in the applier's own form
+    values: Any  # the applier's representation: opaque here
     samples: int
     seconds: float = 0.0
     finite: bool = True
@@ -22,26 +22,39 @@ class Gradient:
 
 
 class Applier(Protocol):
-    """Holds the variables and does the rule's arithmetic on them."""
+    """Holds the variables and executes the algorithm's arithmetic on them."""
 
-    def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]: ...
+    def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
+        """Return the initial (shared, mine) of `rule` for `workers` workers."""
+        ...
 
     def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:
-        """What to send (its own form), or None: wait."""
+        """Return (message to send, shared, mine). The message is None if the worker must wait."""
         ...
 
     def push(
         self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
     ) -> tuple[bool, State, State]:
-        """True when the variables were updated."""
+        """Return (whether the variables were updated, shared, mine).
+
+        Args:
+            rule: The algorithm.
+            shared: State that all workers share.
+            mine: State of the worker.
+            worker: Number of the worker.
+            gradient: The pushed gradient.
+            tau: Staleness: number of updates since the worker's pull.
+        """
         ...
 
-    def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]: ...
+    def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
+        """Return (whether the variables were updated, shared)."""
+        ...
 
 
 @dataclass(frozen=True)
 class Logged:
-    """One call of the rule. Replayed in order by the shards that follow, it gives the same decisions there."""
+    """One call of the algorithm. The other shards replay these calls in order and so make the same decisions."""
 
     kind: Literal["pull", "push", "leave", "join", "flush"]
     worker: int = -1
@@ -53,7 +66,7 @@ class Logged:
 
 @dataclass
 class WorkerState:
-    """What the server remembers of one worker. `version`: of the weights it pulled last."""
+    """State that the server keeps for one worker. `version` is that of the weights that the worker pulled last."""
 
     mine: State
     version: int = 0
@@ -62,7 +75,10 @@ class WorkerState:
 
 @dataclass
 class AlgorithmState:
-    """`version` counts updates. `log` is what happened since it was last taken."""
+    """The algorithm's shared state and all worker states.
+
+    `version` counts updates. `log` holds the calls since the last `take_log`.
+    """
 
     rule: AsyncAlgorithm
     applier: Applier
@@ -76,7 +92,7 @@ class AlgorithmState:
         self.worker_states = {worker: WorkerState(mine) for worker in range(self.workers)}
 
     def pull(self, worker: int) -> Any | None:
-        """What to send to `worker`, or None when the rule makes it wait."""
+        """Return the message for `worker`, or None if the algorithm makes it wait."""
         slot = self.worker_states[worker]
         self.log.append(Logged("pull", worker))
         self.pulls += 1
@@ -86,7 +102,7 @@ class AlgorithmState:
         return sent
 
     def push(self, worker: int, push: int, gradient: Gradient) -> int | None:
-        """Give the rule a gradient once. Returns its tau, None when this push came before (a retry)."""
+        """Pass a gradient to the algorithm. Return its staleness, or None for a push that is already applied."""
         slot = self.worker_states[worker]
         if push <= slot.last_push:
             return None
@@ -98,29 +114,31 @@ class AlgorithmState:
         return tau
 
     def skip(self, worker: int, push: int) -> bool:
-        """Note a push that the rule is not to see. False when it came before."""
+        """Record a push that the algorithm must not receive. Return False if it was already recorded."""
         slot = self.worker_states[worker]
         fresh, slot.last_push = push > slot.last_push, max(push, slot.last_push)
         return fresh
 
     def leave(self, worker: int) -> None:
+        """Remove `worker` and its state."""
         self.log.append(Logged("leave", worker))
         self.shared = self.rule.leave(self.shared, self.worker_states.pop(worker).mine, worker)
 
     def join(self, worker: int) -> None:
-        """`worker` begins, or begins anew: what it pushes next is its first push."""
+        """Add `worker` with an initial state; its next push counts as its first."""
         self.log.append(Logged("join", worker))
         _, mine = self.applier.init(self.rule, self.workers)
         self.worker_states[worker] = WorkerState(mine, self.version)
         self.shared = self.rule.join(self.shared, worker)
 
     def flush(self) -> bool:
-        """Have the rule apply what it holds. True when it did."""
+        """Let the algorithm apply the pushes that it holds. Return whether it updated the variables."""
         self.log.append(Logged("flush"))
         applied, self.shared = self.applier.flush(self.rule, self.shared)
         self.version += applied
         return applied
 
     def take_log(self) -> Sequence[Logged]:
+        """Return the calls since the last `take_log`, and clear them."""
         taken, self.log = self.log, []
         return taken

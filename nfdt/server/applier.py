@@ -1,12 +1,11 @@
-"""The applier of a real server: the rule's arithmetic and the captured Keras optimizer in one compiled function.
+"""The applier of a real server: the algorithm's arithmetic and the captured Keras optimizer in one compiled function.
 
-One function per distinct arithmetic (traced_program.py), for all workers: a worker's slot is passed in and out as
-tensors.
-What the variables hold after an update comes out of the same function as tensors. At the next update TensorFlow gives a
-variable that still shares its memory with such a tensor a buffer of its own, so those tensors are immutable snapshots
-(one copy of the weights per update, which delay compensation needs anyway).
+There is one function per distinct arithmetic (traced_program.py), for all workers: a worker's state is passed in and
+out as tensors. The function also returns the variables' values after an update. At the next update TensorFlow allocates
+a new buffer for a variable that still shares memory with such a tensor. So these tensors are immutable snapshots, at
+the cost of one copy of the weights per update, which delay compensation needs anyway.
 
-Copies per push and pull, in the server: none beside that one; gradients are read where they arrived.
+The server makes no other copy per push and pull: it reads gradients in the receive buffer.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ Tensor = Any
 
 
 def _alike(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """`function`; a number or a float32 scalar (tau, mu, ...) is taken for one of the other operand's type."""
+    """Wrap `function`: a number or a float32 scalar (tau, mu, ...) is converted to the type of the other operand."""
 
     def call(a: Tensor, b: Tensor) -> Tensor:
         if not (tf.is_tensor(a) and tf.is_tensor(b)):
@@ -56,10 +55,13 @@ SCALARS = ("tau", "samples", "eta", "mu")  # nodes 0 to 3 of every push
 
 @dataclass(frozen=True)
 class Arrived:
-    """A push as it lies in the receive buffer: tensors over it, good until the worker is answered.
+    """A push in the receive buffer: tensors over that memory, valid until the server answers the worker.
 
-    gradient: one per trainable variable of this server.  absent: those whose loss does not depend on them.
-    changes: what the forward pass added to `changed` of the other variables.
+    Attributes:
+        gradient: One tensor per trainable variable of this server.
+        absent: Positions of the variables on which the loss does not depend.
+        changes: Amounts that the forward pass added to `changed`.
+        changed: Positions among the other variables.
     """
 
     gradient: Sequence[Tensor]
@@ -70,28 +72,28 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Sent:
-    """A pull's answer: trainable, other and scalar optimizer variables of this server, as snapshots."""
+    """The answer to a pull: trainable, other and scalar optimizer variables of this server, as snapshots."""
 
     trainable: Sequence[Tensor]
     others: Sequence[Tensor]
     scalars: Sequence[Tensor]
-    changed: tuple[int, ...]  # of `others`, those that have ever changed while training
+    changed: tuple[int, ...]  # positions in `others` that have changed since training began
 
 
 @dataclass(frozen=True)
 class _Program:
-    """What a recorded call does with its inputs, ready to be compiled."""
+    """A traced call of the algorithm, ready to be compiled."""
 
     tape: TracedProgram
     outputs: list[int]
     update: list[int] | None = None
-    fresh: list[int] | None = None  # given: the rule's momentum
+    fresh: list[int] | None = None  # if given: the algorithm's momentum
     lr_scale: Any = 1.0  # a number, or (True, node)
-    steps: int | None = None  # given: the rule's own optimizer
+    steps: int | None = None  # if given: the algorithm's own optimizer
     absent: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
-    first: int = 0  # how many leading inputs are scalars, which the compiled function fills in
-    volatile: range = range(0)  # inputs that lie in a receive buffer: to be kept, they are copied
+    first: int = 0  # number of leading inputs that are scalars; the compiled function computes them
+    volatile: range = range(0)  # inputs in a receive buffer; they are copied if they are outputs
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -101,13 +103,13 @@ class _Program:
 
     @property
     def computed(self) -> list[int]:
-        """Outputs that are not just inputs which may be kept as they are."""
+        """Outputs that the compiled function must compute or copy."""
         kept = range(self.first, len(self.tape.inputs))
         return [n for n in self.outputs if n not in kept or n in self.volatile]
 
     @property
     def used(self) -> list[int]:
-        """Inputs that the compiled function looks at; the first stands for the scalars."""
+        """Inputs that the compiled function reads; the first stands for the scalars."""
         operands = {n for _, *those in self.tape.operations for is_node, n in those if is_node}
         seen = operands | set(self.computed) | set(self.update or ()) | set(self.fresh or ())
         counts = [0] if self.first else []
@@ -116,7 +118,7 @@ class _Program:
 
 @dataclass
 class ModelApplier:
-    """Holds one server's part of a captured model's variables."""
+    """Applies an algorithm to one server's part of a captured model's variables."""
 
     part: OwnedVariables
     _compiled: dict[Any, Any] = field(default_factory=dict)
@@ -124,11 +126,11 @@ class ModelApplier:
 
     def __post_init__(self) -> None:
         self._zeros: dict[int, Tensor] = {}
-        self._blank = tf.constant(0.0)  # where the compiled function fills in what it has read itself
+        self._blank = tf.constant(0.0)  # placeholder for scalars that the compiled function reads itself
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the variables anew: someone else has written them."""
+        """Read the variables again after another program has written them."""
         self._keep(*self._read())
         self._before = self.params
 
@@ -170,7 +172,7 @@ class ModelApplier:
         shared = lower(kept, self._run(self._program(tape, update, kept, Arrived(()))))
         return update is not None, shared
 
-    # -- recorded to compiled --------------------------------------------------------------------------------
+    # -- traced to compiled --------------------------------------------------------------------------------
 
     def _program(self, tape: TracedProgram, update: Update | None, kept: State, arrived: Arrived) -> _Program:
         outputs = tape.outputs(kept)
@@ -183,7 +185,7 @@ class ModelApplier:
         return _Program(tape, outputs, given, fresh_of_rule, scale, update.steps, arrived.absent, arrived.changed)
 
     def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The tensors of `program.outputs`, and its update of the variables."""
+        """Return the tensors of `program.outputs`, and apply its update to the variables."""
         inputs, computed = program.tape.inputs, program.computed
         values: dict[int, Tensor] = {}
         if computed or program.update is not None or changes:
@@ -197,7 +199,7 @@ class ModelApplier:
         return [values[n] if n in values else inputs[n] for n in program.outputs]
 
     def _function(self, program: _Program, changes: Sequence[Tensor]) -> tuple[Any, list[int]]:
-        """Compiled once per distinct arithmetic, and the inputs it takes."""
+        """Return the compiled function of this arithmetic, and the inputs that it takes."""
         key = program.key
         if key not in self._compiled:
             used = program.used
@@ -221,7 +223,7 @@ class ModelApplier:
             for n, tensor in zip(used, inputs, strict=True):
                 given[n] = tensor
             given[:first] = self._scalars(given[0], first) if first else []
-            if program.fresh is not None:  # a rule's momentum is of what the optimizer would have clipped
+            if program.fresh is not None:  # the algorithm's momentum sums clipped gradients
                 span = slice(program.volatile.start, program.volatile.stop)
                 given[span] = clipped(self.part.optimizer, given[span])
             nodes = evaluate(operations, given, CALLS)
@@ -250,7 +252,7 @@ class ModelApplier:
         rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale
         self.part.apply(gradients, kept, None if not is_node and rate == 1.0 else rate, fresh)
 
-    # -- variables -------------------------------------------------------------------------------------------
+    # -- variables -----------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         groups = (self.part.trainable, self.part.others, self.part.scalars)

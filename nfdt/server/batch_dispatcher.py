@@ -1,4 +1,4 @@
-"""Which batch of the epoch went to whom: each is dealt to one worker, and dealt again if that worker leaves."""
+"""Assignment of an epoch's batches to workers: each batch goes to one worker, and to another if that worker leaves."""
 
 import heapq
 from collections import Counter, deque
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class BatchDispatcher:
-    """Batches 0, 1, ... of one epoch. `steps` is None until the source says where it ends."""
+    """Batches 0, 1, ... of one epoch. `steps` is None until the length of the source is known."""
 
     steps: int | None
     done: int = 0
     _next: int = 0
     _returned: list[int] = field(default_factory=list)  # heap
-    _assigned: dict[int, deque[int]] = field(default_factory=dict)  # none is empty
-    _last: dict[int, int] = field(default_factory=dict)  # the highest batch that each worker has had
-    _ahead: set[int] = field(default_factory=set)  # who has more than one batch: few, at an epoch's end, of many
+    _assigned: dict[int, deque[int]] = field(default_factory=dict)  # never an empty deque
+    _last: dict[int, int] = field(default_factory=dict)  # by worker: its highest batch so far
+    _ahead: set[int] = field(default_factory=set)  # workers with more than one batch; few at an epoch's end
 
     def assign(self, worker: int) -> int | None:
-        """Give `worker` the lowest batch that nobody has; None when there is none left."""
+        """Assign the lowest free batch to `worker`; return None if none is left."""
         if self._returned:
             batch = heapq.heappop(self._returned)
         elif self.steps is None or self._next < self.steps:
@@ -29,9 +29,13 @@ class BatchDispatcher:
         return self._record(worker, batch)
 
     def reassign(self, worker: int, at_work: int = 1) -> int | None:
-        """Give `worker` a batch that another has beyond the `at_work` it computes, so that nobody idles at the end.
+        """Move to `worker` a batch that another worker has assigned but does not compute yet, so that no worker idles.
 
-        Only one behind all that `worker` has had: what reads a stream cannot go back.
+        The batch must follow all batches that `worker` has had, because a reader of a stream cannot go back.
+
+        Args:
+            worker: Number of the worker that needs a batch.
+            at_work: Number of batches that the other worker computes now.
         """
         last = self._last.get(worker, -1)
         rich = [w for w in self._ahead if len(self._assigned[w]) > at_work and self._assigned[w][-1] > last]
@@ -43,21 +47,21 @@ class BatchDispatcher:
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is left to deal or to steal."""
+        """Whether no batch is left to assign or to reassign."""
         return not self._returned and self.steps is not None and self._next >= self.steps and not self._ahead
 
     def assigned(self, worker: int) -> tuple[int, ...]:
-        """Batches that `worker` has and has not pushed yet."""
+        """Return the batches that `worker` has and has not pushed yet."""
         return tuple(self._assigned.get(worker, ()))
 
     def busy(self, workers: Mapping[int, None]) -> list[int]:
-        """Those of `workers`, an ordered set, that have a batch."""
-        # as long as the fewer of both: nobody idles, or all but a few do
+        """Return those of `workers`, an ordered set, that have a batch."""
+        # the cost is that of the smaller set: either few workers ask, or few have a batch
         found = workers.keys() & self._assigned.keys()
         return list(found) if len(found) < 2 else [worker for worker in workers if worker in found]
 
     def finish(self, worker: int, batch: int) -> None:
-        """Count a batch whose push arrived. Raises ValueError when `worker` does not have it."""
+        """Count a batch whose push arrived. Raises ValueError if `worker` does not have it."""
         try:
             self._assigned.get(worker, deque()).remove(batch)
         except ValueError:
@@ -66,13 +70,13 @@ class BatchDispatcher:
         self.done += 1
 
     def take_back(self, worker: int) -> None:
-        """Return the batches of a worker that left, to be dealt again."""
+        """Free the batches of a worker that left."""
         for batch in self._assigned.pop(worker, ()):
             heapq.heappush(self._returned, batch)
         self._update_ahead(worker)
 
     def end_at(self, steps: int) -> None:
-        """The source ended: batches `steps` and above do not exist."""
+        """Drop batches `steps` and above: the source has ended."""
         self.steps = steps if self.steps is None else min(self.steps, steps)
         self._returned = [batch for batch in self._returned if batch < self.steps]
         heapq.heapify(self._returned)
@@ -81,7 +85,7 @@ class BatchDispatcher:
             self._update_ahead(worker)
 
     def stop(self) -> None:
-        """Deal no more and forget what was dealt: the epoch is over by the client's word."""
+        """End the epoch at the client's request: assign no more batches and forget the assigned ones."""
         self.steps = self.done
         self._returned.clear()
         self._assigned.clear()
@@ -90,6 +94,7 @@ class BatchDispatcher:
 
     @property
     def complete(self) -> bool:
+        """Whether all batches were pushed."""
         return self.steps is not None and self.done >= self.steps
 
     def _record(self, worker: int, batch: int) -> int:
@@ -99,7 +104,7 @@ class BatchDispatcher:
         return batch
 
     def _update_ahead(self, worker: int) -> None:
-        """What is known of a hand by its length, after it has changed."""
+        """Update the sets that depend on the number of the worker's batches."""
         count = len(self._assigned.get(worker, ()))
         if count == 0:
             self._assigned.pop(worker, None)
@@ -111,7 +116,7 @@ class BatchDispatcher:
 
 @dataclass
 class Epoch:
-    """What the policy knows of an epoch that runs."""
+    """The scheduler's state of a running epoch."""
 
     number: int
     dispatcher: BatchDispatcher

@@ -1,7 +1,7 @@
-"""Shards 1 and up: they decide nothing. They replay shard 0's log over their own variables, with the same rule.
+"""Shards 1 and above: they replay shard 0's log over their own variables, with the same algorithm, and decide nothing.
 
-A worker's part of a gradient is staged here before shard 0 hears of the push, so replaying never waits for a part that
-does not come.
+A worker's part of a gradient is staged on these shards before the worker pushes to shard 0. So replaying never waits
+for a missing part.
 """
 
 import queue
@@ -27,7 +27,7 @@ FOLLOW = "/nfdt.rpc.ParameterServer/Follow"
 
 
 class FollowerShardService:
-    """One job on a shard that follows. `replay` runs in a thread of its own."""
+    """One job on a shard other than 0. `replay` runs in its own thread."""
 
     def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
         self.job = job
@@ -39,14 +39,17 @@ class FollowerShardService:
         self._epochs: queue.SimpleQueue[State] = queue.SimpleQueue()
         self._resumed: EpochEnd | None = None
         self._replaying = threading.Lock()
-        self._incarnations: dict[int, int] = {}  # by rank, the latest that has opened a session
-        self.position = 0  # entries of shard 0's log that were replayed
+        self._incarnations: dict[int, int] = {}  # by rank: the latest that has opened a session
+        self.position = 0  # number of replayed entries of shard 0's log
         self.closed = threading.Event()
 
     # -- sessions --------------------------------------------------------------------------------------------
 
     def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
-        """As Desk.open. The session of a worker that is gone may come behind its replacement's, and ends at once."""
+        """Open a session as ShardService.open does.
+
+        The session of a replaced worker may arrive after that of its replacement; it ends at once.
+        """
         replies: Replies = queue.SimpleQueue()
         rank = worker // self.job.lanes
         with self._lock:
@@ -60,54 +63,56 @@ class FollowerShardService:
         return replies
 
     def ask(self, worker: int, session: Replies | None = None) -> None:
-        """What shard 0 decided comes by the queue."""
+        """Do nothing: the reply that shard 0 decides arrives in the queue."""
 
     def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
-        """False: staged; nothing comes by the queue for it."""
+        """Stage the gradient. Return False: no reply follows in the queue."""
         with self._lock:
             if session is None or self._replies.get(worker) is session:
                 self._staged[worker] = gradient
         return False
 
     def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
-        """Shard 0's business."""
+        """Do nothing: shard 0 handles it."""
 
     def lose(self, rank: int, incarnation: int) -> None:
-        """Shard 0's business: what follows from it is in the log."""
+        """Do nothing: shard 0 handles it and logs the consequences."""
 
     # -- the engine's commands, and shard 0's log ------------------------------------------------------------
 
     def start_epoch(self, epoch: int, changed: State) -> None:
+        """Queue the state that the client changed; the log's `load` entry applies it."""
         self._epochs.put(changed)
 
     def step(self, changed: State) -> None:
-        """Shard 0's business."""
+        """Do nothing: shard 0 handles it."""
 
     def stop_epoch(self) -> None:
-        """Shard 0's business."""
+        """Do nothing: shard 0 handles it."""
 
     def finish(self) -> None:
-        """Shard 0's business."""
+        """Do nothing: shard 0 handles it."""
 
     def restore(self, ref: BlobRef) -> None:
-        """Go on from what was saved; before the first session."""
+        """Load a snapshot, before the first session."""
         _, self._resumed = restore(self.job, self.core, ref)
         with self._lock:
             self._replies = {worker: queue.SimpleQueue() for worker in self.core.worker_states}
 
     def resume(self) -> None:
-        """As Desk.resume."""
+        """Send the epoch's end again, as ShardService.resume does."""
         if self._resumed is not None:
             self._send_event(epoch_end(self.job, self._resumed))
 
     def close(self) -> None:
-        """As Desk.close."""
+        """End all sessions and stop the replay, as ShardService.close does."""
         with self._replaying, self._lock:
             self.closed.set()
             for replies in self._replies.values():
                 replies.put(None)
 
     def replay(self, log: Iterable[pb.Logged]) -> None:
+        """Execute the entries of shard 0's log in order."""
         for entry in log:
             with self._replaying:
                 if self.closed.is_set():
@@ -143,7 +148,7 @@ class FollowerShardService:
         self.core.leave(entry.worker)
 
     def _join(self, entry: pb.Logged) -> None:
-        """What was sent to the one whose place it takes is not for this worker."""
+        """Drop the replies for the worker that this one replaces."""
         with self._lock:
             replies = self._replies.get(entry.worker, queue.SimpleQueue())
             while not replies.empty():
@@ -155,7 +160,7 @@ class FollowerShardService:
 
 
 def follow(shard_service: FollowerShardService, address: str, token: str) -> None:
-    """Replay the log of shard 0, at `address`, to its end; where the stream breaks, go on from there by another."""
+    """Replay the log of shard 0, at `address`, to its end; reconnect at the reached position if the stream breaks."""
     job, generation = shard_service.job.spec.id, shard_service.job.generation
     with open_channel(address) as channel:
         call = channel.unary_stream(FOLLOW, response_deserializer=pb.Logged.FromString)

@@ -1,4 +1,4 @@
-"""What goes into the parameter server's policy, and the instructions that come out (scheduler.py)."""
+"""Events and instructions of the parameter server's scheduler (scheduler.py)."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,9 +9,12 @@ from nfdt.server.algorithm_state import Gradient
 
 @dataclass(frozen=True)
 class Send:
-    """Weights to compute on, and the batches of one push. `ahead`: other batches in hand.
+    """Weights to compute on, and the batches of one push.
 
-    first: of the epoch, so send what rarely changes too.  pull: its number among all workers' pulls.
+    Attributes:
+        ahead: Other batches that are assigned to the worker.
+        first: Whether this is the worker's first of the epoch.
+        pull: Number of this pull among all workers' pulls.
     """
 
     worker: int
@@ -25,7 +28,7 @@ class Send:
 
 @dataclass(frozen=True)
 class EpochOver:
-    """To a worker: no more batches in this epoch; report, then ask again."""
+    """To a worker: the epoch has no more batches. The worker reports, then asks again."""
 
     worker: int
     epoch: int
@@ -33,16 +36,16 @@ class EpochOver:
 
 @dataclass(frozen=True)
 class Release:
-    """To a worker: the job is over."""
+    """To a worker: the job has ended."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """Lock step: a push was taken; the next waits for `step()` or `stop_epoch()`. Told once for each of its batches.
+    """Lock step: a push was applied, and the next one waits for `step()` or `stop_epoch()`. Sent once per batch.
 
-    fresh: the first of its push.
+    `fresh` marks the first batch of its push.
     """
 
     worker: int
@@ -54,7 +57,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """`workers`: those who take part, and are told or will be."""
+    """The end of an epoch. `workers` are those that take part in the epoch's end."""
 
     epoch: int
     steps: int
@@ -68,7 +71,7 @@ Instruction = Send | EpochOver | Release | StepDone | EpochDone
 
 
 class NotFinite(Exception):
-    """A push holds NaN or infinity. `push`: the worker's own count."""
+    """A push contains NaN or infinity. `push` is the worker's own count."""
 
     def __init__(self, pushed: "WorkerPush", epoch: int) -> None:
         super().__init__(pushed.worker, pushed.push, pushed.batches, epoch)
@@ -77,7 +80,7 @@ class NotFinite(Exception):
 
 @dataclass(frozen=True)
 class WorkerPush:
-    """A push as it arrives. `push` rises by worker; a retry repeats it. `note` goes back out in StepDone."""
+    """A push when it arrives. `push` rises per worker; a retry repeats it. `note` is returned in StepDone."""
 
     worker: int
     push: int

@@ -1,4 +1,4 @@
-"""One job on one server: its built model, what this server owns of it, and its rule."""
+"""One job on one server: the built model, the variables that this server owns, and the algorithm."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,16 @@ from nfdt.transport.buffers import Layout, spec_of
 
 
 def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> AsyncAlgorithm:
-    """The rule asked for, or the default for these. Raises UserError where it has no meaning for the optimizer."""
+    """Return the requested algorithm, or the default one.
+
+    Args:
+        options: The job's options.
+        optimizer: The captured optimizer.
+        trainable: The trainable variables of the whole model.
+
+    Raises:
+        UserError: If the algorithm does not work with the optimizer.
+    """
     inner = inner_optimizer(optimizer)
     name = options.rule or algorithm_registry.default_for(optimizer, trainable)
     rule = algorithm_registry.make(name)
@@ -32,7 +41,7 @@ def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Async
 
 
 def _check_local(inner: Any) -> None:
-    """Raises UserError for optimizers that cannot be each worker's own."""
+    """Check that each worker can have its own copy of the optimizer. Raises UserError if not."""
     if getattr(inner, "use_ema", False):
         raise UserError("with local steps nobody keeps the average that use_ema asks for. Received: use_ema=True")
     if not hasattr(inner, "update_step"):
@@ -40,14 +49,17 @@ def _check_local(inner: Any) -> None:
 
 
 def layout_of(part: Any) -> Layout:
-    """What travels between a worker and the server that holds `part`."""
+    """Return the layout of the tensors between a worker and the server that holds `part`."""
     groups = (part.trainable, part.others, part.scalars)
     return Layout(*([spec_of(tensor_variable(v)) for v in group] for group in groups))
 
 
 @dataclass
 class ServedJob:
-    """`loads` counts the times the client's weights were written: the next pull then carries everything."""
+    """One job on one server.
+
+    `loads` counts how often the client's weights were written. After each load, the next pull contains all variables.
+    """
 
     spec: JobSpec
     trainable: Trainable
@@ -55,9 +67,9 @@ class ServedJob:
     shard: int
     shards: int
     workers: int
-    generation: int = 0  # how often the servers were restored in this job
+    generation: int = 0  # number of restorations of the servers in this job
     loads: int = 1
-    places: int = 0  # how many workers there may be, those included that join; 0: `workers`
+    places: int = 0  # largest number of workers, elastic ones included; 0: `workers`
     options: Options = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,14 +84,14 @@ class ServedJob:
         self.layout = layout_of(self.ownership.part)
 
     def load(self, changed: State) -> None:
-        """Write what the client's callbacks wrote, and drop it where this server is the last to read it."""
+        """Write the state that the client's callbacks changed, and drop the blob if this server reads it last."""
         if changed.model.id or changed.optimizer.id:
             self.trainable.load(changed, self.blobs)
             self.applier.refresh()
             self.loads += 1
 
     def snapshot(self) -> State:
-        """The variables now: everything, or with several shards what this one owns (shards.merge)."""
+        """Return all current variables, or with several shards those that this one owns (shards.merge)."""
         model, optimizer = self.trainable.model_arrays(), self.trainable.optimizer_arrays()
         if self.shards > 1:
             model = partial(self._model_positions(), model)
@@ -87,7 +99,7 @@ class ServedJob:
         return State(self.blobs.put_arrays(model), self.blobs.put_arrays(optimizer))
 
     def _model_positions(self) -> list[int]:
-        """Shard 0 also carries what nobody owns: seeds of generators, flags."""
+        """Return the positions of this shard's variables; shard 0 adds the unowned ones: generator seeds and flags."""
         if self.shard:
             return self.ownership.model
         owned = {i for shard in range(1, self.shards) for i in own(self.trainable, shard, self.shards).model}

@@ -1,4 +1,4 @@
-"""What a server tells: the end of an epoch, and entries of the log."""
+"""Messages of a server: the end of an epoch, and log entries."""
 
 from fdt.rpc.session_pb2 import EpochEnd, Event
 from nfdt.rpc import parameter_server_pb2 as pb
@@ -7,7 +7,7 @@ from nfdt.server.job import ServedJob
 
 
 def epoch_end(job: ServedJob, end: EpochEnd) -> Event:
-    """`end` with a snapshot of what this server owns."""
+    """Return the event `end` with a snapshot of the variables that this server owns."""
     state = job.snapshot()
     end.state.model.CopyFrom(state.model)
     end.state.optimizer.CopyFrom(state.optimizer)
@@ -15,4 +15,5 @@ def epoch_end(job: ServedJob, end: EpochEnd) -> Event:
 
 
 def to_proto(entry: Logged) -> pb.Logged:
+    """Return a log entry as its protobuf message."""
     return pb.Logged(**vars(entry))

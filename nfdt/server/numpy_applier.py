@@ -1,4 +1,4 @@
-"""The applier for tests and tables: NumPy arrays and SGD."""
+"""The applier for tests and simulated tables: NumPy arrays and SGD."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from nfdt.tree import Array, zip_map
 
 
 class PlainApplier:
-    """SGD as Keras has it: m <- mu m - eta * lr_scale * update; w <- w + m. Weights are never written in place."""
+    """SGD as in Keras: m <- mu m - eta * lr_scale * update; w <- w + m. Weights are never written in place."""
 
     def __init__(self, params: list[Array], eta: float = 0.1, mu: float = 0.0) -> None:
         self.params = self._before = [np.asarray(p) for p in params]

@@ -1,4 +1,4 @@
-"""Shard 0's log: what it has decided, in order, for the shards that follow. Not thread-safe."""
+"""Shard 0's log: its decisions in order, for the other shards. Not thread-safe."""
 
 import itertools
 import queue
@@ -6,13 +6,13 @@ from collections import deque
 
 from nfdt.rpc import parameter_server_pb2 as pb
 
-KEPT = 20_000  # entries; workers wait for followers, so these are behind by each worker's last few at most
+KEPT = 20_000  # entries; workers wait for the other shards, so a shard lags by few entries per worker
 
 Reader = queue.SimpleQueue[pb.Logged | None]  # None: the end
 
 
 class ReplicatedLog:
-    """Entries are written once and read by every follower, also by one that comes late or comes again."""
+    """A log that is written once and read by every other shard, also by one that connects late or again."""
 
     def __init__(self) -> None:
         self._last: deque[pb.Logged] = deque(maxlen=KEPT)
@@ -20,13 +20,14 @@ class ReplicatedLog:
         self._readers: list[Reader] = []
 
     def write(self, entry: pb.Logged) -> None:
+        """Append an entry and send it to all readers."""
         self._last.append(entry)
         self._written += 1
         for reader in self._readers:
             reader.put(entry)
 
     def open(self, position: int) -> Reader:
-        """Everything behind the first `position` entries, that to come included. Raises RuntimeError: not kept."""
+        """Return a reader of all entries after the first `position`. Raises RuntimeError if some of them are gone."""
         gone = self._written - len(self._last)
         if position < gone:
             raise RuntimeError(f"a shard that follows must have had {gone} entries. Received: {position}")
@@ -37,9 +38,10 @@ class ReplicatedLog:
         return reader
 
     def close(self, reader: Reader) -> None:
+        """Remove a reader."""
         self._readers = [other for other in self._readers if other is not reader]
 
     def end(self) -> None:
-        """Nothing follows for those who read now."""
+        """End the log for all current readers."""
         for reader in self._readers:
             reader.put(None)

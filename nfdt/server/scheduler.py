@@ -1,8 +1,8 @@
-"""The parameter server's policy: events in, instructions out. No I/O, no clock, no TensorFlow.
+"""The parameter server's scheduler: events in, instructions out. No I/O, no clock, no TensorFlow.
 
-A worker asks (`ask`, or `push`, which asks for the next weights too), is sent weights and batches (Send), computes, and
-pushes. It is in one of three states: asking, computing, or away (told that the epoch ended, not yet asking again).
-gRPC (service.py) is one shell over this object, a simulated clock (nfdt/simulator/) another.
+A worker asks (`ask`, or `push`, which also asks for the next weights), receives weights and batches (Send), computes,
+and pushes. It is in one of three states: asking, computing, or between epochs (informed of the end, not asking
+again yet). The gRPC service (service.py) and the simulated clock (nfdt/simulator/) drive this object.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,17 @@ from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher, Epoch
 from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
 
-LOOKAHEAD = 2  # pushes whose batches are in a worker's hand: the one it computes and the one it fetches meanwhile
+LOOKAHEAD = 2  # pushes whose batches a worker has: the one it computes and the one it prefetches
 
 
 class Scheduler:
-    """Decides for all shards. `steps` is None while unknown; the source's end is then told by `end_of_data`.
+    """Decides for all shards.
 
-    `on_nan`: whether a push that is not finite is applied like any other, skipped, or an error ("stop").
+    Attributes:
+        state: The algorithm's state.
+        steps: Batches in an epoch; None while unknown, `end_of_data` then ends the epoch.
+        lock_step: Whether each push waits for the client's callbacks.
+        on_nan: Treatment of a push with NaN or infinity: "apply", "skip" or "stop" (an error).
     """
 
     def __init__(
@@ -28,23 +32,23 @@ class Scheduler:
         self.steps = steps
         self.lock_step = lock_step
         self.epoch: Epoch | None = None
-        self.ended = -1  # the last epoch that is over
+        self.ended = -1  # the last epoch that has ended
         self.finished = False
-        self.absent: set[int] = set()  # workers that are to come: nothing is dealt to them, nobody waits for them
-        self._asking: dict[int, None] = {}  # an ordered set: first come, first served
-        self._missed: dict[int, int] = {}  # by worker: the epoch that ended while it was away
-        self._told: dict[int, int] = {}  # by worker: the epoch of whose end it was told, until it speaks again
+        self.absent: set[int] = set()  # workers that have not started: they get no batch, and no worker waits for them
+        self._asking: dict[int, None] = {}  # an ordered set, served in this order
+        self._missed: dict[int, int] = {}  # by worker: the ended epoch of which it must be informed
+        self._told: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until its next request
         self._computing: set[int] = set()
         self._per_push = core.rule.local_steps or 1  # batches
-        self._held: list[WorkerPush] = []  # lock step: waiting for the client
-        self._untold: list[StepDone] = []  # lock step: of a push that was taken
+        self._held: list[WorkerPush] = []  # lock step: pushes that wait for the client
+        self._untold: list[StepDone] = []  # lock step: steps of an applied push that are not reported yet
         self._gate_open = True
         self._out: list[Instruction] = []
 
     # -- events ----------------------------------------------------------------------------------------------
 
     def start_epoch(self, number: int) -> list[Instruction]:
-        """Begin dealing the batches of an epoch. One push's for everybody first: a barrier needs all of them."""
+        """Start an epoch. Every worker first gets the batches of one push, because a barrier needs all of them."""
         self.epoch = Epoch(number, BatchDispatcher(self.steps))
         self._gate_open = True
         for _ in range(self._per_push):
@@ -53,7 +57,7 @@ class Scheduler:
         return self._settle()
 
     def ask(self, worker: int) -> list[Instruction]:
-        """`worker` wants weights and a batch. One that was away when an epoch ended is told so first."""
+        """Handle a worker's request for weights and a batch. A pending end of an epoch is sent first."""
         if worker not in self.state.worker_states:
             return []
         self.absent.discard(worker)
@@ -66,10 +70,10 @@ class Scheduler:
         return self._settle()
 
     def push(self, pushed: WorkerPush) -> list[Instruction]:
-        """A gradient, and the wish for the next weights. Of a worker that has left: nothing."""
+        """Handle a gradient and the request for the next weights. The push of a worker that has left is ignored."""
         if pushed.worker not in self.state.worker_states:
             return []
-        if pushed.worker in self._missed:  # a retry: the epoch ended with it
+        if pushed.worker in self._missed:  # a retry: the first attempt ended the epoch
             return self.ask(pushed.worker)
         if self._gate_open:
             self._take(pushed)
@@ -78,7 +82,7 @@ class Scheduler:
         return self._settle()
 
     def step(self) -> list[Instruction]:
-        """Lock step: the client's callbacks have seen the last push."""
+        """Lock step: continue after the client's callbacks for the last push."""
         self._gate_open = True
         if self._untold:
             self._tell()
@@ -87,7 +91,7 @@ class Scheduler:
         return self._settle()
 
     def stop_epoch(self) -> list[Instruction]:
-        """The client wants no more steps of this epoch: what is still computed is not applied."""
+        """End the epoch at the client's request: gradients in progress are not applied."""
         self._gate_open = True
         if self.epoch:
             self.epoch.stopping = True
@@ -99,13 +103,13 @@ class Scheduler:
         return self._settle()
 
     def end_of_data(self, worker: int, batch: int) -> list[Instruction]:
-        """The source has no batch `batch`, which `worker` was dealt; it asks again."""
+        """Handle a missing batch: the source ends before `batch`, which `worker` was to compute; it asks again."""
         assert self.epoch, "the source ends inside an epoch"
         self.epoch.dispatcher.end_at(batch)
         return self.ask(worker)
 
     def leave(self, *workers: int) -> list[Instruction]:
-        """They are gone, all at once; their batches go to others."""
+        """Remove workers, all at once; other workers get their batches."""
         gone = [worker for worker in workers if worker in self.state.worker_states]
         for worker in gone:
             self._asking.pop(worker, None)
@@ -119,14 +123,14 @@ class Scheduler:
         return self._settle() if gone else []
 
     def join(self, worker: int) -> list[Instruction]:
-        """`worker` begins, perhaps in the place of one that left. It has said nothing yet."""
+        """Add `worker`, perhaps as a replacement. It has not asked yet."""
         self.state.join(worker)
         return self._settle()
 
     def reconnect(self, worker: int, heard: int) -> None:
-        """Its session broke and begins anew: what it asked for is forgotten till it asks again, and others wait for it.
+        """Handle a worker's new session after a broken one: the worker counts as computing until it asks.
 
-        `heard`: of how many epochs' end it knows; it is told again of one behind these.
+        `heard` is the number of epoch ends that the worker has received; a lost one is sent again.
         """
         if worker in self._asking:
             del self._asking[worker]
@@ -136,12 +140,12 @@ class Scheduler:
             self._missed[worker] = told
 
     def saved(self) -> tuple[Epoch | None, dict[int, int]]:
-        """The epoch, and who is yet to be told that one has ended; when none runs, everybody."""
+        """Return the epoch, and by worker the epoch end that it must still receive: all workers if no epoch runs."""
         over = dict.fromkeys(self._present(), self.ended)
         return self.epoch, self._missed if self.epoch else over
 
     def restore(self, epoch: Epoch | None, missed: dict[int, int]) -> None:
-        """Go on from what was saved. Whoever comes is dealt batches anew: those in hand were lost with the sessions."""
+        """Continue from a snapshot. All batches are assigned anew: the sessions that had them are lost."""
         self.epoch, self._missed = epoch, missed
         if epoch:
             epoch.greeted.clear()
@@ -149,7 +153,7 @@ class Scheduler:
                 epoch.dispatcher.take_back(worker)
 
     def finish(self) -> list[Instruction]:
-        """The job is over: whoever asks is released."""
+        """End the job: release every worker that asks."""
         self.finished = True
         self.epoch = None
         return self._settle()
@@ -166,7 +170,7 @@ class Scheduler:
         if epoch is None or epoch.stopping:
             return
         if not set(pushed.batches) <= set(epoch.dispatcher.assigned(pushed.worker)):
-            return  # a retry, or computed before the server was restored: dealt again since
+            return  # a retry, or a gradient from before a restoration: the batch was assigned anew
         if not pushed.gradient.finite and self.on_nan != "apply":
             self._refuse(pushed, epoch)
             return
@@ -189,7 +193,7 @@ class Scheduler:
         self._out.append(told)
 
     def _refuse(self, pushed: WorkerPush, epoch: Epoch) -> None:
-        """Raises NotFinite, or counts the batches as done without having applied them."""
+        """Raise NotFinite, or count the batches as done without applying them."""
         if self.on_nan == "stop":
             raise NotFinite(pushed, epoch.number)
         if self.state.skip(pushed.worker, pushed.push):
@@ -239,7 +243,7 @@ class Scheduler:
         self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:], pull))
 
     def _move_on(self, epoch: Epoch) -> None:
-        """Nobody computes: the epoch is over, or the rule keeps everybody waiting and must apply what it holds."""
+        """End the epoch, or flush the algorithm if it makes all workers wait: no worker computes."""
         if epoch.dispatcher.complete:
             self._end(epoch)
         elif epoch.dispatcher.busy(self._asking):

@@ -1,6 +1,6 @@
-"""The gRPC shell: sessions of workers, and the log for the shards that follow. Decides nothing.
+"""gRPC service of a parameter server: sessions of workers, and the log for the other shards. It decides nothing.
 
-Messages are raw bytes here: protobuf for words, plain tensors behind the word that announces them.
+Messages are raw bytes: a protobuf message, followed by the plain tensors that it announces.
 """
 
 import threading
@@ -25,10 +25,12 @@ from nfdt.server.shard_service import Replies
 from nfdt.transport.buffers import Buffer, chunks, fill
 
 NAME = "nfdt.rpc.ParameterServer"
-SETUP_S = 600.0  # how long a session may wait for its job to be built
+SETUP_S = 600.0  # longest wait of a session for the build of its job
 
 
 class AnyShardService(Protocol):
+    """Methods that sessions call on a shard's service, shard 0's or another's."""
+
     job: ServedJob
 
     def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies: ...
@@ -38,7 +40,14 @@ class AnyShardService(Protocol):
 
 
 class Service:
-    """Serves the desk of the current job. `address`: one or several. `failed`: told of what goes wrong in a session."""
+    """Serves the shard service of the current job over gRPC.
+
+    Args:
+        blobs: Blob store; shared files lie in its directory.
+        token: Token that clients must send.
+        address: One or several addresses, separated by commas.
+        failed: Called with the error and the traceback of a failed session.
+    """
 
     def __init__(self, blobs: Any, token: str, address: str, failed: Callable[[Exception, str], None]) -> None:
         self._blobs, self._failed = blobs, failed
@@ -51,7 +60,7 @@ class Service:
         self._server.start()
 
     def show(self, shard_service: Any) -> None:
-        """Open for the sessions of `shard_service`'s job."""
+        """Accept sessions for the job of `shard_service`."""
         with self._changed:
             if self._shard_service is not None and self._shard_service.job.spec.id != shard_service.job.spec.id:
                 self._over.append(self._shard_service.job.spec.id)
@@ -59,6 +68,7 @@ class Service:
             self._changed.notify_all()
 
     def close(self) -> None:
+        """Stop the gRPC server."""
         self._server.stop(grace=0.2)
 
     def _handlers(self) -> Any:
@@ -86,10 +96,10 @@ class Service:
         wanted = pb.FollowRequest.FromString(request)
         shard_service = self._desk_of(wanted.job, wanted.generation)
         if shard_service.job.generation != wanted.generation:
-            return  # the follower that asks is to go back, as this shard has
+            return  # the asking shard must restore too, as this shard did
         log = shard_service.follow(wanted.position)
         try:
-            if context.add_callback(lambda: log.put(None)):  # a thread that waits for ever would hold up the end
+            if context.add_callback(lambda: log.put(None)):  # a waiting thread would block the exit of the process
                 for entry in iter(log.get, None):
                     yield entry.SerializeToString()
         finally:
@@ -105,7 +115,7 @@ class Service:
                 self._failed(error, traceback.format_exc())
 
     def _opened(self, requests: Iterator[bytes], context: Any) -> "WorkerStream":
-        """What cannot become a worker's session harms nobody but who asked for it."""
+        """Open a session, or abort the call. A malformed request affects only its sender."""
         try:
             hello = pb.ToServer.FromString(next(requests, b"")).hello
             return WorkerStream(self._desk_of(hello.job), hello, self._directory())
@@ -118,7 +128,7 @@ class Service:
 
 
 class WorkerStream:
-    """One worker's stream. Each of its messages has one answer."""
+    """One worker's stream. Each message has one answer."""
 
     def __init__(self, shard_service: AnyShardService, hello: pb.Hello, directory: Path | None) -> None:
         lanes = (shard_service.job.places or shard_service.job.workers) * shard_service.job.lanes
@@ -135,10 +145,11 @@ class WorkerStream:
         self._loads = 0
 
     def end(self) -> None:
-        """The stream is gone: nobody waits for a reply any more."""
+        """Wake the thread that waits for a reply: the stream has ended."""
         self._replies.put(None)
 
     def run(self, requests: Iterator[bytes]) -> Iterator[bytes]:
+        """Answer the worker's messages until the session ends."""
         yield pb.ToWorker(welcome=self._welcome()).SerializeToString()
         for raw in requests:
             message = pb.ToServer.FromString(raw)
@@ -146,7 +157,7 @@ class WorkerStream:
                 yield pb.ToWorker(staged=pb.Staged()).SerializeToString()
                 continue
             reply = self._replies.get()
-            while isinstance(reply, Send) and reply.pull < message.next.pull:  # for a session before this one
+            while isinstance(reply, Send) and reply.pull < message.next.pull:  # a reply for an earlier session
                 reply = self._replies.get()
             if reply is None:
                 return
@@ -156,7 +167,7 @@ class WorkerStream:
         return pb.Welcome(shared_memory=self.shared, generation=self._shard_service.job.generation)
 
     def _receive(self, message: pb.ToServer, requests: Iterator[bytes]) -> bool:
-        """True when the answer comes by the queue."""
+        """Pass a message on. Return True if the answer arrives in the queue."""
         kind = message.WhichOneof("kind")
         if kind == "push":
             gradient = self._gradient(message.push, requests)
@@ -200,12 +211,15 @@ class WorkerStream:
 
 
 def push_positions(count: int, absent: tuple[int, ...], changed: tuple[int, ...]) -> list[int]:
-    """Places in the push buffer that a push fills: gradients but the absent ones, then changes."""
+    """Return the positions in the push buffer that a push fills: present gradients, then changes."""
     return [*(i for i in range(count) if i not in absent), *(count + i for i in changed)]
 
 
 def placed(sent: Sent, *, everything: bool) -> tuple[list[int], list[Any]]:
-    """Places in the pull buffer and what goes there: weights, scalars, and other variables that ever changed or all."""
+    """Return positions in the pull buffer and their tensors.
+
+    The tensors are the weights, the scalars, and the other variables: all of them, or those that have changed.
+    """
     count, behind = len(sent.trainable), len(sent.trainable) + len(sent.others)
     others = range(len(sent.others)) if everything else sent.changed
     positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(sent.scalars))]
@@ -213,6 +227,7 @@ def placed(sent: Sent, *, everything: bool) -> tuple[list[int], list[Any]]:
 
 
 def nbytes_of(tensor: Any) -> int:
+    """Return the size of a tensor in bytes."""
     return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
 
 

@@ -1,8 +1,7 @@
-"""Where sessions meet the policy: one lock, one queue of replies per worker, one log per follower.
+"""Connection of sessions and scheduler: one lock, one queue of replies per worker, one log for the other shards.
 
-`ShardService` is shard 0's, `FollowerShardService` (follower.py) every other's. A session gives what its worker said
-and waits on its
-queue; whoever's event releases it puts the reply there.
+`ShardService` is shard 0's, `FollowerShardService` (follower.py) that of all others. A session passes its worker's
+message on and waits on its queue. The event that allows the reply puts it there.
 """
 
 import queue
@@ -32,36 +31,38 @@ Replies = queue.SimpleQueue[Reply]
 
 
 class ReplyInbox(Protocol):
-    """Where a worker's replies are put: a queue, or what wakes a simulated worker."""
+    """Receiver of a worker's replies: a queue, or an object that wakes a simulated worker."""
 
-    def put(self, item: Reply) -> None: ...
+    def put(self, item: Reply) -> None:
+        """Deliver a reply."""
+        ...
 
 
 @dataclass(frozen=True)
 class Note:
-    """Lock step: what the worker said of its step."""
+    """Lock step: logs and metric states that the worker sent with its step."""
 
     logs: dict[str, float]
     metrics: BlobRef
 
 
 class ShardService:
-    """One job on shard 0. `send`: to the engine. Thread-safe."""
+    """One job on shard 0. `send` sends an event to the engine. Thread-safe."""
 
     def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
         self.job = job
         hooks = job.spec.fit.batch_hooks
         self._with_state = hooks == BatchHooks.STATE
         core, lock_step = AlgorithmState(job.rule, job.applier, workers * job.lanes), hooks != BatchHooks.NONE
-        # A script that looks at every step may have an answer of its own (TerminateOnNaN).
+        # A script with batch callbacks may handle NaN itself (TerminateOnNaN).
         on_nan = job.options.on_nan or ("apply" if lock_step else "stop")
         self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan)
         self._send_event = send
         self._lanes = job.lanes
-        self._incarnations: dict[int, int] = {}  # by rank, of workers that were replaced
+        self._incarnations: dict[int, int] = {}  # by rank, for replaced workers
         self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
         self._checkpoints = 0
-        self._resumed: EpochEnd | None = None  # told again after a restoration
+        self._resumed: EpochEnd | None = None  # sent again after a restoration
         self.closed = threading.Event()
         self._lock = threading.Lock()
         self._replies: dict[int, ReplyInbox] = {}
@@ -70,9 +71,16 @@ class ShardService:
     # -- sessions --------------------------------------------------------------------------------------------
 
     def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies:
-        """A worker's session begins, or begins anew; its queue is what it then says its words with.
+        """Open a worker's session, or reopen it after a broken one.
 
-        `heard`: of how many epochs' end it knows.
+        Args:
+            worker: Number of the worker's lane.
+            steps: Batches in an epoch; None while unknown.
+            incarnation: Number of replacements of this rank's worker so far.
+            heard: Number of epoch ends that the worker has received.
+
+        Returns:
+            The queue of replies. It also identifies the session in the calls below.
         """
         replies: Replies = queue.SimpleQueue()
         with self._lock:
@@ -87,47 +95,50 @@ class ShardService:
         return replies
 
     def connect(self, worker: int, steps: int | None, inbox: ReplyInbox) -> None:
-        """As `open`, with an inbox of the worker's own."""
+        """Open a session as `open` does, with the given inbox."""
         with self._lock:
             self._connect(worker, steps, inbox)
 
     def ask(self, worker: int, session: Replies | None = None) -> None:
-        """`session`: the worker's queue; what comes by one that was replaced is passed over. So for all of these."""
+        """Handle a worker's request. In all these calls a `session` that was replaced is ignored."""
         self._handle(worker, session, lambda: self.scheduler.ask(worker))
 
     def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
-        """True: an answer comes by the queue."""
+        """Handle a push. Return True: an answer follows in the queue."""
         note = Note(dict(message.logs), message.metrics)
         pushed = WorkerPush(worker, message.push, tuple(message.batches), gradient, note)
         self._handle(worker, session, lambda: self.scheduler.push(pushed))
         return True
 
     def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
+        """Handle the report that batch `batch` does not exist."""
         self._handle(worker, session, lambda: self.scheduler.end_of_data(worker, batch))
 
     def leave(self, worker: int) -> None:
+        """Remove one worker."""
         self._do(lambda: self.scheduler.leave(worker))
 
     def lose(self, rank: int, incarnation: int) -> None:
-        """This worker's process is gone: none of its lanes says anything any more."""
+        """Remove all lanes of a worker whose process has ended."""
         with self._lock:
             if self._incarnations.get(rank, 0) <= incarnation:
                 self._incarnations[rank] = incarnation + 1
                 self._leave(rank)
 
     def follow(self, position: int = 0) -> Reader:
-        """What was and will be logged behind the first `position` entries; None ends it."""
+        """Return a reader of the log after its first `position` entries; None ends it."""
         with self._lock:
             return self._log.open(position)
 
     def unfollow(self, reader: Reader) -> None:
+        """Remove a reader of the log."""
         with self._lock:
             self._log.close(reader)
 
     # -- the engine's commands -------------------------------------------------------------------------------
 
     def start_epoch(self, epoch: int, changed: State) -> None:
-        """Load what the client changed and begin, unless the epoch began by itself (overlapped epochs)."""
+        """Load the state that the client changed; start the epoch unless it has started already (overlapped epochs)."""
 
         def start() -> list[Instruction]:
             self._write(pb.Logged(kind="load", epoch=epoch))
@@ -138,7 +149,7 @@ class ShardService:
         self._do(start)
 
     def step(self, changed: State) -> None:
-        """Lock step: the next push may be taken. A changed learning rate is loaded."""
+        """Lock step: load a changed state, such as the learning rate, and apply the next push."""
 
         def step() -> list[Instruction]:
             self.job.load(changed)
@@ -147,17 +158,19 @@ class ShardService:
         self._do(step)
 
     def stop_epoch(self) -> None:
+        """End the epoch at the client's request."""
         self._do(self.scheduler.stop_epoch)
 
     def finish(self) -> None:
+        """End the job and its log."""
         self._do(self.scheduler.finish)
         with self._lock:
             self._log.end()
 
-    # -- who is there ----------------------------------------------------------------------------------------
+    # -- membership ------------------------------------------------------------------------------------------
 
     def _admit(self, rank: int, incarnation: int) -> bool:
-        """Whether a worker may begin. One that takes another's place ends that one here."""
+        """Return whether a worker may begin. A replacement removes its predecessor."""
         known = self._incarnations.get(rank, 0)
         if incarnation < known:
             return False
@@ -186,7 +199,7 @@ class ShardService:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """In the midst of an epoch: all shards at this position of the log."""
+        """Save within an epoch: all shards save at this position of the log."""
         with self._lock:
             if self.scheduler.epoch is not None and not self.closed.is_set():
                 self._checkpoints += 1
@@ -199,26 +212,26 @@ class ShardService:
         save(self.job, self.scheduler.state, self._send_event, epoch, self._checkpoints, end, decided)
 
     def restore(self, ref: BlobRef) -> None:
-        """Go on from what was saved; before the first session."""
+        """Load a snapshot, before the first session."""
         decided, self._resumed = restore(self.job, self.scheduler.state, ref)
         self.scheduler.ended, self._checkpoints = decided.ended, decided.number
         self._incarnations = decided.incarnations
         self.scheduler.restore(decided.epoch, decided.missed)
 
     def resume(self) -> None:
-        """Tell of the epoch that had ended: its first telling may have been lost."""
+        """Send the end of the last epoch again: the first message may be lost."""
         if self._resumed is not None:
             self._send_event(epoch_end(self.job, self._resumed))
 
     def close(self) -> None:
-        """End all sessions and touch nothing any more: another desk takes this one's place, over the same variables."""
+        """End all sessions and touch no variable any more: another shard service takes over the same variables."""
         with self._lock:
             self.closed.set()
             for replies in self._replies.values():
                 replies.put(None)
             self._log.end()
 
-    # -- carrying out ----------------------------------------------------------------------------------------
+    # -- execution -------------------------------------------------------------------------------------------
 
     def _handle(self, worker: int, session: Replies | None, event: Callable[[], list[Instruction]]) -> None:
         with self._lock:
@@ -281,7 +294,7 @@ class ShardService:
         return Event(job=self.job.spec.id, step_end=end)
 
     def _sum_metrics(self) -> BlobRef:
-        """Of each worker's last step that was applied."""
+        """Return the summed metric states of each worker's last applied step."""
         return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
 
     def _write(self, entry: pb.Logged) -> None:

@@ -1,8 +1,8 @@
-"""What a parameter server must know to go on as if it had not died, as one blob.
+"""Snapshot of a parameter server, as one blob from which a new server continues.
 
-Its variables and optimizer, the rule's state with every worker's slot, push ids, and of shard 0 what the policy has
-decided: the epoch's ledger of batches. All shards save at the same position of shard 0's log, and a snapshot counts
-once all of it is there (nfdt/engine/recovery.py); so one that was half written when its server died is never read.
+It holds the variables, the optimizer, the algorithm's state with every worker's, and push ids. Shard 0 adds the
+scheduler's decisions, such as the assignment of batches. All shards save at the same position of shard 0's log. A
+snapshot counts only when all parts exist (nfdt/engine/recovery.py), so a half-written one is never read.
 """
 
 import pickle
@@ -27,7 +27,7 @@ from nfdt.tree import leaves, tree_map
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """Shard 0's own. `missed`: by worker, the epoch whose end it is yet to be told of."""
+    """Shard 0's decisions. `missed` is by worker the epoch end that it must still receive."""
 
     epoch: Epoch | None
     missed: dict[int, int]
@@ -37,7 +37,7 @@ class SchedulerState:
 
 
 class Leaf:
-    """Stands for an array of the rule's state."""
+    """Placeholder for an array of the algorithm's state."""
 
     shape = ()
 
@@ -51,9 +51,9 @@ def save(
     end: EpochEnd | None = None,
     decided: SchedulerState | None = None,
 ) -> None:
-    """Put a snapshot where the engine finds it and say so; nothing where checkpoints are off or there is no room.
+    """Store a snapshot and report it to the engine. Does nothing if checkpoints are off or the store is full.
 
-    `end`: given, the epoch has just ended so.
+    `end` is given if the epoch has just ended.
     """
     if not job.options.checkpoint_s:
         return
@@ -73,7 +73,7 @@ def save(
 
 
 def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, EpochEnd | None]:
-    """Undo `save`: what was decided, and how the epoch ended if it had."""
+    """Load a snapshot of `save`. Return the scheduler's decisions, and the epoch's end if it had ended."""
     head, *arrays = job.blobs.get_arrays(ref)
     rule, slots, core.version, core.pulls, models, optimizers, decided, said = pickle.loads(head.tobytes())
     job.trainable.write_model(arrays[:models])

@@ -1,8 +1,8 @@
-"""Arithmetic recorded, to be compiled once: how a rule's Python decisions and TensorFlow's speed go together.
+"""Tracing of an algorithm's arithmetic, which is then compiled once.
 
-A rule runs in plain Python on every call, with `TracedValue` in the place of arrays. What comes out is a list of
-operations; equal lists are one compiled function, whatever counts and worker numbers the Python decided by. So a rule
-may hold sets and counters, and is still traced once for all workers.
+An algorithm runs in plain Python on every call, with `TracedValue` objects in place of arrays. The result is a list of
+operations. Equal lists share one compiled function, whatever the counts and worker numbers were. So an algorithm may
+hold sets and counters, and one function still serves all workers.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,27 +16,34 @@ Operation = tuple[Any, ...]  # (name, operand, ...); an operand is (True, node) 
 
 @dataclass
 class TracedProgram:
-    """`inputs`: the arrays of nodes 0, 1, ...; `operations`: the nodes after them. One key: one function."""
+    """A list of traced operations. Programs with equal keys share one compiled function.
+
+    Attributes:
+        inputs: The arrays of nodes 0, 1, ...
+        operations: The nodes after them.
+    """
 
     inputs: list[Any] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
 
     def lift(self, tree: Tree) -> Tree:
-        """`tree` with its arrays recorded as inputs. Lift everything before the first operation."""
+        """Return `tree` with its arrays registered as inputs. Call it before the first operation."""
         return tree_map(self._input, tree)
 
     def add(self, name: str, *operands: Any) -> "TracedValue":
+        """Append an operation and return its value."""
         self.operations.append((name, *(_operand(operand) for operand in operands)))
         return TracedValue(self, len(self.inputs) + len(self.operations) - 1)
 
     def outputs(self, tree: Tree) -> list[int]:
-        """The nodes of `tree`'s arrays, in order."""
+        """Return the nodes of `tree`'s arrays, in order."""
         nodes: list[int] = []
         tree_map(lambda leaf: nodes.append(leaf.node), tree)
         return nodes
 
     @property
     def key(self) -> tuple[Any, ...]:
+        """The program's identity: the number of inputs and the operations."""
         return len(self.inputs), tuple(self.operations)
 
     def _input(self, array: Any) -> "TracedValue":
@@ -45,13 +52,13 @@ class TracedProgram:
 
 
 def lower(tree: Tree, values: Sequence[Any]) -> Tree:
-    """`tree` with its recorded arrays replaced by `values`, in order."""
+    """Return `tree` with its traced values replaced by `values`, in order."""
     remaining = iter(values)
     return tree_map(lambda _: next(remaining), tree)
 
 
 def evaluate(operations: Sequence[Operation], inputs: Sequence[Any], calls: dict[str, Callable[..., Any]]) -> list[Any]:
-    """The values of all nodes. `calls`: what each operation's name does."""
+    """Return the values of all nodes. `calls` maps each operation's name to a function."""
     nodes = list(inputs)
     for name, *operands in operations:
         nodes.append(calls[name](*(nodes[value] if is_node else value for is_node, value in operands)))
@@ -70,16 +77,17 @@ def _operator(name: str, swapped: bool = False) -> Callable[["TracedValue", Any]
 
 
 class TracedValue:
-    """Stands for an array while a rule runs. It has no value: deciding by one is an error."""
+    """Placeholder for an array while an algorithm runs. A decision that depends on it raises TypeError."""
 
     __slots__ = ("node", "program")
-    __array_ufunc__ = None  # NumPy scalars leave the arithmetic to us
-    shape = ()  # what marks an array (nfdt/tree.py); sizes are not a rule's business
+    __array_ufunc__ = None  # makes NumPy scalars defer to these operators
+    shape = ()  # marks an array (nfdt/tree.py); algorithms do not read sizes
 
     def __init__(self, tape: TracedProgram, node: int) -> None:
         self.program, self.node = tape, node
 
     def record(self, name: str, *operands: Any) -> "TracedValue":
+        """Append the named function (nfdt/tree.py) to the program."""
         return self.program.add(name, *operands)
 
     def __bool__(self) -> bool:

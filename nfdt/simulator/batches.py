@@ -1,4 +1,4 @@
-"""The epoch's batches, for workers that all read from one place."""
+"""Batches of an epoch for simulated workers, which all read from one source."""
 
 from typing import Any
 
@@ -7,12 +7,10 @@ from fdt.data.arrays import ArraySource
 
 
 class SharedBatches:
-    """SharedBatches by number. Arrays are read when they are computed on; what comes in an order is read once, in
-    order.
+    """Batches by number. Arrays are read when they are needed; a sequential source is read once, in order.
 
-    Of the latter, those dealt to workers that have not come to them yet are kept: `LOOKAHEAD`
-    (nfdt/server/scheduler.py)
-    for each worker at most.
+    Batches of a sequential source that are assigned to workers and not computed yet are kept: at most the `LOOKAHEAD`
+    of nfdt/server/scheduler.py for each worker.
     """
 
     def __init__(self, source: Source) -> None:
@@ -22,7 +20,7 @@ class SharedBatches:
         self._kept: dict[int, Batch] = {}
 
     def look(self, epoch: int, index: int) -> None:
-        """Raises IndexError when there is no batch `index`."""
+        """Read up to batch `index`. Raises IndexError if it does not exist."""
         if isinstance(self._source, ArraySource):
             return
         if epoch != self._epoch:
@@ -34,6 +32,7 @@ class SharedBatches:
             raise IndexError(f"no such batch in this epoch. Received: {index}")
 
     def take(self, epoch: int, index: int) -> Batch:
+        """Return batch `index` and drop it."""
         if isinstance(self._source, ArraySource):
             return self._source.read(epoch, index)
         self.look(epoch, index)

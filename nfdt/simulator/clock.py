@@ -1,14 +1,14 @@
-"""simpy's clock, as the simulators let it run."""
+"""The simulated clock of simpy."""
 
 from typing import Any
 
 import simpy
 
-_STANDSTILL = "No scheduled events left"  # simpy's words
+_STANDSTILL = "No scheduled events left"  # text of simpy's error
 
 
 def run_until(env: simpy.Environment, event: Any) -> bool:
-    """Let time pass until `event`. False where nothing will happen any more and it has not come."""
+    """Run the simulation until `event`. Return False if no event is left before it."""
     try:
         env.run(until=event)
     except RuntimeError as error:

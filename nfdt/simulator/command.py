@@ -1,4 +1,4 @@
-"""`nfdt simulate`: a script's training on a simulated clock; `--compare`: under several rules, one after another."""
+"""Command `nfdt simulate`: a script's training on a simulated clock; `--compare` runs it under several algorithms."""
 
 import contextlib
 import re
@@ -35,7 +35,7 @@ REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
 OF_ONE_RUN = ("data", "log_dir", "tensorboard")
 DIRECTORIES = ("report", "data")
 EQUAL_WORKERS = 8
-GRACE_S = 10.0  # for a rule's run to end when it is asked to
+GRACE_S = 10.0  # time for a run to end after SIGTERM
 
 EXAMPLES = """\b
 Examples:
@@ -46,7 +46,7 @@ Examples:
 
 
 def simulation_options(function: Decorated) -> Decorated:
-    """--workers, --cluster, --overlap, --seed, --compare, --report."""
+    """Add --workers, --cluster, --overlap, --seed, --compare, --report and --data to a command."""
     file = click.Path(dir_okay=False, path_type=Path)
     directory = click.Path(file_okay=False, path_type=Path)
     add = [
@@ -115,7 +115,7 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
 
 
 def _check_writable(name: str, directory: Path | None) -> None:
-    """Before anything is trained. Raises UsageError."""
+    """Check, before training, that a directory can be written. Raises UsageError if not."""
     if directory is None:
         return
     try:
@@ -127,7 +127,7 @@ def _check_writable(name: str, directory: Path | None) -> None:
 
 
 def _cluster(given: dict[str, Any]) -> "Cluster":
-    """The cluster asked for. Raises UsageError where it is described badly, or has another number of workers."""
+    """Return the requested cluster. Raises UsageError for a wrong description or another number of workers."""
     from fdt.network.cluster import equal_nodes
     from fdt.network.reading import read_cluster
 
@@ -176,11 +176,11 @@ def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
         click.echo(f"{NAME}: {name + ':':<12} {value}", err=True)
 
 
-# -- several rules ----------------------------------------------------------------------------------------------------
+# -- several algorithms ---------------------------------------------------------------------------------------------
 
 
 def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
-    """Each rule in a process of its own: what one run leaves behind in Keras is not the next one's."""
+    """Run each algorithm in its own process: Keras's state after one run must not affect the next."""
     from nfdt import algorithm_registry
     from nfdt.simulator.plots import write_report
     from nfdt.simulator.table import print_table, write_table
@@ -209,7 +209,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
 
 
 def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, directory: Path) -> int:
-    """The run's exit code. What an earlier comparison left of this rule is gone."""
+    """Return the run's exit code. The data of an earlier comparison of this algorithm are removed."""
     from nfdt.simulator.outcome import DATA
 
     (directory / DATA).unlink(missing_ok=True)
@@ -227,7 +227,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
 
 
 def _waited_for(argv: list[str]) -> int:
-    """A process's exit code. Where this one is to end before it, that one is ended first, in its own way if it will."""
+    """Run a process and return its exit code. If this process is to end earlier, it terminates that one first."""
     with subprocess.Popen(argv) as running:
         try:
             return running.wait()
@@ -236,7 +236,7 @@ def _waited_for(argv: list[str]) -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 try:
                     running.wait(GRACE_S)
-                finally:  # of a second signal, too
+                finally:  # also after a second signal
                     running.kill()
             raise
 
@@ -250,7 +250,7 @@ def _read(directory: Path) -> "SimulationOutcome":
 
 
 def split_rules(text: str) -> list[str]:
-    """`asgd,dc_asgd(lam=0.1)`: commas inside parentheses part nothing."""
+    """Split `asgd,dc_asgd(lam=0.1)` at the commas outside of parentheses."""
     rules = [rule.strip() for rule in re.split(r",(?![^(]*\))", text)]
     if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
         raise UsageError(f"--compare must name two rules or more, each once, with commas between. Received: {text}")

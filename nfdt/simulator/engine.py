@@ -1,4 +1,4 @@
-"""The engine of `nfdt simulate`: one process in which all workers and the server are simulated."""
+"""Engine of `nfdt simulate`: one process that simulates all workers and the server."""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,13 @@ from nfdt.simulator.names import CLUSTER_VARIABLE, WORKERS_VARIABLE
 
 
 class SimulationEngine:
-    """`workers`: how many are simulated.  `cluster`: the file that describes them, None for equal ones."""
+    """Engine of a simulation.
+
+    Args:
+        workers: Number of simulated workers.
+        run_dir: Directory of the run.
+        cluster: File that describes the cluster; None: equal workers.
+    """
 
     name = "nfdt"
 
@@ -28,12 +34,15 @@ class SimulationEngine:
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
 
     def start(self) -> None:
+        """Start the process."""
         self._supervisor.start()
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        """Run one job: yield the events that answer `commands`."""
         self.start()
         return self._supervisor.run(ServersCoordinator(1, ["simulated"], self.blobs, hosted=True), commands)
 
     def stop(self) -> None:
+        """End the process and remove the run's resources."""
         self._supervisor.close()
         self.blobs.close()

@@ -1,4 +1,4 @@
-"""What the engine passes on to its process by environment."""
+"""Environment variables that the engine sets for the simulation's process."""
 
-CLUSTER_VARIABLE = "NFDT_CLUSTER"  # path of the description; not set: equal nodes
+CLUSTER_VARIABLE = "NFDT_CLUSTER"  # path of the cluster file; not set: equal nodes
 WORKERS_VARIABLE = "NFDT_SIMULATED_WORKERS"

@@ -1,4 +1,4 @@
-"""What came of one simulated run: the record of the simulation, and the logs that callbacks saw."""
+"""Result of one simulated run: the simulation's record, and the logs that callbacks received."""
 
 import csv
 import json
@@ -16,11 +16,11 @@ from nfdt.model.staleness import spread
 from nfdt.simulator.record import RECORD
 
 DATA = "run.json"
-SMOOTHED = 5  # points of a curve, averaged
+SMOOTHED = 5  # number of points of a curve in a running mean
 
 
 class Collector(Reporter):
-    """Keeps each epoch's final logs, `val_*` included, by fit."""
+    """Collects each epoch's final logs, `val_*` included, by fit."""
 
     def __init__(self) -> None:
         self.fits: list[list[dict[str, float]]] = []
@@ -34,7 +34,7 @@ class Collector(Reporter):
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """`fits`: as record.py has them. `logs`: by fit and epoch."""
+    """Result of one simulated run. `fits` has the format of record.py; `logs` is by fit and epoch."""
 
     rule: str
     seed: int
@@ -51,17 +51,18 @@ class SimulationOutcome:
 
     @classmethod
     def of(cls, run_dir: Path, logs: list[list[dict[str, float]]], seed: int) -> "SimulationOutcome":
-        """What the simulation in `run_dir` has left there."""
+        """Return the result of the simulation that ran in `run_dir`."""
         record = json.loads((run_dir / RECORD).read_text())
         rules = list(dict.fromkeys(fit["rule"] for fit in record["fits"]))
         return cls(", ".join(rules), seed, record["workers"], record["fits"], logs)
 
     @classmethod
     def read(cls, directory: Path) -> "SimulationOutcome":
-        """What `write` wrote."""
+        """Return the result that `write` wrote."""
         return cls(**json.loads((directory / DATA).read_text()))
 
     def write(self, directory: Path) -> None:
+        """Write the result to DATA in `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
         kept = {name: getattr(self, name) for name in ("rule", "seed", "workers", "fits", "logs")}
         (directory / DATA).write_text(json.dumps(kept))
@@ -69,16 +70,17 @@ class SimulationOutcome:
     # -- numbers ---------------------------------------------------------------------------------------------
 
     def total(self, name: str) -> float:
-        """A field of EpochRecord (record.py), added over all epochs."""
+        """Return the sum of a field of EpochRecord (record.py) over all epochs."""
         return float(sum(epoch[name] for fit in self.fits for epoch in fit["epochs"]))
 
     @property
     def simulated_s(self) -> float:
+        """Simulated seconds of all fits."""
         return float(sum(fit["epochs"][-1]["simulated_s"] for fit in self.fits if fit["epochs"]))
 
     @property
     def metric(self) -> str:
-        """What the runs are compared by: the first metric that is no loss, of the validation where there is one."""
+        """Metric that compares runs: the first one that is not a loss, of the validation if there is one."""
         names = list(self.logs[-1][-1]) if self.logs and self.logs[-1] else []
         for wanted in (_validated, lambda name: not _validated(name)):
             chosen = [name for name in names if wanted(name)]
@@ -89,12 +91,13 @@ class SimulationOutcome:
 
     @property
     def final(self) -> float:
+        """Last value of `metric`."""
         return self.logs[-1][-1][self.metric] if self.metric else math.nan
 
     # -- curves ----------------------------------------------------------------------------------------------
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """All points of the run's curve: samples and simulated seconds go on from fit to fit."""
+        """Yield all points of the run's curve; samples and simulated seconds accumulate over fits."""
         samples = simulated_s = 0.0
         for number, fit in enumerate(self.fits):
             for point in fit["points"]:
@@ -105,10 +108,10 @@ class SimulationOutcome:
                 simulated_s += fit["epochs"][-1]["simulated_s"]
 
     def training_curve(self, x: str) -> tuple[list[float], list[float]]:
-        """The training metric since the point before, smoothed, against `x` ("samples" or "simulated_s")."""
+        """Return the smoothed training metric between points against `x` ("samples" or "simulated_s")."""
         name = self.metric.removeprefix("val_")
         by_place: dict[tuple[int, int, int], dict[str, Any]] = {}
-        for point in self.points():  # a barrier's pushes come one after another, with no step trained between them
+        for point in self.points():  # a barrier's pushes follow each other without a training step between them
             if name in point["logs"]:
                 by_place.setdefault((point["fit"], point["epoch"], point["epoch_samples"]), point)
         known = list(by_place.values())
@@ -116,14 +119,14 @@ class SimulationOutcome:
         return [point[x] for point in known], _smooth(values)
 
     def validation_curve(self, x: str) -> tuple[list[float], list[float]]:
-        """The validation metric at each epoch's end."""
+        """Return the validation metric at each epoch's end."""
         ends = self._epoch_ends(x)
         logs = [log for fit in self.logs for log in fit]
         known = [(at, log[self.metric]) for at, log in zip(ends, logs, strict=False) if _validated(self.metric)]
         return [at for at, _ in known], [value for _, value in known]
 
     def _epoch_ends(self, x: str) -> list[float]:
-        """Samples or simulated seconds at the end of each epoch of each fit."""
+        """Return samples or simulated seconds at the end of each epoch of each fit."""
         ends, begin = [], 0.0
         for fit in self.fits:
             samples = list(accumulate(epoch["samples"] for epoch in fit["epochs"]))
@@ -134,7 +137,7 @@ class SimulationOutcome:
 
 
 def summary(outcome: SimulationOutcome) -> dict[str, str]:
-    """The lines at the end of a run, by name."""
+    """Return the lines that follow a run, by name."""
     total, wall_s = outcome.total, outcome.total("total_s")
     overhead_s = wall_s - total("gradient_s") - total("update_s")
     per_second = text.rate(total("samples"), outcome.simulated_s)
@@ -153,7 +156,7 @@ def summary(outcome: SimulationOutcome) -> dict[str, str]:
 
 
 def write_points(outcomes: list[SimulationOutcome], file: Path) -> None:
-    """The curves as a table: a line a point."""
+    """Write the curves as a CSV table with one line per point."""
     names = sorted({name for o in outcomes for point in o.points() for name in point["logs"]})
     heads = ["fit", "epoch", "pushes", "samples", "epoch_samples", "simulated_s"]
     with open(file, "w", newline="", encoding="utf-8") as out:
@@ -170,7 +173,7 @@ def _validated(name: str) -> bool:
 
 
 def _recent(before: dict[str, Any] | None, point: dict[str, Any], name: str) -> float:
-    """Keras's running mean since the epoch began, taken apart; metrics that are no means stay as they are."""
+    """Return a metric's mean since the point `before`, from Keras's running means; other metrics stay as they are."""
     value, count = point["logs"][name], point["epoch_samples"]
     same = before is not None and (before["fit"], before["epoch"]) == (point["fit"], point["epoch"])
     if not same or before is None or not ("acc" in name or name.endswith("loss")):

@@ -1,4 +1,4 @@
-"""`--report`: curves and histograms of one run or several, and their data."""
+"""Plots of `--report`: curves and histograms of one or several runs, and their data."""
 
 import importlib.util
 import math
@@ -13,19 +13,19 @@ from nfdt.model.staleness import spread
 from nfdt.simulator.outcome import SimulationOutcome, write_points
 
 WIDTH = 7.2  # inches
-LINE = 88  # letters of a legend or a title in that width
-BINS = 80  # of a histogram, at most
-FALLING = ("loss", "error", "mse", "mae")  # metrics that end so: what diverges goes up without end
+LINE = 88  # characters of a legend or a title in that width
+BINS = 80  # largest number of bins of a histogram
+FALLING = ("loss", "error", "mse", "mae")  # endings of metrics that grow without bound if training diverges
 
 
 def check_matplotlib() -> None:
-    """Raises UserError where plots cannot be drawn: before anything is trained."""
+    """Check, before training, that plots can be drawn. Raises UserError if not."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("--report draws with matplotlib. Received: not installed; pip install 'hfdt-nfdt[plots]'")
 
 
 def write_report(outcomes: Sequence[SimulationOutcome], directory: Path) -> None:
-    """points.csv and three pictures in `directory`. Each run's own data are in its run.json."""
+    """Write points.csv and three pictures to `directory`. Each run's own data are in its run.json."""
     directory.mkdir(parents=True, exist_ok=True)
     write_points(list(outcomes), directory / "points.csv")
     name = outcomes[0].metric.removeprefix("val_") or "metric"
@@ -45,7 +45,7 @@ def write_report(outcomes: Sequence[SimulationOutcome], directory: Path) -> None
 
 @contextmanager
 def _picture(file: Path, height: float) -> Iterator[Any]:
-    """A figure of `height` inches, written to `file` at the end."""
+    """Yield a figure of `height` inches, which is written to `file` at the end."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -62,11 +62,11 @@ def _panel(axes: Any) -> Any:
     return axes
 
 
-# -- curves -----------------------------------------------------------------------------------------------------------
+# -- curves --------------------------------------------------------------------------------------------------------
 
 
 def _curves(axes: Any, outcomes: Sequence[SimulationOutcome], x: str) -> None:
-    """Training as a line, validation as dots."""
+    """Draw training as lines and validation as dots."""
     validated, lines = False, []
     for number, outcome in enumerate(outcomes):
         look = _look(number)
@@ -84,19 +84,19 @@ def _curves(axes: Any, outcomes: Sequence[SimulationOutcome], x: str) -> None:
 
 
 def _look(number: int) -> dict[str, Any]:
-    """Lines that lie on each other can still be told apart."""
+    """Return a line style; styles differ, so that overlapping lines remain distinguishable."""
     return {"color": f"C{number}", "linestyle": ("-", "--", "-.", ":")[number % 4], "linewidth": 1.7}
 
 
 def _keep_in_sight(axes: Any, curves: Sequence[Sequence[float]]) -> None:
-    """What diverges leaves the picture at the top, so that the others can be seen."""
+    """Limit the y axis, so that a diverging curve does not compress the others."""
     begun = [ys[0] for ys in curves if ys and math.isfinite(ys[0])]
     if begun and axes.get_ylim()[1] > 3 * max(begun):
         axes.set_ylim(min(0.0, *(y for ys in curves for y in ys if math.isfinite(y))), 1.5 * max(begun))
 
 
 def _legend(figure: Any, axes: Any) -> None:
-    """Above the curves, which it would cover inside, in as many columns as there is room for."""
+    """Place the legend above the curves, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(len(labels), LINE // (longest + 6)))
@@ -105,11 +105,14 @@ def _legend(figure: Any, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=9)
 
 
-# -- histograms -------------------------------------------------------------------------------------------------------
+# -- histograms ----------------------------------------------------------------------------------------------------
 
 
 def _histograms(figure: Any, outcomes: Sequence[SimulationOutcome]) -> None:
-    """One below the other, on one scale of staleness: a rule that never is late would hide the others' shape."""
+    """Draw the histograms below each other, on one scale of staleness but with separate shares.
+
+    An algorithm without staleness would otherwise hide the others' shape.
+    """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     largest = max((max(outcome.staleness, default=0) for outcome in outcomes), default=0)

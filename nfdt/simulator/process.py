@@ -1,4 +1,4 @@
-"""The process of a simulation, one for all workers: `python -m nfdt.simulator.process`, started by the engine."""
+"""Process of a simulation, one for all workers: `python -m nfdt.simulator.process`, started by the engine."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from nfdt.worker.process import NfdtWorker
 
 
 class Simulator(NfdtWorker):
-    """A worker that stands for all. The simulated clock goes on from job to job."""
+    """A worker process that simulates all workers. The simulated clock continues from job to job."""
 
     def __init__(self, member: Member, cluster: Cluster) -> None:
         super().__init__(member)
@@ -54,7 +54,7 @@ class Simulator(NfdtWorker):
 
 
 def described_cluster() -> Cluster:
-    """What the engine passed on in the environment."""
+    """Return the cluster that the engine set in the environment."""
     file, workers = os.environ.get(CLUSTER_VARIABLE), os.environ[WORKERS_VARIABLE]
     cluster = read_cluster(Path(file)) if file else equal_nodes()
     return cluster.with_workers(int(workers))

@@ -1,12 +1,12 @@
-"""What a simulation tells of itself: the curve, the staleness, the bytes, and where the wall time went.
+"""Record of a simulation: the curve, the staleness, the bytes, and the wall time by purpose.
 
 One JSON file in the run's directory, RECORD, written when a fit ends:
 
     {"workers": 8,
      "fits": [{"rule", "epochs": [...], "points": [...], "staleness": {tau: pushes}, "links": {name: bytes}}, ...]}
 
-A point is the state after some push: `pushes`, `samples` and `simulated_s` since the fit began, and `logs`, Keras's
-running metrics since the epoch began (`epoch_samples` samples ago).
+A point is the state after a push. `pushes`, `samples` and `simulated_s` count from the start of the fit. `logs` are
+Keras's running metrics since the start of the epoch, `epoch_samples` samples ago.
 """
 
 import json
@@ -24,7 +24,7 @@ RECORD = "simulation.json"
 
 @dataclass
 class WallTimes:
-    """Real seconds. What is neither gradient nor update is the simulator's own."""
+    """Real seconds. The time of neither gradients nor updates is the simulator's own."""
 
     total_s: float = 0.0
     gradient_s: float = 0.0
@@ -34,12 +34,12 @@ class WallTimes:
         self.total_s = self.gradient_s = self.update_s = 0.0
 
     def counted(self, what: str) -> "Counted":
-        """The time within is added to `what`."""
+        """Return a context that adds its time to `what`."""
         return Counted(self, what)
 
 
 class Counted:
-    """A context manager of few instructions: it stands around every gradient and every update."""
+    """A context manager with little overhead: it encloses every gradient and every update."""
 
     __slots__ = ("_start", "_walls", "_what")
 
@@ -55,6 +55,8 @@ class Counted:
 
 @dataclass(frozen=True)
 class Point:
+    """A point of the training curve."""
+
     epoch: int
     pushes: int
     samples: int
@@ -65,6 +67,8 @@ class Point:
 
 @dataclass(frozen=True)
 class EpochRecord:
+    """Counts and times of one epoch."""
+
     epoch: int
     pushes: int
     samples: int
@@ -78,7 +82,7 @@ class EpochRecord:
 
 @dataclass
 class FitRecord:
-    """`links`: bytes by direction of each link."""
+    """Record of one fit. `links`: bytes by direction of each link."""
 
     rule: str
     epochs: list[EpochRecord] = field(default_factory=list)
@@ -89,18 +93,19 @@ class FitRecord:
 
 @dataclass
 class SimulationRecord:
-    """All fits of one run."""
+    """Record of all fits of one run."""
 
     workers: int
     fits: list[FitRecord] = field(default_factory=list)
 
     def write(self, directory: Path) -> None:
+        """Write the record to RECORD in `directory`."""
         (directory / RECORD).write_text(json.dumps(asdict(self)))
 
 
 @dataclass
 class TimedApplier:
-    """An applier (nfdt/server/algorithm_state.py), its time taken and its calls told to `heard(kind, worker, tau)`."""
+    """An applier (nfdt/server/algorithm_state.py) that measures time and calls `heard(kind, worker, tau)` each time."""
 
     inner: Applier
     walls: WallTimes

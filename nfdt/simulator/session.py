@@ -1,13 +1,12 @@
-"""One job on the simulated clock: the commands of a worker that hosts its server (nfdt/worker/process.py), no threads.
+"""One job on the simulated clock. It takes the commands of a worker that hosts its server, and uses no threads.
 
-The server is the real one: ShardService, Policy, Core, the rule, the compiled applier. All workers share one model and
-its
-compiled step, for they compute one after the other in real time, and the model's metric variables add up over them.
-So to the desk they are the lanes of one worker. Random layers draw from one stream, in the order of the events.
+The server is the real one: shard service, scheduler, algorithm state, algorithm and compiled applier. All workers share
+one model and its compiled step, because they compute one after another in real time. The model's metric variables sum
+over them. So the shard service sees the lanes of one worker. Random layers draw from one stream, in the order of
+events.
 
-Memory beyond two models: the weights that workers hold, a reference to the server's tensors of that version (workers
-at one version share them; a rule's backup at pull is the same reference), a gradient while it travels, and the rule's
-slots.
+Memory beyond two models: the workers' weights, each a reference to the server's tensors of that version (workers at one
+version share them, and so does an algorithm's copy at pull); a gradient during its transfer; the algorithm's state.
 """
 
 from collections.abc import Callable
@@ -35,16 +34,27 @@ from nfdt.simulator.workers import SimulatedWorkers
 from nfdt.worker.epoch_counters import EpochCounters
 from nfdt.worker.step import GradientStep, ownerships, samples_of, split
 
-POINTS = 50  # of the curve, in an epoch
-POINTS_EVERY = 20  # pushes between two, where nobody knows how many an epoch has
+POINTS = 50  # points of the curve per epoch
+POINTS_EVERY = 20  # pushes between two points, if the length of an epoch is unknown
 
 Heard = Callable[[float, str, int, int], None]
 
 
 class SimulatedJob:
-    """`steps`: batches in an epoch, None while unknown.
+    """One simulated job.
 
-    begin_s: the simulated time at which the job begins.  heard: told (seconds, kind, worker, tau) of the rule's calls.
+    Args:
+        job: The job as its server has it.
+        step: The compiled gradient of the model.
+        trainable: The workers' model.
+        cluster: Nodes and links.
+        send: Sends an event to the engine.
+        begin_s: Simulated time at the start of the job, in seconds.
+        feed: Batches that the client draws, if it does.
+        heard: Called with (seconds, kind, worker, tau) for each call of the algorithm.
+
+    Attributes:
+        steps: Batches in an epoch; None while unknown.
     """
 
     def __init__(
@@ -75,7 +85,7 @@ class SimulatedJob:
         self._pushes = dict.fromkeys(range(job.lanes), 0)
         self._done = self._samples = 0
         self._moved = [0, 0]
-        self._sizes: dict[tuple[Any, ...], int] = {}  # bytes by way and places
+        self._sizes: dict[tuple[Any, ...], int] = {}  # bytes by direction and positions
         self.record = FitRecord(self._rule_name())
         self._pause = self._env.event()
         self._over: Event | None = None
@@ -83,21 +93,25 @@ class SimulatedJob:
 
     @property
     def now_s(self) -> float:
+        """Simulated time in seconds."""
         return float(self._env.now)
 
     # -- commands --------------------------------------------------------------------------------------------
 
     def start_epoch(self, epoch: int, changed: State) -> None:
+        """Start an epoch."""
         self._go(lambda: self._shard_service.start_epoch(epoch, changed))
 
     def step(self, changed: State) -> None:
+        """Lock step: continue with the next push."""
         self._go(lambda: self._shard_service.step(changed))
 
     def stop_epoch(self) -> None:
+        """End the epoch at the client's request."""
         self._go(self._shard_service.stop_epoch)
 
     def _go(self, command: Callable[[], None]) -> None:
-        """Carry out `command` and let time pass until the client is to hear of it."""
+        """Execute `command` and run the simulation until the client gets an event."""
         self._pause = self._env.event()
         with self._walls.counted("total_s"):
             command()
@@ -127,15 +141,18 @@ class SimulatedJob:
         source = open_source(spec.data, spec.fit, blobs, spec.seed, training=True, **how)
         return SharedBatches(source), source.steps
 
-    # -- what the lanes do their work with (workers.py) --------------------------------------------------------
+    # -- SimulatedServer, for the lanes (workers.py) -------------------------------------------------------
 
     def ask(self, lane: int) -> None:
+        """Handle a lane's request."""
         self._shard_service.ask(lane)
 
     def leave(self, lane: int) -> None:
+        """Remove a lane."""
         self._shard_service.leave(lane)
 
     def receive(self, lane: int, sent: Send) -> int | None:
+        """Return the bytes of the weights; None if the batch does not exist."""
         for batch in sent.batches if self.steps is None else ():
             try:
                 self._batches.look(sent.epoch, batch)
@@ -149,8 +166,8 @@ class SimulatedJob:
         return nbytes
 
     def compute(self, lane: int, sent: Send, seconds: float) -> tuple[tuple[Gradient, Any], int]:
-        """((gradient, its lock-step note), bytes)."""
-        pulled = placed(sent.sent, everything=True)  # another worker has used the model since
+        """Return ((gradient, its lock-step note), bytes)."""
+        pulled = placed(sent.sent, everything=True)  # another worker has used the model in between
         with self._walls.counted("gradient_s"):
             batches = [self._batches.take(sent.epoch, batch) for batch in sent.batches]
             computed = self._step.run(lane, batches, self._owned, [pulled])
@@ -165,13 +182,14 @@ class SimulatedJob:
         return (gradient, self._note()), nbytes
 
     def _nbytes(self, way: str, places: list[int], tensors: list[Any]) -> int:
-        """What the tensors of these places take: the same each time, and slow to ask TensorFlow for."""
+        """Return the bytes of the tensors at these positions. They are cached: TensorFlow computes them slowly."""
         key = way, *places
         if key not in self._sizes:
             self._sizes[key] = sum(map(nbytes_of, tensors))
         return self._sizes[key]
 
     def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any]) -> None:
+        """Push a gradient."""
         values, note = gradient
         self._pushes[lane] += 1
         message = pb.Push(push=self._pushes[lane], batches=sent.batches, **note)
@@ -183,7 +201,7 @@ class SimulatedJob:
             self._report(sent.epoch)
 
     def _note(self) -> dict[str, Any]:
-        """Lock step: the logs and metric states of a step, fields of its push."""
+        """Return the fields of a lock-step push: logs and metric states of the step."""
         if not self._lock_step:
             return {}
         return {"logs": self._tally.floats(), "metrics": self._job.blobs.put_arrays(self._tally.metrics())}
@@ -191,12 +209,12 @@ class SimulatedJob:
     # -- reports ---------------------------------------------------------------------------------------------
 
     def _hear(self, event: Event) -> None:
-        """From the desk, for the engine. Time stands still while the client looks at it."""
+        """Handle an event of the shard service for the engine. The simulated clock stops until the client answers."""
         if event.HasField("epoch_end"):
             self._over = event
         else:
             self._send(event)
-            if event.step_end.last:  # the client asks for nothing: the epoch's end follows
+            if event.step_end.last:  # the client does not answer: the epoch's end follows
                 return
         if not self._pause.triggered:
             self._pause.succeed()
@@ -207,7 +225,7 @@ class SimulatedJob:
         self._heard(self.now_s - self._begin_s, kind, worker, tau)
 
     def _end_epoch(self, event: Event) -> None:
-        """Tell of an epoch that is over: what the server says of it, then what the workers do."""
+        """Report the end of an epoch: first the server's report, then that of the workers."""
         end, walls, tally = event.epoch_end, self._walls, self._tally
         end.extra["simulated_s"] = self.now_s
         self._send(event)

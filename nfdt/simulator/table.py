@@ -1,4 +1,4 @@
-"""`--compare`: several runs in one table."""
+"""Table of `--compare`: several runs side by side."""
 
 import csv
 import json
@@ -11,18 +11,19 @@ from rich.table import Table
 from nfdt.model.staleness import Spread, spread
 from nfdt.simulator.outcome import SimulationOutcome
 
-WIDTH = 110  # columns, where no terminal says how many
+WIDTH = 110  # columns, if the output is not a terminal
 HEADS = ("rule", "metric", "final", "simulated_s", "pushes", "staleness_mean", "staleness_median", "staleness_max")
 
 
 def row(outcome: SimulationOutcome) -> dict[str, str | float]:
-    """One run's line, by head."""
+    """Return one run's line by column name."""
     taus = spread(outcome.staleness) or Spread(0.0, 0.0, 0.0)
     found = (outcome.rule, outcome.metric, outcome.final, outcome.simulated_s, outcome.total("pushes"), *taus)
     return dict(zip(HEADS, found, strict=True))
 
 
 def print_table(outcomes: Sequence[SimulationOutcome]) -> None:
+    """Print the table of all runs."""
     table = Table()
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
@@ -44,7 +45,7 @@ def print_table(outcomes: Sequence[SimulationOutcome]) -> None:
 
 
 def write_table(outcomes: Sequence[SimulationOutcome], directory: Path) -> None:
-    """compare.json and compare.csv."""
+    """Write compare.json and compare.csv."""
     rows = [row(outcome) for outcome in outcomes]
     (directory / "compare.json").write_text(json.dumps(rows, indent=1))
     with open(directory / "compare.csv", "w", newline="", encoding="utf-8") as out:

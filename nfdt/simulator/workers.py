@@ -1,9 +1,8 @@
-"""The simulated workers: pull, gradient, push, on a simulated clock (simpy). They decide nothing: the desk does.
+"""Simulated workers: pull, gradient, push, on a simulated clock (simpy). The shard service makes all decisions.
 
-A lane is what asks, computes and pushes in turn: a worker, or one of the two that overlap on it (nfdt/model/lanes.py).
-What
-it holds between two events is a reference to the weights it was sent, which are the server's own immutable tensors, and
-while a push is under way its gradient.
+A lane asks, computes and pushes in turn: a worker, or one of the two that overlap on it (nfdt/model/lanes.py). Between
+two events it holds a reference to the weights that it received, which are the server's immutable tensors. During a push
+it also holds its gradient.
 """
 
 import math
@@ -24,25 +23,32 @@ Events = Generator[Any, Any, Any]
 
 
 class SimulatedServer(Protocol):
-    """What the lanes do their work with (session.py): the server's desk, and the one real model."""
+    """Methods that the lanes use (session.py): the shard service, and the one real model."""
 
-    def ask(self, lane: int) -> None: ...
-    def leave(self, lane: int) -> None: ...
+    def ask(self, lane: int) -> None:
+        """Handle a lane's request for weights."""
+        ...
+
+    def leave(self, lane: int) -> None:
+        """Remove a lane."""
+        ...
 
     def receive(self, lane: int, sent: Send) -> int | None:
-        """Bytes that the weights take; None: there is no such batch, and the desk was told."""
+        """Return the bytes of the weights. None: the batch does not exist, and this was reported."""
         ...
 
     def compute(self, lane: int, sent: Send, seconds: float) -> tuple[Any, int]:
-        """The gradient, which took `seconds` on the simulated clock, and the bytes that it takes."""
+        """Return the gradient, which took `seconds` of simulated time, and its bytes."""
         ...
 
-    def push(self, lane: int, sent: Send, gradient: Any) -> None: ...
+    def push(self, lane: int, sent: Send, gradient: Any) -> None:
+        """Push a gradient."""
+        ...
 
 
 @dataclass
 class SimulatedInbox:
-    """A lane's. One reply is under way at most."""
+    """A lane's inbox. At most one reply is pending."""
 
     waiting: Any
 
@@ -64,7 +70,7 @@ class SimulatedWorkers:
         self.gone = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.leaves_s <= env.now}
 
     def start(self) -> None:
-        """Send everybody to work, and home again when it is time."""
+        """Start all lanes, and schedule those that leave."""
         for lane in range(len(self.inboxes)):
             if lane not in self.gone:
                 process = self._env.process(self._lane(lane))
@@ -103,7 +109,7 @@ class SimulatedWorkers:
         return (yield answer)
 
     def _train(self, lane: int, sent: Send) -> Events:
-        if self._lanes == 1:  # nobody else is on this worker's cores
+        if self._lanes == 1:  # no other lane uses this worker's cores
             gradient, nbytes = yield from self._compute(lane, sent)
         else:
             with self._cores[lane // self._lanes].request() as core:

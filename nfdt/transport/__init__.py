@@ -1,8 +1,8 @@
-"""How tensors travel between a worker and a parameter server.
+"""Transport of tensors between a worker and a parameter server.
 
-Control messages are protobuf on one gRPC stream per worker and shard (proto/nfdt/rpc/parameter_server.proto).
-Tensors go through a file that both map when the two share a host, else as raw chunks on that stream, right behind the
-message that announces them. One round trip a step: the answer to a push is the next pull.
+Control messages are protobuf on one gRPC stream per worker and shard (proto/nfdt/rpc/parameter_server.proto). Tensors
+go through a file that both processes map if they share a host, else as raw chunks on that stream, directly behind the
+message that announces them. A step takes one round trip: the answer to a push is the next pull.
 
 Copies of one tensor, from the worker's gradient to the server's optimizer and back into the worker's variable:
 
@@ -11,6 +11,6 @@ Copies of one tensor, from the worker's gradient to the server's optimizer and b
     gRPC stream     push 6: into a chunk, gRPC's slice, the kernel and out again, Python's bytes, the buffer
                     pull 6: the same
 
-What a file or a receive buffer holds is read in place: the server's tensors and the worker's variables lie over it. A
-buffer is written again only when its worker has pushed what it computed from it.
+Files and receive buffers are read in place: the server's tensors and the worker's variables share their memory. A
+buffer is written again only after its worker has pushed the gradient computed from it.
 """

@@ -1,4 +1,4 @@
-"""Memory that tensors of a fixed layout arrive in, shared by two processes or not, and tensors that lie over it."""
+"""Memory buffers for tensors of a fixed layout, shared by two processes or private, and tensors over that memory."""
 
 import mmap
 import os
@@ -22,11 +22,12 @@ Spec = tuple[tuple[int, ...], str]  # shape, NumPy dtype name
 
 
 def spec_of(variable: Any) -> Spec:
+    """Return the shape and dtype name of a variable."""
     return tuple(variable.shape), tf.as_dtype(variable.dtype).name
 
 
 def array_over(tensor: Any) -> Array:
-    """A CPU tensor's values, read in place (read only); a GPU's are fetched, an old TensorFlow's copied."""
+    """Return an array over a CPU tensor's memory (read only); a GPU's tensor or an old TensorFlow's is copied."""
     try:
         return np.from_dlpack(tensor)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):  # TensorFlow 2.16, bfloat16, GPU
@@ -35,14 +36,20 @@ def array_over(tensor: Any) -> Array:
 
 
 def tensor_over(array: Array) -> Any:
-    """A tensor that reads `array` in place: it changes when the array is written."""
+    """Return a tensor over the array's memory: it changes when the array is written."""
     if array.dtype == ml_dtypes.bfloat16:
         return tf.bitcast(zerocopy.tensor(array.view(np.uint16)), tf.bfloat16)
     return zerocopy.tensor(array)
 
 
 class Buffer:
-    """One run of memory with an array per spec, each 64-byte aligned. `path`: a file that another process maps too."""
+    """Contiguous memory with one array per spec, each 64-byte aligned.
+
+    Args:
+        specs: Shape and dtype name of each array.
+        path: File that another process maps too; None: private memory.
+        create: Whether to create the file.
+    """
 
     def __init__(self, specs: Sequence[Spec], path: Path | None = None, *, create: bool = False) -> None:
         self.specs = list(specs)
@@ -52,7 +59,7 @@ class Buffer:
         self.tensors = [tensor_over(array) for array in self.arrays]
 
     def write(self, positions: Sequence[int], tensors: Sequence[Any]) -> int:
-        """Copy `tensors` to their places. Returns the bytes copied."""
+        """Copy `tensors` to their positions. Return the number of bytes."""
         count = 0
         for position, tensor in zip(positions, tensors, strict=True):
             source = array_over(tensor)
@@ -61,7 +68,7 @@ class Buffer:
         return count
 
     def parts(self, positions: Iterable[int]) -> list[memoryview]:
-        """The bytes of those arrays, writable."""
+        """Return the writable bytes of the arrays at `positions`."""
         return [_bytes_of(self.arrays[position]) for position in positions]
 
     def _views(self) -> Iterator[Array]:
@@ -74,7 +81,7 @@ class Buffer:
 
 
 def chunks(tensors: Iterable[Any]) -> Iterator[bytes]:
-    """The bytes of `tensors`, one behind the other, in messages of CHUNK_BYTES."""
+    """Yield the bytes of `tensors`, one after another, in messages of CHUNK_BYTES."""
     pending: list[memoryview] = []
     room = CHUNK_BYTES
     for tensor in tensors:
@@ -90,7 +97,14 @@ def chunks(tensors: Iterable[Any]) -> Iterator[bytes]:
 
 
 def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
-    """Undo `chunks` into `parts`, taking as many messages as they need. Returns the bytes. Raises ValueError."""
+    """Copy the messages of `chunks` into `parts`, as many as they need.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        ValueError: If the messages hold fewer or more bytes than `parts`.
+    """
     chunk, count = memoryview(b""), 0
     for part in parts:
         count += len(part)
@@ -111,7 +125,7 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """What travels between a worker and one server: gradient and forward changes out, weights and scalars back."""
+    """Specs of the tensors between a worker and one server: gradient and forward changes, and weights and scalars."""
 
     trainable: list[Spec]
     others: list[Spec]
@@ -119,10 +133,12 @@ class Layout:
 
     @property
     def push(self) -> list[Spec]:
+        """Specs of the push buffer."""
         return [*self.trainable, *self.others]
 
     @property
     def pull(self) -> list[Spec]:
+        """Specs of the pull buffer."""
         return [*self.trainable, *self.others, *self.scalars]
 
 

@@ -1,4 +1,4 @@
-"""A worker's side of its sessions: one ShardChannel per shard, and the LaneChannels that keeps them in step."""
+"""A worker's side of its sessions: one ShardChannel per shard, and the LaneChannels that keeps them consistent."""
 
 import contextlib
 import queue
@@ -18,7 +18,7 @@ from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import Buffer, Layout, chunks, fill
 
-PATIENCE_S = 600.0  # for a server that is restored; the engine ends whoever waits in vain
+PATIENCE_S = 600.0  # time for the restoration of a server; the engine ends workers that wait in vain
 RETRY_S = 0.1
 ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 SESSION = "/nfdt.rpc.ParameterServer/Session"
@@ -28,14 +28,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class OutgoingPush:
-    """A push's part for one shard: all trainable gradients (absent ones are skipped), and the changes of `changed`."""
+    """One shard's part of a push: all its trainable gradients (absent ones are None), and the changes of `changed`."""
 
     gradient: Sequence[Tensor | None]
     changes: Sequence[Tensor] = ()
     changed: Sequence[int] = ()
 
     def layout(self) -> tuple[list[int], list[int], list[Tensor]]:
-        """Absent trainable variables, then the push buffer's places and what goes there."""
+        """Return the absent trainable variables, the positions in the push buffer, and the tensors for them."""
         absent = [i for i, g in enumerate(self.gradient) if g is None]
         present = [(i, g) for i, g in enumerate(self.gradient) if g is not None]
         count = len(self.gradient)
@@ -45,7 +45,7 @@ class OutgoingPush:
 
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """Raise Interrupted for whatever a stream's end looks like."""
+    """Raise Interrupted in place of every error that means the end of a stream."""
     try:
         yield
     except (grpc.RpcError, StopIteration) as error:
@@ -55,11 +55,19 @@ def interrupted() -> Iterator[None]:
 
 
 class Interrupted(Exception):
-    """A session has ended: its server died, or begins anew from a checkpoint."""
+    """A session has ended: its server has ended, or restarts from a checkpoint."""
 
 
 class ShardChannel:
-    """One stream to one shard. `request` and `open` raise Interrupted when it ends; `open` begins another."""
+    """One stream to one shard. `request` and `open` raise Interrupted when it ends; `open` starts another.
+
+    Args:
+        address: Address of the shard.
+        token: Token of the run.
+        hello: First message of each session.
+        layout: Specs of the tensors.
+        directory: Directory for shared files; None: tensors use the stream.
+    """
 
     def __init__(self, address: str, token: str, hello: pb.Hello, layout: Layout, directory: Path | None) -> None:
         self._channel = open_channel(address)
@@ -73,7 +81,15 @@ class ShardChannel:
         self._generation = 0
 
     def request(self, message: pb.ToServer, push: OutgoingPush | None = None) -> pb.ToWorker:
-        """Send one message and return its answer; weights are then in `pulled`."""
+        """Send one message and return its answer. Weights of the answer are then available by `pulled`.
+
+        Args:
+            message: The message.
+            push: Tensors to send with it.
+
+        Raises:
+            Interrupted: If the stream ends.
+        """
         if self._call is None:
             self.open()
         with interrupted():
@@ -86,14 +102,16 @@ class ShardChannel:
             return answer
 
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
-        """Tensors over the pull buffer, good until the next message."""
+        """Return tensors over the pull buffer, valid until the next message."""
         return [self._incoming.tensors[position] for position in positions]
 
     def close(self) -> None:
+        """Cancel the stream and close the channel."""
         self._cancel()
         self._channel.close()
 
     def open(self) -> None:
+        """Start a new stream. Raises Interrupted if it ends at once."""
         self._cancel()
         with interrupted():
             self._open()
@@ -107,12 +125,12 @@ class ShardChannel:
         files = self._make_buffers()
         try:
             welcome = self._greeted(files)
-        finally:  # both sides have them mapped, or nobody will
+        finally:  # both sides have mapped the files, or the session has failed
             for file in files:
                 file.unlink(missing_ok=True)
         if not welcome.shared_memory:
             self._outgoing = None
-        if welcome.generation != self._generation:  # servers that went back may tell of an epoch's end twice
+        if welcome.generation != self._generation:  # restored servers may send an epoch's end again
             self._generation, self._hello.heard = welcome.generation, 0
 
     def _greeted(self, files: Sequence[Path]) -> pb.Welcome:
@@ -127,7 +145,7 @@ class ShardChannel:
         return pb.ToWorker.FromString(next(self._call)).welcome
 
     def _make_buffers(self) -> list[Path]:
-        """Shared with the server, in these files; where there is no room for them tensors go by the stream."""
+        """Create buffers in files shared with the server, or private ones if there is no room for the files."""
         files = [self._directory / secrets.token_hex(8) for _ in range(2)] if self._directory else []
         try:
             if files:
@@ -164,40 +182,54 @@ class ShardChannel:
 
 
 class ParameterServerChannel(Protocol):
-    """A ShardChannel, or the LocalChannel (local_channel.py) of a server in this process."""
+    """A worker's connection to one shard: a ShardChannel, or a LocalChannel to a server in this process."""
 
     bytes_sent: int
     bytes_received: int
 
-    def request(self, message: pb.ToServer, push: OutgoingPush | None = None) -> pb.ToWorker: ...
-    def pulled(self, positions: Iterable[int]) -> list[Tensor]: ...
-    def open(self) -> None: ...
-    def close(self) -> None: ...
+    def request(self, message: pb.ToServer, push: OutgoingPush | None = None) -> pb.ToWorker:
+        """Send one message and return its answer."""
+        ...
+
+    def pulled(self, positions: Iterable[int]) -> list[Tensor]:
+        """Return the pulled tensors at `positions` of the pull layout."""
+        ...
+
+    def open(self) -> None:
+        """Start a session."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
 
 
 class LaneChannels:
-    """One lane's links. Followers hold a push before shard 0 hears of it; its answer says whether they answer.
+    """One lane's connections to all shards.
 
-    Where a session ends, all begin anew and the exchange is repeated whole: a server that had the push knows it by its
-    number, one that was restored to before it passes it over. Raises Interrupted after PATIENCE_S of that.
+    A push goes to the other shards before shard 0. Shard 0's answer decides whether they answer. If a session ends, all
+    sessions restart and the exchange is repeated whole. A server that has the push already recognises its number; a
+    restored server ignores it. Methods raise Interrupted after PATIENCE_S of retries.
     """
 
     def __init__(self, links: Sequence[ParameterServerChannel]) -> None:
         self._first, *self._followers = links
         self.channels = links
         self._pushes = 0
-        self._open = False  # every link is open
+        self._open = False  # whether every channel is open
         self._retried(lambda: None)
 
     def ask(self) -> pb.ToWorker:
+        """Request weights and batches."""
         return self._retried(lambda: self._complete(self._first.request(pb.ToServer(next=pb.Next()))))
 
     def end_of_data(self, batch: int) -> pb.ToWorker:
+        """Report that batch `batch` does not exist; request weights and batches."""
         end = pb.ToServer(end=pb.EndOfData(batch=batch))
         return self._retried(lambda: self._complete(self._first.request(end)))
 
     def push(self, message: pb.Push, parts: Sequence[OutgoingPush]) -> pb.ToWorker:
-        """Push; the answer is the next pull's. `parts`: one per shard."""
+        """Send a push, one of `parts` per shard. The answer is that of the next pull."""
         self._pushes += 1
         message.push = self._pushes
         return self._retried(lambda: self._complete(self._push(message, parts)))
@@ -210,12 +242,13 @@ class LaneChannels:
         return self._first.request(pb.ToServer(push=message), parts[0])
 
     def pulled(self) -> list[tuple[list[int], list[Tensor]]]:
-        """By shard: which variables the last answer held, and their values."""
+        """Return by shard the positions that the last answer filled, and their tensors."""
         return [
             (positions, link.pulled(positions)) for positions, link in zip(self._positions, self.channels, strict=True)
         ]
 
     def close(self) -> None:
+        """End all sessions."""
         for link in self.channels:
             link.close()
 

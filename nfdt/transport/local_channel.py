@@ -1,4 +1,4 @@
-"""A worker's session with a server of its own process: nothing is packed, copied or sent.
+"""A worker's session with a server in its own process: no message is serialized, and no tensor is copied or sent.
 
 One worker and one server need no second process: `nfdt run -np 1` starts neither a server nor a stream.
 """
@@ -18,7 +18,7 @@ Tensor = Any
 
 
 class LocalChannel:
-    """What a Link is, without the stream."""
+    """A ParameterServerChannel that calls the shard service directly."""
 
     bytes_sent = bytes_received = 0
 
@@ -29,7 +29,7 @@ class LocalChannel:
         self._pulled: dict[int, Tensor] = {}
 
     def request(self, message: pb.ToServer, push: OutgoingPush | None = None) -> pb.ToWorker:
-        """Give the desk one message and wait for its answer."""
+        """Pass one message to the shard service and wait for its answer."""
         if push is not None:
             self._shard_service.push(self._worker, message.push, _gradient(message.push, push))
         elif message.HasField("end"):
@@ -48,13 +48,14 @@ class LocalChannel:
         return pb.ToWorker(weights=weights)
 
     def pulled(self, positions: Iterable[int]) -> list[Tensor]:
+        """Return the pulled tensors at `positions`."""
         return [self._pulled[position] for position in positions]
 
     def open(self) -> None:
-        """Nothing is open, and nothing breaks."""
+        """Do nothing: there is no stream."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no stream."""
 
 
 def _gradient(message: pb.Push, push: OutgoingPush) -> Gradient:

@@ -1,1 +1,1 @@
-"""A worker process: it pulls weights, computes gradients and pushes them."""
+"""The worker process: it pulls weights, computes gradients and pushes them."""

@@ -1,9 +1,8 @@
-"""Local steps: a worker trains with the captured optimizer on some batches and pushes what that took off the weights.
+"""Local steps: a worker trains with the captured optimizer on several batches and pushes the change of the weights.
 
-For rules with `local_steps` (nfdt/algorithm.py). The optimizer's variables are the lane's own, from push to push: its
-slots,
-and the count of the steps that these have seen, by which Adam corrects its bias. Learning rates are the server's: what
-a callback writes arrives with the weights, and a schedule is read at the server's count, of all workers' batches.
+Algorithms with `local_steps` (nfdt/algorithm.py) use it. Each lane has its own optimizer variables, kept from push to
+push: the slots and the step count by which Adam corrects its bias. Learning rates are the server's: a rate that a
+callback writes arrives with the weights, and a schedule is read at the server's count of all workers' batches.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ Tensor = Any
 
 
 class LocalStep:
-    """One training step of a built model, compiled; kept as long as the model is."""
+    """One training step of a built model, compiled. It lives as long as the model."""
 
     def __init__(self, trainable: Trainable) -> None:
         self.trainable, self.others = trainable, summable_others(trainable)
@@ -32,13 +31,13 @@ class LocalStep:
         self.count = count_of(optimizer)
         rate = optimizer.learning_rate
         rates = {id(tensor_variable(rate))} if hasattr(rate, "assign") else set()
-        self.own = [v for v in trainable.optimizer if id(tensor_variable(v)) not in rates]  # the lane's
-        self.changed: list[int] = []  # of `others`
+        self.own = [v for v in trainable.optimizer if id(tensor_variable(v)) not in rates]  # one copy per lane
+        self.changed: list[int] = []  # positions in `others`
         self.assign = Assign()
         self.train = ByShape(self._train, trainable)
 
     def _train(self, batch: Any, at: list[Tensor]) -> dict[str, Tensor]:
-        """`at`: [the count at which a schedule is read]."""
+        """Run one training step. `at`: [the count at which a schedule is read]."""
         model, others = self.trainable.model, [tensor_variable(v) for v in self.others]
         with schedule_at(model.optimizer, at[0]), assignments() as assigned:
             logs: dict[str, Tensor] = model.train_step(batch)
@@ -47,22 +46,22 @@ class LocalStep:
 
 
 class LocalSteps:
-    """The local steps of one job. Made when the job's state has been loaded, from which each lane begins."""
+    """The local steps of one job. Create it after the job's state is loaded: each lane starts from this state."""
 
     def __init__(self, step: LocalStep) -> None:
         self._step = step
         self._begin = _read(step.own)
-        if not any(np.any(t) for t in self._begin if t.shape.rank):  # no slot holds anything: none has seen a step
+        if not any(np.any(t) for t in self._begin if t.shape.rank):  # all slots are zero: no step was taken yet
             at = [id(tensor_variable(v)) for v in step.own].index(id(step.count))
             self._begin[at] = tf.zeros_like(self._begin[at])
         self._own: dict[int, list[Tensor]] = {}  # by lane
 
     def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
-        """Compile before the first batch, as Step.trace."""
+        """Compile before the first batch, as GradientStep.trace does."""
         self._step.train.trace(batch, [tf.TensorSpec((), self._step.count.dtype)])
 
     def run(self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Pulled) -> Computed:
-        """Train on `batches`, one after the other; `gradient` is what that took off the weights."""
+        """Train on `batches` in order. `gradient` of the result is the weights before minus the weights after."""
         step, trainable = self._step, self._step.trainable
         count = self._load(owned, pulled)
         step.assign(step.own, self._own.get(lane, self._begin))
@@ -74,11 +73,11 @@ class LocalSteps:
         if not finite:  # as nfdt/worker/step.py does
             step.assign(step.others, others)
         after = _read(step.others)
-        self._own[lane] = _read(step.own) if finite else self._begin  # what is not finite would stay in the slots
+        self._own[lane] = _read(step.own) if finite else self._begin  # the slots would keep NaN or infinity
         return Computed(taken, [after[i] - others[i] for i in step.changed], step.changed, logs, finite)
 
     def _load(self, owned: Sequence[Ownership], pulled: Pulled) -> Tensor:
-        """Write what was sent, but the lane's own; the server's count of steps."""
+        """Write the pulled variables except the lane's own; return the server's step count."""
         own = {id(tensor_variable(v)) for v in self._step.own}
         sent: list[tuple[Any, Tensor]] = []
         for shard, (positions, tensors) in zip(owned, pulled, strict=True):

@@ -1,4 +1,4 @@
-"""An emulated worker's step takes the time of the node it imitates."""
+"""Pacing of an emulated worker: its step takes the time of the node that it emulates."""
 
 import os
 import time
@@ -9,23 +9,23 @@ from typing import Any
 from fdt.network.pace import Pace
 from fdt.network.reading import read_cluster
 
-CLUSTER_VARIABLE = "NFDT_EMULATED_CLUSTER"  # path of the description, where workers are emulated
+CLUSTER_VARIABLE = "NFDT_EMULATED_CLUSTER"  # path of the cluster file, if workers are emulated
 
 
 class Pacer:
-    """One worker's. Where this machine is slower than the node, its step is as slow as that."""
+    """Delays one worker's steps to the time of its node. A slower machine is not compensated."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace, self._begin = pace, time.monotonic()
 
     def hold(self, started: float, steps: float = 1.0) -> None:
-        """Return when `steps` steps begun at `started` (time.monotonic) would have ended on the node."""
+        """Wait until `steps` steps that started at `started` (time.monotonic) would end on the node."""
         wanted = self._pace.seconds(started - self._begin, steps)
         time.sleep(max(0.0, started + wanted - time.monotonic()))
 
 
 def pacer_of(rank: int, seed: int, *, every_node: bool = False) -> Pacer | None:
-    """Worker `rank`'s (or with `every_node` node `rank`'s), where the environment names a cluster to imitate."""
+    """Return the pacer of worker `rank`, or with `every_node` of node `rank`. None without an emulated cluster."""
     file = os.environ.get(CLUSTER_VARIABLE)
     if file is None:
         return None
@@ -35,7 +35,7 @@ def pacer_of(rank: int, seed: int, *, every_node: bool = False) -> Pacer | None:
 
 
 class PacedStep:
-    """A Step (nfdt/worker/step.py) or LocalSteps that take the node's time."""
+    """A GradientStep (nfdt/worker/step.py) or LocalSteps that takes the node's time."""
 
     def __init__(self, step: Any, pacer: Pacer) -> None:
         self._step, self._pacer = step, pacer
@@ -51,6 +51,6 @@ class PacedStep:
 
 
 def paced(step: Any, rank: int, seed: int) -> Any:
-    """`step` itself, unless worker `rank` imitates a node."""
+    """Return `step`, paced if worker `rank` emulates a node."""
     pacer = pacer_of(rank, seed)
     return step if pacer is None else PacedStep(step, pacer)

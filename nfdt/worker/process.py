@@ -1,4 +1,4 @@
-"""A worker's process: `python -m nfdt.worker.process`, started by the engine. Pull, gradient, push, report."""
+"""Process of a worker: `python -m nfdt.worker.process`, started by the engine. It pulls, computes and pushes."""
 
 import os
 import sys
@@ -11,23 +11,24 @@ from fdt.rpc.session_pb2 import Command, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach
 
-HOST_VARIABLE = "NFDT_HOSTS_SERVER"  # set: this worker is the only one, and the server is in its process
+HOST_VARIABLE = "NFDT_HOSTS_SERVER"  # set: this worker is the only one, and the server runs in its process
 
 
 class NfdtWorker:
-    """One worker, kept warm between jobs: the last program's model and compiled step are kept."""
+    """One worker. It stays alive between jobs and reuses the last program's model and compiled step."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._warm: tuple[str, Any, Any] = ("", None, None)  # digest, Trainable, Step
         self._run: Any = None
         self._job = ""
-        self._incarnation = 0  # how often this rank's worker was replaced in this job
+        self._incarnation = 0  # number of replacements of this rank's worker in this job
         self._moved = (0, 0)
-        self._served: tuple[str, Any] = ("", None)  # digest, Trainable of the server in this process
+        self._served: tuple[str, Any] = ("", None)  # digest and Trainable of the server in this process
         self._shard_service: Any = None
 
     def run(self) -> None:
+        """Execute the engine's commands until they end."""
         for command in self._member.commands():
             try:
                 self._obey(command)
@@ -39,7 +40,7 @@ class NfdtWorker:
         self._member.send(event)
 
     def failed(self, error: Exception) -> None:
-        """Tell the engine; the script's own errors with their traceback."""
+        """Report an error to the engine; the script's own errors with their traceback."""
         print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
         self.send(Event(failed=failure(error)))
 
@@ -88,13 +89,13 @@ class NfdtWorker:
         self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(self._run.notes))))
 
     def _serve(self, spec: JobSpec) -> Any:
-        """The parameter server, in this process: with one worker there is nobody else to serve."""
+        """Return the parameter server in this process: a single worker needs no server process."""
         from nfdt.server.shard_service import ShardService
 
         return ShardService(self._served_job(spec), 1, self.send)
 
     def _served_job(self, spec: JobSpec) -> Any:
-        """The job as its server has it, with a model of its own."""
+        """Return the server's job, with a model of its own."""
         from fdt.trainable import build
         from nfdt.server.job import ServedJob
 

@@ -1,4 +1,4 @@
-"""One job on one worker: lanes that pull, compute and push, and what the worker reports."""
+"""One job on one worker: lanes that pull, compute and push, and the worker's reports."""
 
 import threading
 import time
@@ -29,11 +29,11 @@ PROGRESS_S = 0.2
 
 
 class NoBatch(Exception):
-    """`args[0]`: the number of a batch that the epoch does not have."""
+    """The epoch has no batch of the number `args[0]`."""
 
 
 class BatchReader:
-    """One lane's reader of an epoch, one push ahead."""
+    """One lane's reader of an epoch's batches. It reads one push ahead."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -43,7 +43,7 @@ class BatchReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
     def get(self, epoch: int, indices: Sequence[int], ahead: Sequence[int]) -> list[Any]:
-        """BatchReader `indices`, while `ahead` is read. Raises NoBatch."""
+        """Return the batches `indices`, and read `ahead` in the background. Raises NoBatch."""
         keys = [(epoch, index) for index in (*indices, *ahead)]
         asked = {key: self._asked.get(key) or self._thread.submit(self._read, *key) for key in keys}
         self._asked = asked
@@ -59,17 +59,26 @@ class BatchReader:
         self._thread.shutdown(wait=False)
 
     def _read(self, epoch: int, index: int) -> Any:
-        if epoch != self._epoch or index <= self._last:  # a reader goes forward only
+        if epoch != self._epoch or index <= self._last:  # a reader only moves forward
             self._epoch, self._reader = epoch, self._source.reader(epoch)
         self._last = index
         return self._reader.read(index)
 
 
 class WorkerJob:
-    """Lanes of one worker in one job. `steps`: batches in an epoch, None while unknown.
+    """Lanes of one worker in one job.
 
-    `moved`: bytes sent and received before this job.  `shard_service`: the server's, where it is in this process.
-    `incarnation`: how often this rank's worker was replaced in this job.
+    Args:
+        spec: The job.
+        trainable: The built model, with the job's state loaded.
+        step: The compiled gradient of the model.
+        servers: Address of each shard.
+        member: Connection to the engine.
+        send: Sends an event to the engine.
+        failed: Reports an error to the engine.
+        moved: Bytes sent and received before this job.
+        shard_service: The server's, if it runs in this process.
+        incarnation: Number of replacements of this rank's worker in this job.
     """
 
     def __init__(
@@ -119,12 +128,13 @@ class WorkerJob:
         self._step.trace(self._source.element_spec, self._owned)
 
     def start(self) -> None:
+        """Start one thread per lane."""
         for lane in range(self._lanes):
             self._threads.append(threading.Thread(target=self._lane, args=(lane,), daemon=True))
             self._threads[-1].start()
 
     def finish(self) -> None:
-        """End the lanes, which the servers release; one that still waits for a batch waits in vain."""
+        """End the lanes after the servers release them. A lane that waits for a batch ends with an ignored error."""
         self._finishing = True
         if self._feed is not None:
             self._feed.close()
@@ -196,7 +206,7 @@ class WorkerJob:
         self._send(Event(progress=progress))
 
     def _report_epoch(self) -> None:
-        """Called by one lane while the others wait."""
+        """Report the epoch. One lane calls this while the others wait."""
         tally = self._tally
         sent, received = self.moved()
         before, self._moved_at_epoch = self._moved_at_epoch, (sent, received)
@@ -215,12 +225,12 @@ class WorkerJob:
         tally.reset()
 
     def moved(self) -> tuple[int, int]:
-        """Bytes sent and received since the member started."""
+        """Return the bytes sent and received since the member started."""
         links = [link for channels in self._couriers for link in channels.channels]
         sent, received = self._moved_before
         return sent + sum(link.bytes_sent for link in links), received + sum(link.bytes_received for link in links)
 
-    # -- preparing -------------------------------------------------------------------------------------------
+    # -- preparation -----------------------------------------------------------------------------------------
 
     def _channels(self, lane: int, servers: list[str]) -> LaneChannels:
         number = self._member.rank * self._lanes + lane
@@ -258,7 +268,7 @@ class WorkerJob:
             )
 
     def _vary_seeds(self) -> None:
-        """Part the workers' random numbers. Worker 0 keeps the script's own."""
+        """Give each worker other random numbers. Worker 0 keeps the script's own."""
         for seed in self._trainable.seeds:
             variable = tensor_variable(seed)
             variable.assign(shifted_seed(variable, self._member.rank + (self._incarnation << 16)))

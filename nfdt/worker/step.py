@@ -1,8 +1,8 @@
-"""A worker's step: weights in, gradient and forward changes out. The gradient is Keras's own `train_step`.
+"""A worker's gradient step: weights in, gradient and forward changes out. Keras's own `train_step` computes them.
 
-The outermost optimizer's apply is replaced, within, by noting what it was given; so custom training steps, losses,
-sample weights, regularisers and metrics are Keras's work. Loss scaling is undone here, with the scale that this step
-used, for the server's may have moved on; the server scales again with its own.
+The step replaces the outermost optimizer's apply by a function that records the gradients. So Keras handles custom
+training steps, losses, sample weights, regularisers and metrics. The step divides by the loss scale that it used,
+because the server's scale may have changed; the server multiplies by its own.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class TracedGradient:
-    """What tracing found out: which gradients exist, which other variables the forward pass changes."""
+    """Result of tracing: which gradients exist, and which other variables the forward pass changes."""
 
     present: list[int]
     changed: list[int]
 
 
 class GradientStep:
-    """The compiled gradient of one built model; kept as long as the model is."""
+    """The compiled gradient of one built model. It lives as long as the model."""
 
     def __init__(self, trainable: Trainable) -> None:
         self._trainable, self._model = trainable, trainable.model
@@ -48,16 +48,18 @@ class GradientStep:
         self._local: LocalStep | None = None
 
     def of(self, rule: AsyncAlgorithm) -> Any:
-        """What computes a worker's pushes in a job under `rule`, whose state has been loaded: this, or LocalSteps."""
+        """Return the object that computes pushes for `rule`: this one, or LocalSteps. Load the job's state first."""
         if rule.local_steps is None:
             return self
         self._local = self._local or LocalStep(self._trainable)
         return LocalSteps(self._local)
 
     def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
-        """Compile before the first batch: a worker that traces in the midst of it is seconds stale to the others.
+        """Compile before the first batch: a worker that traces during training pushes stale gradients.
 
-        `batch`: a tree of tf.TypeSpec, as the source's batches fit it.
+        Args:
+            batch: Tree of tf.TypeSpec that the source's batches match.
+            owned: Variables of each shard.
         """
         if self._found is None:
             self._every_pull = [v for shard in owned for v in (*shard.part.trainable, *shard.part.scalars)]
@@ -65,9 +67,13 @@ class GradientStep:
             self._function.trace(batch, weights)
 
     def run(self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Pulled) -> Computed:
-        """The step on one batch.
+        """Compute the gradient of one batch.
 
-        `pulled`: what the shards sent. The variables share the buffers' memory: nothing is copied.
+        Args:
+            lane: Number of the lane; unused.
+            batches: A single batch.
+            owned: Variables of each shard.
+            pulled: Tensors from the shards. The variables share the buffers' memory: nothing is copied.
         """
         (batch,) = batches
         weights, others = self._sort(owned, pulled)
@@ -81,7 +87,7 @@ class GradientStep:
         return Computed(whole, changes, self._found.changed, logs, bool(finite))
 
     def _sort(self, owned: Sequence[Ownership], pulled: Pulled) -> tuple[list[Tensor], list[tuple[Any, Tensor]]]:
-        """What every pull brings, and (variable, value) of what only some do."""
+        """Return the tensors of every pull, and (variable, value) of those that only some pulls contain."""
         weights, others = [], []
         self._every_pull = []
         for shard, (positions, tensors) in zip(owned, pulled, strict=True):
@@ -114,11 +120,11 @@ class GradientStep:
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]
         self._found = TracedGradient(present, changed)
-        if is_loss_scaled(self._model.optimizer):  # which meets overflow by itself
+        if is_loss_scaled(self._model.optimizer):  # the optimizer handles overflow itself
             finite = tf.constant(True)
         else:
             finite = all_finite(gradients)
-            for i in changed:  # a moving mean that were NaN would stay so here until somebody's push brings another
+            for i in changed:  # a NaN moving mean would stay until another worker's push replaces it
                 others[i].assign(tf.where(finite, others[i], before[i]))
         return gradients, [others[i].read_value() - before[i] for i in changed], logs, finite
 
@@ -133,15 +139,17 @@ class GradientStep:
 
 
 def samples_of(batch: Any) -> int:
+    """Return the number of samples of a batch."""
     return int(leading(batch).shape[0])
 
 
 def ownerships(trainable: Trainable, shards: int) -> list[Ownership]:
+    """Return the variables of each shard."""
     return [own(trainable, shard, shards) for shard in range(shards)]
 
 
 def split(owned: Sequence[Ownership], computed: Computed) -> list[OutgoingPush]:
-    """What goes to each shard of one step's result."""
+    """Divide one step's result into one push per shard."""
     gradient, change_of = computed.gradient, dict(zip(computed.changed, computed.changes, strict=True))
     parts = []
     for shard in owned:

@@ -1,4 +1,4 @@
-"""What a worker compiles: functions of a batch and some tensors, and what they assign to."""
+"""Compiled functions of a batch and tensors, and the variables to which they assign."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ _ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", 
 
 @contextlib.contextmanager
 def assignments() -> Iterator[set[int]]:
-    """Ids of the tf.Variables that are assigned to within, while traced or run."""
+    """Yield the ids of the tf.Variables that are assigned within the context, traced or executed."""
     assigned: set[int] = set()
 
     def noting(original: Any) -> Any:
@@ -27,7 +27,7 @@ def assignments() -> Iterator[set[int]]:
 
         return assign
 
-    # TensorFlow gives the subclass copies of some of these methods.
+    # TensorFlow redefines some of these methods in the subclass.
     owners = (BaseResourceVariable, ResourceVariable)
     methods = [(owner, name, vars(owner)[name]) for owner in owners for name in _ASSIGNS if name in vars(owner)]
     for owner, name, original in methods:
@@ -40,7 +40,7 @@ def assignments() -> Iterator[set[int]]:
 
 
 class ByShape:
-    """`function(batch, tensors)`, compiled as the model's own step would be; eager where the model runs eagerly."""
+    """`function(batch, tensors)`, compiled as the model's own step would be; eager if the model runs eagerly."""
 
     def __init__(self, function: Callable[[Any, list[Tensor]], Any], trainable: Trainable) -> None:
         model = trainable.model
@@ -53,7 +53,7 @@ class ByShape:
             self._function = tf.function(function, jit_compile=jit, reduce_retracing=True)
 
     def trace(self, batch: Any, tensors: list[Any]) -> None:
-        """Compile for what these tf.TypeSpecs describe."""
+        """Compile for these tf.TypeSpecs."""
         if not self._eager:
             self._function.get_concrete_function(batch, tensors)  # type: ignore[attr-defined]
 
@@ -68,14 +68,14 @@ class ByShape:
 
 
 def _outline(batch: Any) -> Any:
-    """How a batch is put together: two of other structure may flatten alike."""
+    """Return the structure of a batch: batches of different structure may have the same flat list."""
     if isinstance(batch, dict):
         return tuple((name, _outline(batch[name])) for name in sorted(batch))
     return tuple(map(_outline, batch)) if isinstance(batch, (tuple, list)) else type(batch)
 
 
 class Assign:
-    """Write variables, compiled for each choice of them."""
+    """Writes variables with one compiled function per choice of variables."""
 
     def __init__(self) -> None:
         self._functions: dict[tuple[int, ...], Any] = {}

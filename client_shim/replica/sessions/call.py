@@ -1,4 +1,4 @@
-"""A call of a session's `run`."""
+"""A call of `Session.run`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SessionCall:
-    """`original`: Session.run. The script's own options go with `run`, not with `plainly`."""
+    """A call of `Session.run`, the `original`. `run` passes the script's own options on, `plainly` does not."""
 
     original: Callable[..., Any]
     session: Any

@@ -11,7 +11,8 @@ from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 
-Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]  # (original, model, args, kwargs)
+# (original, model, args, kwargs) -> fit's result
+Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 # The modules and classes that define `fit`. tf.keras is one of the two.
 _TRAINERS = {

@@ -102,27 +102,32 @@ class Remote:
 
     # -- Watcher ------------------------------------------------------------------------------------------------------
     def begun(self) -> None:
+        """Let the checkpoints restore the callbacks' states."""
         if self._fit_checkpoints is not None:
             self._fit_checkpoints.begun()
 
     def epoch_begins(self, epoch: int) -> None:
+        """Reset the state of the epoch and report its beginning."""
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
         self._reporters.epoch_begin(epoch)
 
     def step_done(self) -> None:
+        """End the epoch if a callback has set `stop_training`."""
         if self._trainable.model.stop_training and self._running:
             self._send(end_epoch=pb.EndEpoch())
             self._end_epoch()
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Save a checkpoint and report the epoch's logs."""
         if self._fit_checkpoints is not None:
             self._fit_checkpoints.epoch_over(epoch)
         self._reporters.epoch_end(epoch, numbers(logs))
 
     def extra(self) -> dict[str, float]:
+        """Return the engine's own logs of the epoch."""
         return self._extra
 
-    # -- what Keras's loop calls --------------------------------------------------------------------------------------
+    # -- calls of Keras's loop -----------------------------------------------------------------------------------------
     def train_epoch(self) -> dict[str, float]:
         """Train the whole epoch and return its logs."""
         begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None

@@ -1,7 +1,7 @@
 """Extraction of the arrays that Keras's own array adapters would give to a model.
 
 Keras checks them, casts floats to floatx, folds `class_weight` into sample weights and packs (x, y, sample_weight). The
-result goes to shared memory once. So workers see the dtypes and shapes that Keras gives without workers.
+result goes to shared memory once. So the dtypes and shapes in workers are the same as in an undivided run.
 """
 
 from typing import Any

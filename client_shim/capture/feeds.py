@@ -1,4 +1,4 @@
-"""Batches that only the client can draw, from Keras's own epoch loop, which here yields them instead of training."""
+"""Batches that only the client can draw: Keras's own epoch loop, which yields them instead of training on them."""
 
 import contextlib
 import warnings

@@ -1,7 +1,7 @@
 """Agreement on unseeded random numbers: replacements of the system's, NumPy's and TensorFlow's entropy.
 
-Each line of the script has a stream of its own, derived from the run's seed. If a rank runs another line more often, in
-a thread or in its own steps, this line's numbers do not shift.
+Each line of the script has a stream of its own, derived from the run's seed. So a rank that runs one line more often,
+in a thread or in its own steps, does not shift the numbers of other lines.
 """
 
 import contextlib

@@ -87,6 +87,7 @@ class RemoteCodeFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a module among the files; None for other modules."""
         place = os.path.join(self._folder, *fullname.split("."))
         if path is not None and os.path.dirname(place) not in path:
             return None  # it belongs to another package

@@ -134,6 +134,7 @@ class _StepFinder:
 
 
 def is_tape(statement: ast.AST) -> bool:
+    """Return whether the statement is a `with` of a GradientTape."""
     if not isinstance(statement, ast.With):
         return False
     calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
@@ -233,6 +234,7 @@ class _StepRewriter(ast.NodeTransformer):
 
 
 def call(name: str, *arguments: Any) -> ast.Call:
+    """Return a call of the hook `name`."""
     return ast.Call(ast.Attribute(ast.Name(STEP_HOOKS, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
@@ -241,4 +243,5 @@ def _is_call(node: Any, name: str) -> bool:
 
 
 def at(node: Any, place: Any) -> Any:
+    """Return `node` with the line numbers of `place`."""
     return ast.copy_location(node, place)

@@ -138,9 +138,11 @@ class InstalledRank:
             yield
 
     def counts(self) -> Mapping[str, Any]:
+        """Return the rank's counts; nothing before TensorFlow is imported."""
         return self.rank.counts() if self.rank is not None else {}
 
     def steps(self) -> int:
+        """Return the number of the rank's steps so far."""
         return self.rank.steps() if self.rank is not None else 0
 
 
@@ -166,6 +168,7 @@ class LocalRanks:
                 )
 
     def stop(self) -> None:
+        """End the processes."""
         stop_all(self._popens, 2.0)
 
     @staticmethod

@@ -166,7 +166,8 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
     scratch = Scratch(folder, ours)
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
-        tempfile.tempdir = os.path.join(folder, "tmp")  # AutoGraph writes source files there, which Python itself opens
+        # AutoGraph writes source files to tempdir, and Python itself opens them
+        tempfile.tempdir = os.path.join(folder, "tmp")
         os.makedirs(tempfile.tempdir, exist_ok=True)
         opens = functools.partial(_open, scratch, builtins.open)
         # `tokenize` reads source by its own name

@@ -45,7 +45,7 @@ _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_ke
 class StepCode:
     """Whether a piece of code takes gradients and whether it applies them."""
 
-    takes: bool = False  # gradients
+    takes: bool = False  # whether it takes gradients
     applies: bool = False
 
     def __or__(self, other: "StepCode") -> "StepCode":

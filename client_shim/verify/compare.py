@@ -90,6 +90,7 @@ class LineResult:
 
     @property
     def beyond(self) -> bool:
+        """Whether the words differ, or a number by more than noise."""
         return self.worst is None or self.worst.beyond
 
 

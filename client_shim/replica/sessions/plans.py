@@ -151,6 +151,7 @@ def _element(graph: Any, key: Any) -> Any:
 
 
 def is_random(operation: Any) -> bool:
+    """Return whether the operation draws random numbers."""
     return bool(operation.type.startswith(_RANDOM) or operation.type.endswith(_SAMPLERS))
 
 

@@ -127,7 +127,7 @@ class Remote:
         """Return the engine's own logs of the epoch."""
         return self._extra
 
-    # -- calls of Keras's loop -----------------------------------------------------------------------------------------
+    # -- calls of Keras's loop ----------------------------------------------------------------------------------------
     def train_epoch(self) -> dict[str, float]:
         """Train the whole epoch and return its logs."""
         begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None

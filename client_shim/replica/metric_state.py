@@ -128,7 +128,7 @@ def _bound(method: Any, original: Any, metric: Any) -> Any:
 
 
 def _unless(own: tf.Variable, update: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
-    """Update the metric, and undo the update where `own` is false.
+    """Update the metric, and undo the update where `own` is true.
 
     The update runs in both cases, because a metric may be built by its first update.
     """

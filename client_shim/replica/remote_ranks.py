@@ -114,8 +114,7 @@ def _task_message(task: RankConfig, files: remote_code.Files) -> Words:
     return {"task": asdict(task), "cwd": os.getcwd(), "files": sizes}, b"".join(files.values())
 
 
-# -- on the other hosts
-# -------------------------------------------------------------------------------------------------
+# -- on the other hosts -----------------------------------------------------------------------------------------------
 def is_remote() -> bool:
     """Return whether a run started this process on one of its hosts."""
     return DIRECTORY_VARIABLE in os.environ

@@ -30,7 +30,7 @@ def must_run(region: Sequence[Any]) -> bool:
 
 
 def slices(region: Sequence[Any], bound: Sequence[str]) -> list[Any] | None:
-    """Return the slices that the region takes of earlier arrays, for their shapes; None if one has effects."""
+    """Return the slices that the region takes of earlier arrays, for their shapes; None if one may have effects."""
     nodes = [node for top in region for node in ast.walk(top)]
     cut = [n for n in nodes if isinstance(n, ast.Subscript) and _is_slice(n.slice)]
     outside = [node for node in cut if not _names(node) & set(bound)]

@@ -1,7 +1,8 @@
 """Checkpoints of each `fit` of a run, saved at the ends of epochs, and resumption from them (files: fdt/rundir.py).
 
 A resumed script runs again from its first line. A `fit` that was finished is not trained again: its model receives its
-weights, its callbacks their states, the script its History. An interrupted one resumes after its last saved epoch.
+weights, its callbacks their states, the script its History. An interrupted one resumes after its last saved epoch, or
+from a later commit within an epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,8 +91,7 @@ class FitCheckpoints:
         epochs = int(self._call.arguments["epochs"])
         return self.first if self.saved is not None and self.saved.stopped else epochs
 
-    # -- resumption
-    # -----------------------------------------------------------------------------------------------------
+    # -- resumption ---------------------------------------------------------------------------------------------------
     def replay(self) -> Any:
         """Restore a finished `fit` with its callbacks and random numbers and return its History; no hook is called."""
         assert self.saved is not None
@@ -174,8 +174,7 @@ class FitCheckpoints:
             skipped=header.get("skipped", 0),
         )
 
-    # -- saving
-    # ---------------------------------------------------------------------------------------------------------
+    # -- saving -------------------------------------------------------------------------------------------------------
     def epoch_over(self, epoch: int) -> None:
         """Save, while the next epoch trains."""
         self._save(epoch + 1, done=False)

@@ -94,7 +94,7 @@ class Recorder:
     def _moved(self, each: TrackedVariable, now: np.ndarray) -> bool:
         return self._taped if each.last is None else not _same(each.last, now)
 
-    # -- values and files ----------------------------------------------------------------------------------------------
+    # -- values and files ---------------------------------------------------------------------------------------------
     def _hold(self) -> None:
         self._held = [variable for _, variable in self.variables.living()]
 

@@ -1,4 +1,4 @@
-"""Runs an unmodified script and has its training done elsewhere."""
+"""Client side of a run: run an unmodified script in this process and send each `fit` to an engine of workers."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,20 +24,32 @@ def run(
     reporters: Reporter | Sequence[Reporter] = (),
     directory: "RunDir | None" = None,
 ) -> int:
-    """Run `script` as `__main__` in this process, every `fit` of it on the engine that `client` is connected to.
+    """Run `script` as `__main__` in this process and train every `fit` of it on the client's engine.
 
-    `client`: a fdt.service.client.TrainingClient. `directory`: keeps checkpoints, and holds those to go on from.
-    Returns the script's exit code. Raises UserError: one line.
+    Args:
+        script: Path of the user's Python file.
+        argv: Arguments of the script, without its name.
+        client: An fdt.service.client.TrainingClient that is connected to an engine.
+        settings: The command line's decisions about capture; None: the defaults.
+        reporters: What receives progress, notes and summaries.
+        directory: The run's directory. It keeps checkpoints and holds those to continue from. None: no checkpoints.
+
+    Returns:
+        The script's exit code.
+
+    Raises:
+        UserError: The script or one of its `fit` calls cannot be run; the message is one line.
     """
     together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
     state = ScriptRun(client, settings or Settings(), together, directory=directory)
     if directory is not None:
         from client_shim.seeding import seed_all
 
-        seed_all(directory.arguments.seed)  # a run that goes on must draw what it drew
+        seed_all(directory.arguments.seed)  # a resumed run must draw the same numbers again
 
     def fit(original: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from client_shim.fit import fit_remotely  # with the first `fit`, which may never come
+        # Imported at the first `fit`, because a script may never call one.
+        from client_shim.fit import fit_remotely
 
         return fit_remotely(state, original, model, args, kwargs)
 

@@ -1,4 +1,7 @@
-"""Numbers that callbacks set on a model that runs eagerly: workers hold the model as `fit` captured it."""
+"""Detection of plain attributes that callbacks change on an eagerly running model.
+
+Workers hold the model as `fit` captured it, so they would not see such a change.
+"""
 
 from collections.abc import Iterator
 from types import CodeType
@@ -10,9 +13,9 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class ModelAttributes:
-    """The plain attributes that a script's own model, layers and losses read, as they are now.
+    """Plain attributes that the methods of a script's own model, layers and losses read, with their values at `fit`.
 
-    Only `run_eagerly` has Keras read them in every step; else it reads them once, when it traces.
+    Keras reads them in every step only with `run_eagerly`; otherwise it reads them once, when it traces.
     """
 
     def __init__(self, model: Any) -> None:
@@ -22,7 +25,7 @@ class ModelAttributes:
         self._held = [(owner, name, vars(owner)[name]) for owner in owners for name in sorted(_read(owner))]
 
     def check(self) -> None:
-        """Raises CaptureError for one that has been set since."""
+        """Raise CaptureError if an attribute has been set to another value since this object was made."""
         for owner, name, held in self._held:
             now = vars(owner).get(name, held)
             if now is not held and (type(now) is not type(held) or now != held):
@@ -35,7 +38,7 @@ class ModelAttributes:
 
 
 def _read(owner: Any) -> set[str]:
-    """Names of its plain attributes that methods of a class of the script's own mention."""
+    """Return the names of the owner's plain public attributes that methods of the script's own classes mention."""
     plain = {name for name, value in vars(owner).items() if type(value) in _PLAIN and not name.startswith("_")}
     own = [cls for cls in type(owner).__mro__ if not cls.__module__.startswith(("keras.", "tf_keras.", "tensorflow."))]
     codes = [

@@ -1,4 +1,4 @@
-"""What callbacks want to see of single steps."""
+"""Analysis of callbacks: what they read or change at single steps, and whether they take part in evaluation."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,14 +11,14 @@ _KERAS = ("keras.", "tf_keras.")
 
 
 def batch_hooks(callbacks: Iterable[Any]) -> BatchHooks:
-    """The most that any of `callbacks` may look at after a step."""
+    """Return the largest access to a step's results that any of `callbacks` may make."""
     return max((_wanted(callback) for callback in callbacks), default=BatchHooks.NONE)
 
 
 def watches_tests(callbacks: Iterable[Any]) -> bool:
-    """Does one of `callbacks` look into evaluation, or change weights for it? Then it has to happen in the client."""
+    """Return whether one of `callbacks` overrides a hook of evaluation; evaluation must then run in the client."""
     owners = {_owner(callback, hook) for callback in callbacks for hook in _TEST_HOOKS}
-    return bool(owners - {None, "keras.TensorBoard"})  # which only writes down the result
+    return bool(owners - {None, "keras.TensorBoard"})  # TensorBoard only records the result
 
 
 def _wanted(callback: Any) -> BatchHooks:
@@ -27,7 +27,7 @@ def _wanted(callback: Any) -> BatchHooks:
 
 
 def _owner(callback: Any, hook: str) -> str | None:
-    """Name of the class that overrides `hook`, "" when the object itself does; None when nobody does."""
+    """Return the name of the class that overrides `hook`: "" for the object itself, None for no override."""
     if hook in getattr(callback, "__dict__", {}):
         return ""
     for cls in type(callback).__mro__:
@@ -59,7 +59,7 @@ def _logs(_: Any) -> BatchHooks:
     return BatchHooks.LOGS
 
 
-# Keras's own that override batch hooks, and when they make use of them.
+# Keras's own callbacks that override batch hooks, and what they need of a step.
 _RULES: dict[str, Callable[[Any], BatchHooks]] = {
     "keras.TerminateOnNaN": _logs,
     "keras.ModelCheckpoint": _unless_epoch("save_freq", BatchHooks.STATE),

@@ -1,4 +1,4 @@
-"""One call of `fit`."""
+"""One call of `fit`: the model, the bound arguments and the callbacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,16 @@ Original = Callable[..., Any]
 
 @dataclass
 class FitCall:
-    """Keras's own function, the model, and the arguments by name, defaults filled in."""
+    """One call of `fit`.
+
+    Attributes:
+        original: Keras's own `fit` function.
+        model: The model that `fit` was called on.
+        arguments: All arguments by name, defaults filled in.
+        flavor: The Keras that the model belongs to: Keras 3 or tf_keras.
+        callbacks: The callbacks as one flat list.
+        hooks: What the callbacks read of single steps.
+    """
 
     original: Original
     model: Any
@@ -29,7 +38,7 @@ class FitCall:
         self.hooks = batch_hooks(self.callbacks)
 
     def local(self) -> Any:
-        """Keras's own, here."""
+        """Run Keras's own `fit` in this process."""
         return self.original(self.model, **self.arguments)
 
 

@@ -1,4 +1,4 @@
-"""`run` for a script that trains by `fit`, as both commands have it."""
+"""The `run` command's path for a script that trains by `fit`, shared by hfdt and nfdt."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,14 +22,22 @@ if TYPE_CHECKING:
 def run(
     request: RunRequest, words: Sequence[str], settings: Settings, make_engine: MakeEngine, *, early: bool = False
 ) -> int:
-    """Run the script, each `fit` of it on the engine; its exit code. Kept and detached where that is asked for.
+    """Run the script with each `fit` of it on the engine; save or detach the run where the request asks for it.
 
-    `early`: the engine starts before the script, even where no `fit` is seen in that.
+    Args:
+        request: The options of the command line.
+        words: Arguments of the script.
+        settings: The command line's decisions about capture.
+        make_engine: Makes the engine that trains.
+        early: Start the engine before the script even where its source shows no `fit`.
+
+    Returns:
+        The script's exit code.
     """
     if detach.due(request):
         return detach.start(request)
 
-    told = settings.own_loops  # by --capture extract, that training is `fit`
+    told = settings.own_loops  # `--capture extract` states that training is done by `fit`
     request = replace(request, early=early or told or may_fit(request.script))
 
     def train(directory: "RunDir | None") -> int:

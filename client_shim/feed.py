@@ -1,7 +1,7 @@
-"""Draws the batches that only the client can draw, with Keras's own epoch loop, and sends them as they are wanted.
+"""Feeder thread: draws the batches that only the client can draw and sends them when workers ask for them.
 
-Keras's loop decides what an epoch is (workers, queues, on_epoch_end, steps_per_epoch, the warning when data run out);
-here its batches go to shared memory instead of a training step.
+Keras's own epoch loop defines an epoch (workers, queues, on_epoch_end, steps_per_epoch, the warning when data run out).
+Its batches go to shared memory instead of a training step.
 """
 
 import threading
@@ -17,21 +17,34 @@ from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.structure import flatten
 
-Epochs = Callable[[], Iterator[tuple[int, Iterator[Any]]]]  # (epoch, its batches), each drawn when asked for
+Epochs = Callable[[], Iterator[tuple[int, Iterator[Any]]]]  # (epoch, its batches), each drawn on demand
 
-STOP_S = 1.0  # how long a batch that is being drawn may hold up the end of the job
+STOP_S = 1.0  # longest wait for a batch that is being drawn when the job ends
 
 
 class FeedChannel(Protocol):
-    """fdt.service.client.Conversation."""
+    """The part of fdt.service.client.Conversation that a Feeder uses."""
 
-    def send(self, command: Command) -> None: ...
+    def send(self, command: Command) -> None:
+        """Send `command` to the engine."""
+        ...
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Cancel the job."""
+        ...
 
 
 class Feeder:
-    """A thread that sends one feed's batches, never more than were asked for; those before epoch `first` go nowhere."""
+    """A thread that sends the batches of one feed, never more than the workers asked for.
+
+    Args:
+        name: The feed's name in the job.
+        epochs: Yields each epoch's number and its batches.
+        talk: The channel to the engine.
+        blobs: The shared memory that the batches are written to.
+        job: The job's id.
+        first: Number of the first epoch to send; batches of earlier epochs are drawn and discarded.
+    """
 
     def __init__(self, name: str, epochs: Epochs, talk: FeedChannel, blobs: Blobs, job: str, first: int = 0) -> None:
         self._name, self._epochs, self._talk, self._blobs, self._job = name, epochs, talk, blobs, job
@@ -45,14 +58,17 @@ class Feeder:
         self._thread.start()
 
     def wanted(self, wanted: FeedWanted) -> None:
-        """Batches of `wanted.epoch` below index `wanted.up_to` may be sent."""
+        """Allow batches of `wanted.epoch` with an index below `wanted.up_to` to be sent."""
         if wanted.name == self._name:
             with self._changed:
                 self._allowed[wanted.epoch] = max(self._allowed.get(wanted.epoch, 0), wanted.up_to)
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the thread and drop what it sent last. Raises what the script's own data raised, if they did."""
+        """End the thread and drop the last batches it sent.
+
+        Raises the error that the script's own data raised, if there was one.
+        """
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -61,14 +77,14 @@ class Feeder:
             self._blobs.drop(ref)
         if self._error is not None:
             error, self._error = self._error, None
-            raise error from None  # what the engine said of it came after
+            raise error from None  # without the engine's error, which followed from this one
 
     def _run(self) -> None:
         try:
             for epoch, batches in self._epochs():
                 if not self._send_epoch(epoch, batches):
                     return
-        except BaseException as error:  # noqa: BLE001 - the script's own, raised again where the script called fit
+        except BaseException as error:  # noqa: BLE001 - the script's own error; `stop` raises it in the script's thread
             self._error = error
             self._talk.cancel()
 
@@ -97,14 +113,14 @@ class Feeder:
         self._talk.send(Command(job=self._job, feed=batch))
 
     def _remember(self, ref: BlobRef) -> None:
-        """The engine drops what all ranks have taken; what it never saw taken is dropped at the end."""
+        """Keep the reference of a sent batch for `stop`. The engine drops the batches that all ranks have received."""
         self._sent.append(ref)
         if len(self._sent) > 4 * FEED_WINDOW:
             self._sent.popleft()
 
 
 def trimmed(batch: Any) -> Any:
-    """(x, y, None) is (x, y)."""
+    """Return `batch` without trailing Nones: (x, y, None) becomes (x, y)."""
     while isinstance(batch, tuple) and len(batch) > 1 and batch[-1] is None:
         batch = batch[:-1]
     return batch
@@ -115,9 +131,9 @@ def _arrays(batch: Any) -> Any:
 
 
 def _array(leaf: Any) -> Any:
-    """A leaf as an array; an empty Optional, which is how Keras has generators yield None, as None."""
+    """Return a leaf as an array, and None for an empty Optional, by which Keras represents a None from a generator."""
     if isinstance(leaf, tf.experimental.Optional):
         return leaf.get_value().numpy() if bool(leaf.has_value()) else None
-    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):  # fdt/data/feed.py puts the parts together again
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):  # fdt/data/feed.py reassembles the parts
         return tuple(part.numpy() for part in tf.nest.flatten(leaf, expand_composites=True))
     return None if leaf is None else leaf.numpy()

@@ -1,9 +1,9 @@
-"""`fit`, trained elsewhere: Keras's own loop in the client, with a train function that asks the engine.
+"""Remote `fit`: Keras's own loop runs in the client, with a train function that calls the engine.
 
-Keras's own `fit` runs: epochs, callbacks, History, validation and its logs stay its work. Only what it would compute a
-step with is replaced, for the length of the call: the data are one virtual step an epoch (one per real step where
-callbacks look at steps), and the train function lets the engine train the epoch and then writes weights, optimizer and
-metric variables into the client's model.
+Keras's own `fit` runs epochs, callbacks, History and validation. Only the computation of a step is replaced, for the
+length of the call. The data become one virtual step an epoch, or one per real step where callbacks read single steps.
+The train function has the engine train the epoch, then writes weights, optimizer and metric variables into the client's
+model.
 """
 
 import contextlib
@@ -28,17 +28,28 @@ from fdt.trainable import Trainable
 
 
 def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `model.fit(*args, **kwargs)` does under `run`."""
+    """Run `model.fit(*args, **kwargs)` on the engine of `run`.
+
+    Args:
+        run: The run of the script.
+        original: Keras's own `fit` function.
+        model: The model that `fit` was called on.
+        args: Positional arguments of `fit`.
+        kwargs: Keyword arguments of `fit`.
+
+    Returns:
+        The History that Keras's own `fit` returns.
+    """
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     arguments = dict(list(bound.arguments.items())[1:])
     call = FitCall(original, model, arguments, flavor_of(model))
-    if run.busy:  # a callback trains something of its own
+    if run.busy:  # a callback trains another model
         with _unreplaced(model):
             return call.local()
     call.flavor.refuse(model)
     if not call.flavor.compiled(model) or arguments["epochs"] <= (arguments["initial_epoch"] or 0):
-        return call.local()  # Keras's own error, or its own nothing
+        return call.local()  # Keras raises its own error, or trains no epoch
     run.busy = True
     try:
         return _fit(run, call)
@@ -75,7 +86,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
 def _fit_checkpoints(
     run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, seed: int
 ) -> FitCheckpoints | None:
-    """Saves this `fit`, and has loaded what was saved of it; None where the user wants no checkpoints."""
+    """Return the checkpoints of this `fit`, loaded with what was saved of it; None where the user wants none."""
     if run.directory is None:
         return None
     commits = run.settings.options.get("commit_every", "0") != "0"
@@ -132,7 +143,7 @@ def _converse(
             fit_checkpoints.wait()
         run.reporters.job_end()
         if feeder is not None:
-            feeder.stop()  # raises what the script's own data raised: the cause of all else
+            feeder.stop()  # raises the error of the script's own data, the cause of all others
 
 
 def _loop(
@@ -144,7 +155,7 @@ def _loop(
     remotely: bool,
     fit_checkpoints: FitCheckpoints | None,
 ) -> Any:
-    """Keras's own fit, its train function replaced."""
+    """Run Keras's own `fit` with its train function replaced."""
     arguments, model = call.arguments, call.model
     stepwise = call.hooks is not BatchHooks.NONE
     callbacks = watched_list(
@@ -170,7 +181,7 @@ def _loop(
         return call.original(model, x=x, verbose=0, callbacks=callbacks, shuffle=False, **own)
 
 
-# Arguments that Keras's own loop sees as the script gave them; the others are about training data.
+# Arguments that Keras's own loop receives as the script gave them; the others concern training data.
 _KEPT = (
     "epochs",
     "initial_epoch",
@@ -183,7 +194,7 @@ _KEPT = (
 
 
 def _virtual(steps: int) -> Any:
-    """Data of `steps` steps that mean nothing; 0: it is not known how many."""
+    """Return a dataset of `steps` placeholder steps; with 0, a dataset of unknown length."""
     import tensorflow as tf
 
     if steps:
@@ -213,7 +224,7 @@ def _replaced(call: FitCall, remote: Remote, stepwise: bool, remotely: bool) -> 
 
 @contextlib.contextmanager
 def _unreplaced(model: Any) -> Iterator[None]:
-    """Keras's own model, while a callback trains it."""
+    """Within, `model` has Keras's own functions again, because a callback trains it."""
     taken = {name: model.__dict__.pop(name) for name in _REPLACED if name in model.__dict__}
     model.__dict__["train_function"] = None
     try:
@@ -223,13 +234,13 @@ def _unreplaced(model: Any) -> Iterator[None]:
 
 
 def _evaluate(call: FitCall, remote: Remote, stepwise: bool) -> Callable[..., Any]:
-    """`evaluate` that asks the engine when it is fit's own validation."""
+    """Return an `evaluate` that asks the engine when Keras calls it for the validation of this `fit`."""
     original = call.model.evaluate
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("_use_cached_eval_dataset") or (stepwise and remote.written()):
             with released():
-                return original(*args, **kwargs)  # the script's own, or of weights that only the client has
+                return original(*args, **kwargs)  # the script's own call, or weights that only the client has
         callbacks = kwargs["callbacks"]
         with released():
             callbacks.on_test_begin()
@@ -242,13 +253,13 @@ def _evaluate(call: FitCall, remote: Remote, stepwise: bool) -> Callable[..., An
 
 
 def start_feeder(captured: Captured, talk: EngineChannel, blobs: Blobs, job: JobSpec) -> Any:
-    """The thread that draws the batches which the job's data leave to the client; None when there are none."""
+    """Start the thread that draws the batches only the client can draw; return None when there are none."""
     start = getattr(captured, "start_feeder", None)
     return start(talk, blobs, job.id, job.fit.initial_epoch) if start else None
 
 
 def without_nothing(spec: Any) -> Any:
-    """A batch as training steps get it: (x, y, None) is (x, y); x that came alone, neither tuple nor list, stays so."""
+    """Return a batch as training steps receive it: (x, y, None) becomes (x, y); a bare x stays as it is."""
     if not isinstance(spec, (tuple, list)):
         return spec
     parts = list(spec)

@@ -1,4 +1,4 @@
-"""Patches that wait for Keras: put in when the script imports it, undone at the end."""
+"""Import hooks that patch Keras's `fit` and optimizers when the script imports them, undone at the end."""
 
 import contextlib
 import functools
@@ -11,9 +11,10 @@ from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 
-Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]  # (original, model, args, kwargs)
+# (original, model, args, kwargs) -> fit's result
+Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
-# Where `fit` is defined: module and class. tf.keras is one of the two.
+# The modules and classes that define `fit`. tf.keras is one of the two.
 _TRAINERS = {
     "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
     "tf_keras.src.engine.training": "Model",
@@ -31,11 +32,11 @@ _REFUSED = {
 
 
 class OwnLoop(CaptureError):
-    """A training loop that the source did not show: gradients are about to be applied outside `fit`.
+    """Error of a training loop that capture detection did not find: gradients are about to be applied outside `fit`.
 
     Attributes:
         where: The script's file and line.
-        trained: A `fit` has trained before.
+        trained: Whether an earlier `fit` has trained.
     """
 
     def __init__(self, name: str, where: str, *, trained: bool) -> None:
@@ -48,10 +49,10 @@ class OwnLoop(CaptureError):
 
 @contextlib.contextmanager
 def intercepted(fit: Fit) -> Iterator[None]:
-    """Within, `model.fit(...)` of either Keras is `fit(original, model, args, kwargs)`, however late it is imported."""
+    """Within, `model.fit(...)` of either Keras calls `fit(original, model, args, kwargs)`, even if imported late."""
     with contextlib.ExitStack() as stack:
         active = [True]
-        stack.callback(active.clear)  # a hook that fires later does nothing
+        stack.callback(active.clear)  # a hook that runs after the end does nothing
         for module, cls in _TRAINERS.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, fit))
         for module, (cls, backend) in _REFUSED.items():
@@ -61,7 +62,10 @@ def intercepted(fit: Fit) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) -> Iterator[None]:
-    """Within, gradients applied outside `fit` raise OwnLoop while `allowed` is false: no silent single run."""
+    """Within, gradients applied outside `fit` raise OwnLoop while `allowed()` is false.
+
+    Without this the script would train in one process without notice.
+    """
     with contextlib.ExitStack() as stack:
         active = [True]
         stack.callback(active.clear)

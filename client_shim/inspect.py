@@ -1,7 +1,7 @@
-"""`inspect`: the script up to its first `fit`, and what that would send; nothing is trained.
+"""The `inspect` command: run a script up to its first `fit` and print what that `fit` would send, without training.
 
-Bytes are counted. The time of a step is measured on one real batch, and what it did to the model is undone; links are
-assumed, and said to be.
+Bytes are counted exactly. The time of a step is measured on one real batch, and its changes of the model are undone.
+The speeds of links are assumptions, and the output names them as such.
 """
 
 import os
@@ -32,7 +32,13 @@ TIMED_STEPS = 3
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the first `fit` would send. `step_s`: seconds of one step of the whole batch, here, None if not measured."""
+    """The first `fit` of a script, as it would be sent.
+
+    Attributes:
+        job: The numbers of the job.
+        note: Why the data have to be drawn in the client; "" where workers read them.
+        step_s: Seconds of one step of a global batch on this machine; None if not measured.
+    """
 
     job: JobSummary
     note: str
@@ -40,14 +46,28 @@ class Inspection:
 
 
 class _Seen(BaseException):
-    """The script has reached its first `fit`: it goes no further, whatever it catches."""
+    """Raised when the script reaches its first `fit`; a BaseException, so that `except Exception` does not stop it."""
 
 
 def inspect(script: str, words: Sequence[str], engine: str, workers: int, settings: Settings) -> int:
-    """Run `script` up to its first `fit` and print what would be sent. Returns the exit code: 0, or the script's own.
+    """Run `script` up to its first `fit` and print what that would send.
 
-    A script with training loops of its own is not run: there is nothing to send. Which capture each training call gets,
-    and why, is printed for both. Raises UserError where `fit` cannot be captured.
+    A script with training loops of its own is not run, because nothing would be sent. The capture of each training call
+    and
+    its reason are printed for both kinds of script.
+
+    Args:
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        engine: "hfdt" or "nfdt".
+        workers: The number of workers.
+        settings: The command line's decisions about capture.
+
+    Returns:
+        The exit code: 0, or the script's own.
+
+    Raises:
+        UserError: `fit` cannot be captured.
     """
     looked = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
     captures = looked.findings
@@ -78,7 +98,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
 
 
 def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
-    """What ranks of a script with training loops of its own do with its batches."""
+    """Return lines on how the ranks of a script with training loops of its own divide its batches."""
     lines = [
         f"capture:    replica: {workers} ranks run the script, this one among them",
         f"batches:    {_SHARE[engine]}",
@@ -98,7 +118,7 @@ _SESSIONS = {
 
 
 def _stopping(run: ScriptRun, found: list[Inspection], *args: Any) -> Any:
-    """`fit` under `run`; having seen one, the script ends, without its own handlers seeing an error."""
+    """Run `fit` under `run`; after the inspection raise SystemExit, which the script's error handlers ignore."""
     try:
         return fit_remotely(run, *args)
     except _Seen:
@@ -106,8 +126,8 @@ def _stopping(run: ScriptRun, found: list[Inspection], *args: Any) -> Any:
 
 
 def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> Inspection:
-    """The numbers of a captured `fit`."""
-    from fdt.data import open_source  # TensorFlow: not before the script has it
+    """Return the numbers of a captured `fit`; measure a step where the data can be read without the script."""
+    from fdt.data import open_source  # imports TensorFlow, which the script has loaded by now
 
     step_s = None
     if not isinstance(job.data, FeedData):
@@ -118,7 +138,10 @@ def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Traina
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
-    """Seconds of the model's own training step on `batch`, compiled, the first left out; the variables are put back."""
+    """Return seconds of the model's own compiled training step on `batch`; the variables are restored afterwards.
+
+    The first step is not measured, because it traces.
+    """
     import tensorflow as tf
 
     saved = [array.copy() for array in trainable.model_arrays()], [a.copy() for a in trainable.optimizer_arrays()]
@@ -136,7 +159,7 @@ def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
 
 
 def report(found: Inspection) -> list[str]:
-    """A fact a line."""
+    """Return one line for each fact."""
     job = found.job
     steps = job.steps_per_epoch
     facts = {
@@ -164,14 +187,17 @@ _DATA = {
 
 
 def step_bytes(job: JobSummary) -> float:
-    """Bytes that one worker sends for one step: a ring's 2(n-1)/n of the gradient, or the gradient to the server."""
+    """Return the bytes that one worker sends for one step.
+
+    A ring all-reduce sends 2(n-1)/n of the gradient; a parameter server's worker sends the gradient.
+    """
     if job.engine == "hfdt":
         return 2 * (job.workers - 1) / job.workers * job.gradient_bytes
     return job.gradient_bytes
 
 
 def traffic(job: JobSummary) -> dict[str, str]:
-    """What a step sends, in words."""
+    """Return what one step sends, as a line of the report."""
     sent = text.nbytes(step_bytes(job))
     if job.engine == "hfdt":
         return {"per step": f"each of {job.workers} workers sends and receives {sent} (ring all-reduce)"}
@@ -179,7 +205,7 @@ def traffic(job: JobSummary) -> dict[str, str]:
 
 
 def outlook(found: Inspection) -> dict[str, str]:
-    """Where the time will go, if every worker had a machine like this one and a link as assumed."""
+    """Return where the time will go if every worker has a machine like this one and a link of an assumed speed."""
     job = found.job
     if found.step_s is None:
         return {"time": "not measured: the data are drawn by the script"}
@@ -191,7 +217,12 @@ def outlook(found: Inspection) -> dict[str, str]:
 
 
 def _share(job: JobSummary, step_s: float, link_s: float) -> str:
-    """Synchronous: all compute a part, then all send. Asynchronous: whole batches; the server's link is everybody's."""
+    """Return one line on computing and sending time, and on the expected speed-up.
+
+    Synchronous workers each compute a part of the batch, then all send. Asynchronous workers compute whole batches and
+    share
+    the server's link.
+    """
     if job.engine == "hfdt":
         compute_s = step_s / job.workers
         total_s = compute_s + link_s

@@ -1,4 +1,4 @@
-"""One call of `fit`, as a job."""
+"""Construction of a job from one call of `fit`."""
 
 import secrets
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def capture_call(run: ScriptRun, call: FitCall) -> Captured:
-    """Put the call's data where workers can read them."""
+    """Put the data of `call` where workers can read them."""
     given: Mapping[str, Any] = {name: call.arguments[name] for name in _DATA if name in call.arguments}
     own_evaluate = type(call.model).evaluate is call.flavor.keras.Model.evaluate
     remotely = run.engine == "hfdt" and own_evaluate and not watches_tests(call.callbacks)
     return capture_data(call.flavor.name, run.blobs, **given, validate_remotely=remotely, model=call.model)
 
 
-# Arguments of fit that say what the data are; the last three are tf_keras's.
+# Arguments of fit that describe the data; the last three are tf_keras's.
 _DATA = (
     "x",
     "y",
@@ -53,7 +53,16 @@ def make_job(
     seed: int,
     fit_checkpoints: "FitCheckpoints | None" = None,
 ) -> JobSpec:
-    """The job; its model and state are put where workers can read them. `seed`: see `seed_of`."""
+    """Return the job of `call`, with its model and state put where workers can read them.
+
+    Args:
+        run: The run of the script.
+        call: The call of `fit`.
+        captured: The captured data of the call.
+        trainable: The variables of the call's model.
+        seed: The job's seed; see `seed_of`.
+        fit_checkpoints: The checkpoints of this `fit`, which may set the first epoch.
+    """
     first = _first_epoch(call, captured, fit_checkpoints)
     arguments, blobs = call.arguments, run.blobs
     return JobSpec(
@@ -78,9 +87,11 @@ def make_job(
 
 
 def _first_epoch(call: FitCall, captured: Captured, fit_checkpoints: "FitCheckpoints | None") -> int:
-    """`initial_epoch`, where sources count passes from. What the client draws begins where it is gone on with.
+    """Return the epoch from which data sources count passes over the data.
 
-    At the latest with the last epoch, whose batches come if no other's are left: ranks look at one before they begin.
+    This is `initial_epoch`, or for data that the client draws, the epoch at which training resumes. It is at most the
+    last
+    epoch: ranks read one batch before they begin, and there would be none if no epoch were left.
     """
     if fit_checkpoints is not None and isinstance(captured.train, FeedData):
         return min(fit_checkpoints.first, int(call.arguments["epochs"]) - 1)
@@ -88,7 +99,10 @@ def _first_epoch(call: FitCall, captured: Captured, fit_checkpoints: "FitCheckpo
 
 
 def seed_of(run: ScriptRun) -> int:
-    """The command line's, else the script's own (keras.utils.set_random_seed), else a fresh one; one for each fit."""
+    """Return the seed of the next `fit`, different for each `fit`.
+
+    The command line's seed comes first, then the script's (keras.utils.set_random_seed), then a random one.
+    """
     from tensorflow.python.eager import context
 
     script = context.global_seed()

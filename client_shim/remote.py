@@ -1,4 +1,4 @@
-"""One conversation: the client's side of a job, step by step."""
+"""Client side of a job: the commands that Keras's loop sends to the engine and the events that answer them."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,31 +25,43 @@ Array = np.ndarray
 
 
 class EngineChannel(Protocol):
-    """fdt.service.client.Conversation, or a stand-in."""
+    """A conversation with the engine about one job; fdt.service.client.Conversation implements it."""
 
-    def send(self, command: pb.Command) -> None: ...
-
-    def events(self) -> Iterator[pb.Event]: ...
-
-    def interrupt(self) -> None:
-        """End `events`; takes no lock."""
+    def send(self, command: pb.Command) -> None:
+        """Send `command` to the engine."""
         ...
 
-    def close(self) -> None: ...
+    def events(self) -> Iterator[pb.Event]:
+        """Yield the engine's events until the conversation ends."""
+        ...
 
-    def cancel(self) -> None: ...
+    def interrupt(self) -> None:
+        """End `events`. Takes no lock, so that a signal handler may call it."""
+        ...
+
+    def close(self) -> None:
+        """End the conversation after the job has finished."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel the job; never raises."""
+        ...
 
 
 class BatchFeeder(Protocol):
-    """Draws the batches that the job's data leave to the client (client_shim/feed.py)."""
+    """Draws the batches that the job's data leave to the client; client_shim.feed.Feeder implements it."""
 
-    def wanted(self, wanted: pb.FeedWanted) -> None: ...
+    def wanted(self, wanted: pb.FeedWanted) -> None:
+        """Allow batches of `wanted.epoch` with an index below `wanted.up_to` to be sent."""
+        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End the feeder. Raises the error that the script's own data raised, if any."""
+        ...
 
 
 class Remote:
-    """The training of one `fit`, elsewhere: what Keras's loop asks for, as commands and events."""
+    """The remote training of one `fit`: turns the requests of Keras's loop into commands and waits for their events."""
 
     def __init__(
         self,
@@ -64,7 +76,7 @@ class Remote:
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
         self._talk, self._events = talk, talk.events()
         self._feeder: BatchFeeder | None = None
-        self._model = trainable.model_arrays()  # what the workers hold, as far as we know
+        self._model = trainable.model_arrays()  # the workers' values as of the last message
         self._optimizer = trainable.optimizer_arrays()
         self._epoch, self._running, self._ended = 0, False, False
         self._extra: dict[str, float] = {}
@@ -79,45 +91,54 @@ class Remote:
         return ready
 
     def finish(self) -> None:
+        """Finish the job and wait until the engine confirms it."""
         self._send(finish=pb.Finish())
         self._wait("finished")
         self._talk.close()
 
     def cancel(self) -> None:
-        """Give the job up; never raises."""
+        """Cancel the job; never raises."""
         self._talk.cancel()
 
     # -- Watcher ------------------------------------------------------------------------------------------------------
     def begun(self) -> None:
+        """Let the checkpoints restore the callbacks' states."""
         if self._fit_checkpoints is not None:
             self._fit_checkpoints.begun()
 
     def epoch_begins(self, epoch: int) -> None:
+        """Reset the state of the epoch and report its beginning."""
         self._epoch, self._running, self._ended, self._extra = epoch, False, False, {}
         self._reporters.epoch_begin(epoch)
 
     def step_done(self) -> None:
+        """End the epoch if a callback has set `stop_training`."""
         if self._trainable.model.stop_training and self._running:
             self._send(end_epoch=pb.EndEpoch())
             self._end_epoch()
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Save a checkpoint and report the epoch's logs."""
         if self._fit_checkpoints is not None:
             self._fit_checkpoints.epoch_over(epoch)
         self._reporters.epoch_end(epoch, numbers(logs))
 
     def extra(self) -> dict[str, float]:
+        """Return the engine's own logs of the epoch."""
         return self._extra
 
-    # -- what Keras's loop calls --------------------------------------------------------------------------------------
+    # -- calls of Keras's loop ----------------------------------------------------------------------------------------
     def train_epoch(self) -> dict[str, float]:
-        """Train the whole epoch; its logs."""
+        """Train the whole epoch and return its logs."""
         begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None
         self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed(), begin=begin))
         return self._end_epoch()
 
     def train_steps(self, count: int) -> dict[str, float]:
-        """Train up to `count` steps in lock step; the logs of the last. Raises StopIteration when no step was left."""
+        """Train up to `count` steps in lock step and return the logs of the last.
+
+        Raises StopIteration when no step is left.
+        """
         logs: dict[str, float] | None = None
         for _ in range(count):
             done = None if self._ended else self._train_step()
@@ -129,19 +150,19 @@ class Remote:
         return logs
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate on the job's validation data; the metric variables hold the result."""
+        """Evaluate on the job's validation data and return the logs; the metric variables then hold the result."""
         self._send(evaluate=pb.Evaluate(epoch=self._epoch))
         done = self._wait("evaluated")
         self._load_metrics(done.metrics)
         return dict(done.logs)
 
     def written(self) -> bool:
-        """Have callbacks written what the workers do not know yet?"""
+        """Return whether callbacks have written values that the workers do not have yet."""
         held = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
         return not (_same(held[0], self._model) and _same(held[1], self._optimizer))
 
     def _train_step(self) -> dict[str, float] | None:
-        """The step's logs; None when the epoch had no step left."""
+        """Return the step's logs; None when the epoch had no step left."""
         if self._running:
             self._send(step=pb.Step(changed=self._changed()))
         else:
@@ -186,7 +207,10 @@ class Remote:
             self._blobs.drop(ref)
 
     def _changed(self) -> job_pb2.State:
-        """What callbacks wrote since the last load, by group. Raises CaptureError for what is no variable."""
+        """Return the groups that callbacks wrote to since the last load.
+
+        Raises CaptureError if a callback changed a plain attribute that a training step reads.
+        """
         self._attributes.check()
         changed = job_pb2.State()
         model, optimizer = self._trainable.model_arrays(), self._trainable.optimizer_arrays()
@@ -203,14 +227,14 @@ class Remote:
         self._talk.send(pb.Command(job=self._job.id, **kind))
 
     def _wait(self, *kinds: str) -> Any:
-        """The next event of one of `kinds`; what comes before it is passed on."""
+        """Return the next event of one of `kinds`; events before it are dispatched."""
         for event in self._events:
             self._reporters.event(event)
             kind = event.WhichOneof("kind")
             if kind in kinds:
                 return getattr(event, kind)
             self._pass_on(kind, event)
-        raise_held()  # a signal has interrupted the events
+        raise_held()  # the events may have ended because of a signal
         raise WorkerError("the engine must not end before the job does. Received: end of events")
 
     def _pass_on(self, kind: str | None, event: pb.Event) -> None:
@@ -243,5 +267,5 @@ def _same(a: Sequence[Array], b: Sequence[Array]) -> bool:
 
 
 def _equal(a: Array, b: Array) -> bool:
-    """Bit for bit: NaN is itself."""
+    """Compare bit for bit, so that NaN equals itself."""
     return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

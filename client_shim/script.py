@@ -1,4 +1,4 @@
-"""A script run as `__main__`, as `python script.py` would."""
+"""Execution of a script as `__main__`, as `python script.py` would."""
 
 import ast
 import contextlib
@@ -19,7 +19,7 @@ Rewrite = Callable[[ast.Module], ast.Module]
 
 
 class ScriptError(Exception):
-    """The script's own code raised in a worker; `str` is its traceback."""
+    """An error of the script's own code in a worker; `str` is its traceback."""
 
 
 def run_script(
@@ -29,12 +29,23 @@ def run_script(
     rewrite: Rewrite | None = None,
     died: Callable[[BaseException], object] = lambda error: None,
 ) -> int:
-    """Run `script` with `argv` in this process; its exit code. `__main__`, argv and path are put back afterwards.
+    """Run `script` with `argv` in this process. `__main__`, sys.argv and sys.path are restored afterwards.
 
-    `name`: argv[0], where that is not `script`. `rewrite`: what to make of its syntax tree first.
-    `died` is told of the exception that ended it.
-    Raises UserError: what the script asked of us and cannot have; Ended: by a signal. Prints every other exception as
-    Python would.
+    Exceptions other than those below are printed as Python would print them.
+
+    Args:
+        script: Path of the user's Python file.
+        argv: Arguments of the script, without its name.
+        name: argv[0], where that is not `script`.
+        rewrite: Transforms the script's syntax tree before it is compiled.
+        died: Called with the exception that ended the script.
+
+    Returns:
+        The script's exit code.
+
+    Raises:
+        UserError: The script asks for something that is not supported, or cannot be read or parsed.
+        Ended: A signal ended the script.
     """
     code = _compile(script, rewrite)
     module = _main_module(os.path.abspath(script))
@@ -62,7 +73,7 @@ def run_script(
 
 def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
     try:
-        with open(os.path.abspath(script), "rb") as file:  # by the name that other ranks' scratch folders know
+        with open(os.path.abspath(script), "rb") as file:  # the absolute path, which other ranks' scratch folders map
             source = file.read()
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"the script must be a Python file. Received: {script}: no such file") from None
@@ -111,7 +122,7 @@ def _exit_code(code: object) -> int:
 
 
 def without_our_frames(error: BaseException, seen: set[int] | None = None) -> None:
-    """Take our own frames out of the traceback of `error` and of what it came from."""
+    """Remove this project's frames from the traceback of `error` and of its causes and contexts."""
     seen = set() if seen is None else seen
     if id(error) in seen:
         return

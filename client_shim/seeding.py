@@ -1,4 +1,4 @@
-"""What a script draws without a seed of its own, made the same in every run, or on every rank."""
+"""Seeding of a script that sets no seed itself, so that every run or every rank draws the same numbers."""
 
 import random
 from typing import Any
@@ -8,7 +8,7 @@ import wrapt
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, NumPy's and TensorFlow's random numbers, so Keras's; TensorFlow's once it is imported."""
+    """Seed the random numbers of Python, NumPy and TensorFlow (hence Keras); TensorFlow's when it is imported."""
 
     def tensorflow(module: Any) -> None:
         module.random.set_seed(seed % 2**31)

@@ -1,12 +1,18 @@
-"""What the command line decides about capture."""
+"""The command line's decisions about capture."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`options` go into every job as they are (fdt/job.py); `seed` None: the script's own, else a fresh one."""
+    """The command line's decisions about capture.
+
+    Attributes:
+        options: Options that go into every job unchanged (fdt/job.py).
+        seed: The seed of the jobs; None: the script's own, otherwise a random one.
+        own_loops: Training outside `fit` may run in this process only, because the user asked for it.
+    """
 
     options: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
-    own_loops: bool = False  # the user wants training outside `fit` to run here, alone
+    own_loops: bool = False

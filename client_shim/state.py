@@ -1,4 +1,4 @@
-"""A run of a script, as long as it lasts."""
+"""State of one run of a script."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,16 @@ if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do
 
 @dataclass
 class ScriptRun:
-    """The engine that the script trains on, and what has been asked of it. `client`: a TrainingClient, or like one.
+    """The engine that a script trains on, and the state of the script's run.
 
-    `directory`: where its checkpoints are. `instead`: called in place of training, with what training would be given
-    (client_shim/inspect.py).
+    Attributes:
+        client: A TrainingClient or an object with its interface.
+        settings: The command line's decisions about capture.
+        reporters: What receives progress, notes and summaries.
+        fits: The number of `fit` calls that have trained so far.
+        busy: Whether a `fit` is running.
+        directory: The run's directory with its checkpoints; None: no checkpoints.
+        instead: Called in place of training with the arguments that training would receive (client_shim/inspect.py).
     """
 
     client: Any
@@ -30,9 +36,11 @@ class ScriptRun:
 
     @property
     def blobs(self) -> "Blobs":
+        """Shared memory of the client and the engine."""
         blobs: Blobs = self.client.blobs
         return blobs
 
     @property
     def engine(self) -> str:
+        """The engine's name: "hfdt" or "nfdt"."""
         return str(self.client.hello.engine)

@@ -1,4 +1,4 @@
-"""What reporters are told of a job before it starts."""
+"""Summary of a job for reporters, made before the job starts."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def summarize(
     run: "ScriptRun", call: "FitCall", captured: Captured, trainable: Trainable, job: JobSpec, steps: int
 ) -> JobSummary:
-    """The numbers of `job`, trained on `steps` steps an epoch (0: not known)."""
+    """Return the numbers of `job`; `steps` is the number of steps an epoch, 0 if unknown."""
     arguments = call.arguments
     return JobSummary(
         job=job.id,

@@ -1,4 +1,4 @@
-"""May a script train? Its engine starts beside it, unless it surely does not."""
+"""Static analysis of whether a script may call `fit`, which decides whether its engine starts beside it."""
 
 import ast
 import re
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from client_shim.replica.sources import imports, sources
 
-# Libraries that call no model's `fit`. Others (Keras Tuner, scikit-learn with a wrapper, a trainer of one's own) may.
+# Libraries that call no model's `fit`. Others (Keras Tuner, scikit-learn with a wrapper, own trainers) may.
 _QUIET = {"absl", "cv2", "h5py", "keras", "matplotlib", "mpl_toolkits", "numpy", "pandas", "PIL", "requests", "scipy"}
 _QUIET |= {"seaborn", "tensorflow", "tensorflow_datasets", "tf_keras", "tqdm", "yaml"}
-_UNSEEN = {"importlib", "pkgutil", "runpy"}  # modules that run modules
-_RUN = {"__import__", "compile", "eval", "exec"}  # what the source does not show
+_UNSEEN = {"importlib", "pkgutil", "runpy"}  # modules that import other modules by name
+_RUN = {"__import__", "compile", "eval", "exec"}  # calls whose code the source does not show
 
 
 def may_fit(script: str) -> bool:
-    """False only where all that runs can be read, or is known not to train, and nothing in it calls a `fit`."""
+    """Return False only where all imported code is readable or known not to train, and none of it calls a `fit`."""
     read = dict(sources(Path(script)))
     known = (sys.stdlib_module_names - _UNSEEN) | _QUIET
     paths = {path.resolve() for path in read}
@@ -39,5 +39,5 @@ def _fits(node: ast.AST) -> bool:
 
 
 def _names_fit(text: str) -> bool:
-    """As "fit", or "model.fit"; not in prose."""
+    """Return whether `text` is a name such as "fit" or "model.fit", not prose."""
     return re.search(r"(^|\.)fit(_generator)?($|\()", text) is not None

@@ -1,4 +1,4 @@
-"""Keras's callback list, watched: it says which epoch begins, adds the engine's logs, and hears of the early end."""
+"""A Keras callback list that notifies a watcher of epochs and steps and adds the engine's logs."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -7,31 +7,40 @@ from fdt.cli.signals import released
 
 
 class Watcher(Protocol):
-    """What wants to know (client_shim/remote.py)."""
+    """Receives the events of Keras's callback list; client_shim.remote.Remote implements it."""
 
     def begun(self) -> None:
-        """All callbacks have seen the beginning of training."""
+        """Called when all callbacks have seen the beginning of training."""
         ...
 
-    def epoch_begins(self, epoch: int) -> None: ...
+    def epoch_begins(self, epoch: int) -> None:
+        """Called before the callbacks see the beginning of `epoch`."""
+        ...
 
     def step_done(self) -> None:
-        """Callbacks have seen a step; one may have set `stop_training`."""
+        """Called when the callbacks have seen a step; one may have set `stop_training`."""
         ...
 
     def epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """All callbacks have seen the epoch's logs."""
+        """Called when all callbacks have seen the epoch's logs."""
         ...
 
     def extra(self) -> dict[str, float]:
-        """Logs of the engine's own for callbacks, kept out of History."""
+        """Return the engine's own logs, which callbacks see and History omits."""
         ...
 
 
 def watched_list(keras: Any, callbacks: Any, watcher: Watcher, *, stepwise: bool, **kwargs: Any) -> Any:
-    """A `keras.callbacks.CallbackList` of `callbacks` that tells `watcher`. Batch hooks are called if `stepwise`.
+    """Return a `keras.callbacks.CallbackList` of `callbacks` that notifies `watcher`.
 
-    Signals raise in the callbacks, which are the script's, and nowhere else (fdt/cli/signals.py).
+    Signals raise only inside the callbacks, which are the script's code (fdt/cli/signals.py).
+
+    Args:
+        keras: The Keras module that the model belongs to.
+        callbacks: The script's callbacks.
+        watcher: Receives the events.
+        stepwise: Whether to call batch hooks.
+        **kwargs: Further arguments of CallbackList.
     """
 
     class Watched(keras.callbacks.CallbackList):

@@ -1,1 +1,1 @@
-"""What the script gave to `fit`, taken out whole: model, data, arguments."""
+"""Capture of a `fit` call: its model, data and arguments, in a form that workers can read."""

@@ -1,7 +1,7 @@
-"""Arrays as Keras's own array adapters would give them to a model, taken out whole.
+"""Extraction of the arrays that Keras's own array adapters would give to a model.
 
-Keras checks them, casts floats to floatx, folds `class_weight` into sample weights and packs (x, y, sample_weight);
-what comes out goes to shared memory once. So the dtypes and shapes that a worker sees are those that Keras alone gives.
+Keras checks them, casts floats to floatx, folds `class_weight` into sample weights and packs (x, y, sample_weight). The
+result goes to shared memory once. So the dtypes and shapes in workers are the same as in an undivided run.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from fdt.tensors import Array
 
 
 def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
-    """Whether Keras's array adapter would take these."""
+    """Return whether Keras's array adapter accepts these arguments."""
     if flavor == "keras":
         from keras.src.trainers.data_adapters import array_data_adapter, is_grain_dataset, is_tf_dataset
 
@@ -27,7 +27,7 @@ def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
 
 
 def element(flavor: str, x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
-    """The packed structure of arrays, first dimension rows, that Keras slices its batches from.
+    """Return the packed structure of arrays that Keras slices its batches from; axis 0 is rows.
 
     Raises Keras's own errors.
     """
@@ -36,7 +36,15 @@ def element(flavor: str, x: Any, y: Any, sample_weight: Any, class_weight: dict[
 
 
 def split(flavor: str, arrays: Any, fraction: float) -> tuple[Any, Any]:
-    """(training, validation) parts of (x, y, sample_weight), with Keras's own function: the last part validates."""
+    """Return (training, validation) parts of (x, y, sample_weight), split by Keras's own function.
+
+    The last part validates.
+
+    Args:
+        flavor: "keras" or "tf_keras".
+        arrays: The structure (x, y, sample_weight).
+        fraction: The part of the rows that validates, in 0..1.
+    """
     if flavor == "keras":
         from keras.src.trainers.data_adapters import array_slicing as source
     else:
@@ -71,12 +79,15 @@ def _tf_keras(x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float]
 
 
 def are_sparse(value: Any) -> bool:
-    """Is a sparse or ragged tensor or matrix among them?"""
+    """Return whether a sparse or ragged tensor or matrix is among the leaves of `value`."""
     return any(_is_sparse(leaf) for leaf in _leaves(value))
 
 
 def as_dataset(x: Any, y: Any, sample_weight: Any, batch: int, *, shuffle: bool) -> Any:
-    """Sparse and ragged rows in batches: what holds no rows in one piece of memory travels as a pipeline."""
+    """Return sparse and ragged rows as a tf.data pipeline of batches.
+
+    Their rows are not slices of one memory block, so workers cannot read them as arrays.
+    """
     import tensorflow as tf
 
     given = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
@@ -91,7 +102,7 @@ def _is_sparse(leaf: Any) -> bool:
 
 
 def _tensor(leaf: Any) -> Any:
-    """A leaf as TensorFlow slices it: SciPy's matrices as sparse tensors, floats as Keras has them."""
+    """Return a leaf that TensorFlow can slice: SciPy's matrices as sparse tensors, floats as floatx."""
     if not hasattr(leaf, "tocoo"):
         return leaf if _is_sparse(leaf) else _floats(np.asarray(leaf))
     import tensorflow as tf
@@ -109,7 +120,7 @@ def _floats(array: Array) -> Array:
 
 def _plain(value: Any) -> Array:
     array = np.asarray(value)
-    if array.dtype.kind == "O":  # strings; anything else TensorFlow refuses in its own words
+    if array.dtype.kind == "O":  # strings; for other objects TensorFlow raises its own error
         import tensorflow as tf
 
         return np.asarray(tf.convert_to_tensor(array).numpy())

@@ -1,4 +1,4 @@
-"""What `fit` was given, as the data of a job."""
+"""Capture of the data that `fit` was given, as the data of a job."""
 
 import sys
 from collections.abc import Mapping
@@ -14,34 +14,39 @@ from fdt.job import ArrayData, Data, FeedData
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.structure import flatten, unflatten
 
-if TYPE_CHECKING:  # what needs TensorFlow is imported where it is used: the script imports it when it pleases
+if TYPE_CHECKING:  # modules that need TensorFlow are imported where they are used, after the script imports it
     from client_shim.capture.feeds import FeedPlan
     from client_shim.feed import FeedChannel, Feeder
 
-DEFAULT_BATCH = 32  # Keras's own
-FEED = "training"  # the one feed of a job
+DEFAULT_BATCH = 32  # Keras's default
+FEED = "training"  # the name of a job's only feed
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What `inspect` says of the data. `rows`, `batch` and `steps` are None while unknown."""
+    """Facts about the data for `inspect` and summaries. `rows`, `batch` and `steps` are None while unknown."""
 
     kind: str  # "arrays" | "tf.data" | "fed by the client"
     rows: int | None
     batch: int | None
     steps: int | None
-    nbytes: int  # put into shared memory before training
+    nbytes: int  # bytes put into shared memory before training
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """The data of one `fit`.
+    """The captured data of one `fit`.
 
-    `spec`: tf.TypeSpec structure of a training batch, for models that are built lazily.
-    `validation`: None where there are none, and where the client validates: by choice, or as only it can draw them.
-    `validation_data`: what Keras's own fit should be given as `validation_data`: after `validation_split`, too.
-    `refs`: blobs to drop when the job is over.
+    Attributes:
+        train: The training data of the job.
+        validation: Validation data of the job; None where there are none or where the client validates.
+        validation_data: The `validation_data` for Keras's own fit, also after `validation_split`.
+        spec: tf.TypeSpec structure of a training batch, for models that are built lazily.
+        facts: Facts about the training data.
+        validation_facts: Facts about `validation`.
+        refs: Blobs to drop when the job is over.
+        feed: How the client draws the training batches; None where workers read them.
     """
 
     train: Data
@@ -54,7 +59,14 @@ class Captured:
     feed: "FeedPlan | None" = None
 
     def start_feeder(self, talk: "FeedChannel", blobs: Blobs, job: str, first: int = 0) -> "Feeder | None":
-        """The thread that draws the training batches, where only the client can, and sends those from epoch `first`."""
+        """Start the thread that draws and sends the training batches; return None where workers read the data.
+
+        Args:
+            talk: The channel to the engine.
+            blobs: The shared memory that the batches are written to.
+            job: The job's id.
+            first: Number of the first epoch to send.
+        """
         if self.feed is None:
             return None
         from client_shim.feed import Feeder
@@ -97,13 +109,32 @@ def capture_data(
     validate_remotely: bool = True,
     **loop: Any,
 ) -> Captured:
-    """Put what `fit` was given where workers can read it.
+    """Put the data of a `fit` where workers can read them.
 
-    `flavor`: "keras" or "tf_keras". `loop`: those arguments of `fit` that matter for batches only the client can draw
-    (shuffle, epochs, initial_epoch; tf_keras: workers, use_multiprocessing, max_queue_size, model).
-    `class_weight` is folded into the data's sample weights here, by Keras's own functions: workers know nothing of it.
-    `validate_remotely` False leaves the validation data in the client. Raises CaptureError for what cannot be carried,
-    and whatever Keras itself raises for arguments it refuses.
+    Args:
+        flavor: "keras" or "tf_keras".
+        blobs: The shared memory of the client and the engine.
+        x: `fit`'s x: arrays, a tf.data.Dataset, or another source that Keras accepts.
+        y: Targets; None where x contains them.
+        sample_weight: Sample weights, or None.
+        batch_size: Rows of a batch, or None.
+        steps_per_epoch: Steps of an epoch, or None.
+        class_weight: Weights by class. Keras's own functions fold them into the sample weights, so workers receive
+            none.
+        validation_data: `fit`'s validation_data.
+        validation_split: The part of the rows that validates, in 0..1.
+        validation_batch_size: Rows of a validation batch; None: batch_size.
+        validation_steps: Steps of a validation, or None.
+        validate_remotely: Whether workers validate; otherwise the validation data stay in the client.
+        **loop: Arguments of `fit` for batches that only the client can draw (shuffle, epochs, initial_epoch; tf_keras:
+            workers, use_multiprocessing, max_queue_size, model).
+
+    Returns:
+        The captured data, with the references of the blobs that hold them.
+
+    Raises:
+        CaptureError: The data cannot be sent to workers.
+        Exception: Keras's own errors for arguments that it refuses.
     """
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = arrays.split(flavor, (x, y, sample_weight), validation_split)
@@ -127,7 +158,7 @@ def capture_data(
 
 
 def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
-    """Sparse arrays become a tf.data pipeline of their batches; anything else stays."""
+    """Turn sparse arrays into a tf.data pipeline of their batches; return other data unchanged."""
     given = side.x, side.y, side.sample_weight
     if not arrays.are_sparse(given):
         return side
@@ -136,7 +167,7 @@ def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
 
 
 def _take(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:
-    """The data for workers to read by themselves; or why only the client can draw them."""
+    """Return data that workers read by themselves, or the reason why only the client can draw them."""
     if _is_dataset(side.x):
         return _take_dataset(flavor, blobs, side)
     if arrays.can_take(flavor, side.x, side.y, side.sample_weight):
@@ -166,7 +197,7 @@ def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str
     from fdt.data.pipeline import Refused
 
     for name, value in (("y", side.y), ("sample_weight", side.sample_weight)):
-        if value is not None:  # Keras's own rule
+        if value is not None:  # Keras has the same rule
             raise ValueError(
                 f"`{name}` must be part of the tf.data.Dataset that is passed as `x`. Received: {name} as well"
             )
@@ -203,7 +234,7 @@ def _refs(data: Data) -> list[BlobRef]:
 
 
 def _unpack(data: Any) -> tuple[Any, Any, Any]:
-    """(x, y, sample_weight) as both flavors' unpack_x_y_sample_weight has it."""
+    """Return (x, y, sample_weight), as both flavors' unpack_x_y_sample_weight do."""
     parts = tuple(data) if isinstance(data, (list, tuple)) else (data,)
     if not 1 <= len(parts) <= 3:
         raise ValueError(f"validation_data must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} items")

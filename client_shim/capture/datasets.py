@@ -1,4 +1,4 @@
-"""A script's tf.data pipeline as graph and arrays, if it means the same on every rank."""
+"""Capture of a tf.data pipeline as a graph and arrays, where it yields the same elements on every rank."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from fdt.rpc.tensor_pb2 import BlobRef
 
 
 def weighted(flavor: str, dataset: Any, class_weight: dict[int, float] | None) -> Any:
-    """`dataset` with `class_weight` folded into its sample weights by Keras's own map."""
+    """Return `dataset` with `class_weight` folded into its sample weights by Keras's own map function."""
     if not class_weight:
         return dataset
     if flavor == "keras":
@@ -24,7 +24,19 @@ def weighted(flavor: str, dataset: Any, class_weight: dict[int, float] | None) -
 
 
 def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:
-    """`seed` 0: the job's own. Raises fdt.data.pipeline.Refused when the pipeline must stay in the client."""
+    """Put the pipeline's graph and arrays into `blobs`.
+
+    Args:
+        dataset: A tf.data.Dataset of batches.
+        blobs: The shared memory of the client and the engine.
+        seed: The pipeline's seed; 0: the job's own.
+
+    Returns:
+        The pipeline as data of a job.
+
+    Raises:
+        Refused: The pipeline must stay in the client (fdt.data.pipeline).
+    """
     spec = dataset.element_spec
     _refuse_others(spec)
     parts = pipeline.take_apart(dataset)
@@ -38,7 +50,7 @@ def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:
 
 
 def static_batch(dataset: Any) -> int | None:
-    """Rows of a batch, where tf.data knows them to be the same in all."""
+    """Return the rows of a batch where the pipeline's element_spec fixes them; otherwise None."""
     leaves = [spec for spec in tf.nest.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)]
     return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
 

@@ -1,4 +1,4 @@
-"""Data that only the client can draw, as Keras's own epoch loop, which yields batches instead of training on them."""
+"""Batches that only the client can draw: Keras's own epoch loop, which yields them instead of training on them."""
 
 import contextlib
 import warnings
@@ -11,13 +11,19 @@ import tensorflow as tf
 from client_shim.feed import Epochs, trimmed
 from fdt.errors import CaptureError
 
-_GENERATORS = "GeneratorDataAdapter"  # both flavors'
-_NOTHING = {"OptionalSpec", "NoneTensorSpec"}  # specs of None: Keras's, tf.data's
+_GENERATORS = "GeneratorDataAdapter"  # the adapter's name in both flavors
+_NOTHING = {"OptionalSpec", "NoneTensorSpec"}  # the specs of None in Keras and tf.data
 
 
 @dataclass(frozen=True)
 class FeedPlan:
-    """`spec`: TypeSpec structure of a batch. `steps`: of an epoch, None while unknown."""
+    """How the client draws its batches.
+
+    Attributes:
+        epochs: Yields each epoch's number and its batches.
+        spec: TypeSpec structure of a batch.
+        steps: Steps of an epoch; None while unknown.
+    """
 
     epochs: Epochs
     spec: Any
@@ -26,7 +32,7 @@ class FeedPlan:
 
 @dataclass(frozen=True)
 class FeedArguments:
-    """The arguments of `fit` that Keras's own epoch loops take."""
+    """The arguments of `fit` that Keras's own epoch loops accept."""
 
     x: Any
     y: Any = None
@@ -44,7 +50,19 @@ class FeedArguments:
 
 
 def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
-    """Raises Keras's own errors for what it does not take, and CaptureError where batches hold no tensors."""
+    """Return how the client draws the batches of `fit`.
+
+    Args:
+        flavor: "keras" or "tf_keras".
+        arguments: The arguments of `fit`.
+
+    Returns:
+        The epochs, the spec of a batch and the steps of an epoch.
+
+    Raises:
+        CaptureError: Batches hold something other than tensors.
+        Exception: Keras's own errors for arguments that it refuses.
+    """
     made = _keras(arguments) if flavor == "keras" else _tf_keras(arguments)
     spec = trimmed(tf.nest.map_structure(lambda s: None if type(s).__name__ in _NOTHING else s, made.spec))
     for leaf in tf.nest.flatten(spec):
@@ -59,7 +77,8 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
     from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`shuffle=True` was passed")  # it is fit's default
+        # `shuffle=True` is fit's default, so the warning would concern no choice of the user
+        warnings.filterwarnings("ignore", message="`shuffle=True` was passed")
         loop = TFEpochIterator(
             x=arguments.x,
             y=arguments.y,
@@ -80,7 +99,7 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
                 yield next(iterator)
 
     def epochs() -> Iterator[tuple[int, Iterator[Any]]]:
-        loop.reset()  # as fit does before it begins
+        loop.reset()  # as Keras's fit does first
         try:
             for epoch in range(arguments.initial_epoch, arguments.epochs):
                 yield epoch, batches()
@@ -115,8 +134,11 @@ def _tf_keras(arguments: FeedArguments) -> FeedPlan:
 
 
 def _as_asked(dataset: Any) -> tuple[Any, int]:
-    """`dataset` without its prefetches, and how many there are. Alone each of them is one batch ahead of the step that
-    computes; here, where batches are taken as fast as they come, it would draw the more of the generator."""
+    """Return `dataset` without its prefetches, and their number.
+
+    In an undivided run each prefetch is one batch ahead of the computing step. Here batches are read without a step in
+    between, so a prefetch would draw more from the generator than Keras does.
+    """
     ahead = 0
     while type(dataset).__name__ == "_PrefetchDataset":
         dataset, ahead = dataset._input_dataset, ahead + 1
@@ -126,7 +148,10 @@ def _as_asked(dataset: Any) -> tuple[Any, int]:
 
 
 def _draw(iterator: Any, batches: int) -> None:
-    """What alone has been drawn, and goes nowhere, when `fit` ends: the next `fit` begins behind it."""
+    """Draw and discard the batches that an undivided `fit` has prefetched at its end.
+
+    So the generator is at the same position when the next `fit` begins.
+    """
     with contextlib.suppress(StopIteration, tf.errors.OpError):
         for _ in range(0 if iterator is None else batches):
             next(iterator)

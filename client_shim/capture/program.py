@@ -1,4 +1,4 @@
-"""The script's model, as the program of a job."""
+"""Capture of the script's model as the program of a job."""
 
 import contextlib
 import hashlib
@@ -22,9 +22,20 @@ from fdt.trainable import Trainable
 
 
 def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
-    """Put the built, compiled `model` where workers find it. Raises CaptureError naming what cannot travel.
+    """Put the built and compiled `model` where workers find it.
 
-    Two calls for a model that only training has changed give the same digest.
+    Two calls give the same digest if only training has changed the model in between.
+
+    Args:
+        flavor: The Keras that the model belongs to.
+        model: The model.
+        blobs: The shared memory of the client and the engine.
+
+    Returns:
+        The program, with its digest and the references of its blobs.
+
+    Raises:
+        CaptureError: An object cannot be pickled; the message names it.
     """
     config = json.dumps({"settings": flavor.settings(), "layout": Trainable(flavor, model).layout()}).encode()
     with local_modules_by_value():
@@ -35,8 +46,8 @@ def capture_program(flavor: Flavor, model: Any, blobs: Blobs) -> Program:
 
 @contextlib.contextmanager
 def local_modules_by_value() -> Iterator[None]:
-    """Within, cloudpickle carries the modules beside the script whole: workers may not be able to import them."""
-    installed = _installed()  # once: TensorFlow brings 4,000 modules
+    """Within, cloudpickle pickles the modules beside the script by value: workers may not be able to import them."""
+    installed = _installed()  # computed once: TensorFlow imports 4,000 modules
     modules = [m for m in list(sys.modules.values()) if _is_local(m, installed)]
     added = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in added:
@@ -57,7 +68,10 @@ def _is_local(module: ModuleType, installed: tuple[str, ...]) -> bool:
 
 
 def _installed() -> tuple[str, ...]:
-    """Where Python and what pip installs live: importable in every worker. Each as it is named and as it resolves."""
+    """Return the folders of Python and of pip's packages, which every worker can import from.
+
+    Each folder is listed by its name and by the path that it resolves to.
+    """
     roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots |= {*site.getsitepackages(), site.getusersitepackages()}
     roots |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}

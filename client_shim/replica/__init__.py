@@ -1,5 +1,7 @@
-"""Scripts that train by loops of their own: every rank runs the script, and gradients meet at the optimizer's apply.
+"""Replicated scripts: every rank runs a script with training loops of its own.
 
-look.py: which scripts are such; steps.py: which of their loops and functions train; agreement.py: ranks read the same;
-scratch.py: only rank 0 leaves something behind.
+Gradients are exchanged where the optimizer applies them.
+
+detection.py: which scripts are replicated; steps.py: which of their loops and functions train; agreement.py: all ranks
+read the same values; scratch.py: only rank 0's files remain.
 """

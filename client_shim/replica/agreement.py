@@ -1,6 +1,6 @@
-"""What every rank of a replica script reads alike: random numbers, the clock, what the user types, what is downloaded.
+"""Agreement of ranks on what a replicated script reads: random numbers, clocks, user input, downloads.
 
-Replicas run the same lines; they stay together only while they branch alike.
+All ranks run the same lines. They stay in step only while they take the same branches.
 """
 
 import builtins
@@ -22,7 +22,13 @@ _DOWNLOADS = {"keras.src.utils.file_utils": "get_file", "tf_keras.src.utils.data
 
 @contextlib.contextmanager
 def agreed(group: ReplicaGroup, seed: int, *, clocks: bool = True) -> Iterator[None]:
-    """Within, all ranks read the same. `seed`: the run's, for a script that sets none. `clocks`: rank 0's for all."""
+    """Within, all ranks read the same values.
+
+    Args:
+        group: The process group of the ranks.
+        seed: The run's seed, for a script that sets none.
+        clocks: Whether all ranks read rank 0's clocks.
+    """
     seed_all(seed)
     with contextlib.ExitStack() as stack:
         shared(stack, seed)
@@ -35,7 +41,7 @@ def agreed(group: ReplicaGroup, seed: int, *, clocks: bool = True) -> Iterator[N
 
 
 def _input(group: ReplicaGroup, original: Callable[..., str], prompt: object = "") -> str:
-    """Asked once, by rank 0. The end of its input is everybody's."""
+    """Read a line on rank 0 and broadcast it; the end of rank 0's input raises EOFError on every rank."""
     answer: str | None = None
     if group.rank == 0:
         with contextlib.suppress(EOFError):
@@ -47,7 +53,7 @@ def _input(group: ReplicaGroup, original: Callable[..., str], prompt: object = "
 
 
 def _one_by_one(stack: contextlib.ExitStack, group: ReplicaGroup, name: str, module: Any) -> None:
-    """Rank 0 downloads; the others then find the file where it is kept."""
+    """Patch a download function: rank 0 downloads, then the other ranks find the file in the cache."""
     original = getattr(module, name)
 
     @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""Which methods of which Keras classes a rank replaces, under either engine."""
+"""The patches of Keras's optimizers, metrics and trainers that the ranks of both engines install."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,25 +7,36 @@ from fdt.patches import Patch
 
 
 class Exchanging(Protocol):
-    """What both engines' ranks have. Each method is given the original first."""
+    """A rank's side of the patches, common to both engines. Each patched method receives the original first."""
 
     metrics: Any  # client_shim.replica.metric_state.Metrics
 
     def applying(self) -> bool:
-        """Is the optimizer's own update under way, or nothing to be exchanged?"""
+        """Return whether the optimizer's own update is running, or no gradients are to be exchanged."""
         ...
 
     def exchanged(self, optimizer: Any, apply: Any, gradients: list[Any], variables: list[Any]) -> Any:
-        """In place of the outermost optimizer's update; `apply(gradients, variables)` is its own."""
+        """Exchange gradients and update the variables, in place of the outermost optimizer's update.
+
+        Args:
+            optimizer: The optimizer.
+            apply: Its own update, called as `apply(gradients, variables)`.
+            gradients: The rank's gradients.
+            variables: The variables, in the same order.
+        """
         ...
 
-    def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any: ...
+    def train_on_batch(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run in place of the model's `train_on_batch`."""
+        ...
 
-    def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any: ...
+    def fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run in place of the model's `fit`."""
+        ...
 
 
 def patches(rank: Exchanging, flavor: str) -> list[Patch]:
-    """`flavor`: "keras" or "tf_keras"."""
+    """Return the patches that make `rank` exchange the gradients of `flavor`: "keras" or "tf_keras"."""
     trainer, metric, optimizers = _keras3() if flavor == "keras" else _tf_keras()
     name, adapter = ("apply", _apply) if flavor == "keras" else ("apply_gradients", apply_gradients)
     return [
@@ -37,7 +48,7 @@ def patches(rank: Exchanging, flavor: str) -> list[Patch]:
 
 
 def optimizers(flavor: str) -> Sequence[type]:
-    """Those that others are made from."""
+    """Return the base classes of the optimizers of `flavor`."""
     return (_keras3() if flavor == "keras" else _tf_keras())[2]
 
 
@@ -61,7 +72,7 @@ def _tf_keras() -> tuple[type, type, Sequence[type]]:
 
 
 def _apply(rank: Exchanging) -> Any:
-    """In place of Keras 3's Optimizer.apply."""
+    """Return the function that replaces Keras 3's Optimizer.apply."""
 
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if rank.applying():
@@ -73,7 +84,7 @@ def _apply(rank: Exchanging) -> Any:
 
 
 def apply_gradients(rank: Exchanging) -> Any:
-    """In place of tf_keras's and TensorFlow 1's Optimizer.apply_gradients."""
+    """Return the function that replaces Optimizer.apply_gradients of tf_keras and TensorFlow 1."""
 
     def apply(original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         if rank.applying():

@@ -1,4 +1,4 @@
-"""Rank 0's clock, where the script itself reads one; libraries have their own."""
+"""Clock agreement: where the script's own code reads a clock, every rank gets rank 0's; libraries keep their own."""
 
 import builtins
 import contextlib
@@ -16,13 +16,14 @@ from client_shim.replica.steps import by_script, of_script
 from fdt.process_group.group import ReplicaGroup
 
 _READ = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
-_OF_NOW = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}  # and which argument may be missing
-_BROKEN_DOWN = ("asctime", "strftime")  # these take what `localtime` gives
+# the position of the argument that may be missing
+_OF_NOW = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
+_BROKEN_DOWN = ("asctime", "strftime")  # these take a struct_time
 _time, _localtime = time.time, time.localtime
 
 
 def agreed_clocks(stack: contextlib.ExitStack, group: ReplicaGroup) -> None:
-    """Until `stack` closes all ranks read the same."""
+    """Patch `time` and `datetime` until `stack` closes, so that the scripts of all ranks read rank 0's clock."""
     for name in (name for each in _READ for name in (each, f"{each}_ns")):
         replace(stack, time, name, functools.partial(_clock, group, getattr(time, name), name))
     for name in _OF_NOW:
@@ -37,7 +38,7 @@ def _clock(group: ReplicaGroup, original: Callable[[], Any], name: str) -> Any:
 
 
 def _of_now(group: ReplicaGroup, original: Any, name: str, *args: Any) -> Any:
-    """`localtime()` and its kin, which read the clock where they are given no time."""
+    """Replace `localtime` and similar functions, which read the clock if they receive no time."""
     given = args[: _OF_NOW[name]]
     if args[len(given) :] not in ((), (None,)) or not by_script():
         return original(*args)
@@ -46,14 +47,17 @@ def _of_now(group: ReplicaGroup, original: Any, name: str, *args: Any) -> Any:
 
 
 def _importing(original: Any, known: ModuleType, name: str, namespace: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """The script's own modules import another `datetime`: its classes cannot be changed."""
+    """Import a patched `datetime` into the script's modules, because the classes of `datetime` cannot be patched."""
     found = original(name, namespace, *args, **kwargs)
     of_it = found is datetime and of_script(str((namespace or {}).get("__file__", "<")))
     return known if of_it else found
 
 
 class _ClockType(type):
-    """Of the classes in place of Python's own, and of the script's that are made of them."""
+    """Metaclass of the replacements of Python's own classes and of the script's subclasses of them.
+
+    It makes isinstance and issubclass treat Python's own instances as instances of the replacements.
+    """
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return issubclass(type(instance), cls)
@@ -67,7 +71,7 @@ def _real(name: str) -> Any:
 
 
 def _reduced(kind: Any) -> Any:
-    """For pickle: what is in the place of Python's own is that."""
+    """Pickle a replacement as Python's own class."""
     return (_real, (kind.__name__,)) if "_fdt_own" in vars(kind) else kind.__qualname__
 
 
@@ -75,7 +79,7 @@ copyreg.pickle(_ClockType, _reduced)
 
 
 def _datetime(group: ReplicaGroup) -> ModuleType:
-    """The module, with classes whose `now` and `today` are rank 0's."""
+    """Return a copy of the module `datetime` whose classes take `now` and `today` from rank 0."""
 
     def now() -> float:
         of_main = threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""`run` for a replica script, as both commands have it."""
+"""The `run` command's path for a replicated script, shared by hfdt and nfdt."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ from fdt.cli.request import RunRequest
 from fdt.cli.run import run_replicas
 from fdt.errors import UsageError
 
-if TYPE_CHECKING:  # scripts that train by fit need none of it
+if TYPE_CHECKING:  # not needed by scripts that train by fit
     from client_shim.replica.run import MakeRank
     from fdt.launch.hosts import Host
     from fdt.process_group.root import RootGroup
@@ -24,18 +24,18 @@ if TYPE_CHECKING:  # scripts that train by fit need none of it
 def wanted(
     script: str, given: Mapping[str, Any], of_fit: Sequence[str], *, several: bool = True, by_hand: bool = False
 ) -> bool:
-    """Tell whether every rank is to run the script.
+    """Return whether every rank is to run the script.
 
     Args:
         script: Its path.
         given: The command line's options.
-        of_fit: Options that only mean something where `fit` is captured.
+        of_fit: Options that only apply where `fit` is captured.
         several: The engine trains captured models with several optimizers.
-        by_hand: The engine divides weights that the script assigns itself.
+        by_hand: The engine divides scripts that assign their weights themselves.
 
     Raises:
-        UserError: Training that neither capture can divide.
-        UsageError: An option of `of_fit` for a replicated script.
+        UserError: The script trains in a way that neither capture can divide.
+        UsageError: An option of `of_fit` was given for a replicated script.
     """
     chosen = given["capture"]
     if chosen in (None, "auto"):
@@ -61,9 +61,23 @@ def run(
     make: "MakeRank",
     hosts: "Sequence[Host]" = (),
 ) -> int:
-    """Run the script on all ranks; its exit code. `follower`: the module that the other ranks run.
+    """Run the script on all ranks.
 
-    `hosts`: of the ranks, where they are not all on this one.
+    Args:
+        request: The options of the command line.
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        seed: The run's seed; None: a random one.
+        options: Options for the ranks.
+        follower: Name of the module that the other ranks run.
+        make: Makes this process's rank.
+        hosts: Hosts of the ranks; empty: all ranks run on this host.
+
+    Returns:
+        The script's exit code.
+
+    Raises:
+        UsageError: `--server` was given.
     """
     from client_shim.replica import remote_ranks
     from client_shim.replica import run as running

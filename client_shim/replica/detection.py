@@ -1,7 +1,7 @@
-"""Which capture a script gets, by a look at its source before it runs.
+"""Capture detection: which capture a script gets, decided from its source before it runs.
 
-Extract: its training is `fit`, and custom steps are the model's methods that `fit` calls. Replica: it applies
-gradients, or trains batch by batch, in code of its own.
+Extract: the script trains by `fit`, and custom steps are methods of the model that `fit` calls. Replica: the script
+applies gradients, or trains batch by batch, in code of its own.
 """
 
 import ast
@@ -14,7 +14,7 @@ from client_shim.replica.steps import BATCHWISE, applies
 from client_shim.replica.syntax import last_name
 from fdt.errors import UserError
 
-# Whose methods `fit` calls.
+# Base classes whose methods `fit` calls.
 _OF_KERAS = (
     "Model",
     "Layer",
@@ -47,39 +47,48 @@ class Finding:
 
 @dataclass(frozen=True)
 class CaptureDetection:
-    """A script and the modules beside it, read once. `classes`: all of theirs, by name."""
+    """A script and the modules beside it, read once.
+
+    Attributes:
+        modules: Path and syntax tree of each module.
+        classes: All classes of these modules, by name.
+        findings: Every training call, in order.
+    """
 
     modules: Sequence[tuple[Path, ast.Module]]
     classes: Mapping[str, list[ast.ClassDef]]
-    findings: Sequence[Finding]  # every training call, in order
+    findings: Sequence[Finding]
 
     @property
     def capture(self) -> str:
-        """What the source asks for: "extract" or "replica"."""
+        """The capture that the source asks for: "extract" or "replica"."""
         return "replica" if any(f.capture == "replica" for f in self.findings) else "extract"
 
     @property
     def uses_sessions(self) -> bool:
-        """Does it make a session of TensorFlow 1?"""
+        """Whether the script makes a session of TensorFlow 1."""
         return any(_makes_session(tree) for _, tree in self.modules)
 
 
 def detect_capture(script: str) -> CaptureDetection:
-    """Read the script; what cannot be read is left to running it."""
+    """Analyse the source of `script`; files that cannot be read are skipped, and running the script reports them."""
     modules = list(sources(Path(script)))
     classes = _classes(tree for _, tree in modules)
     return CaptureDetection(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
 
 
 def several_optimizers(script: CaptureDetection) -> bool:
-    """Is there a model that is made somewhere, and whose own steps have more than one?"""
+    """Return whether the script makes a model whose own steps use more than one optimizer."""
     nodes = [node for _, tree in script.modules for node in ast.walk(tree)]
     made = [kind for n in nodes if isinstance(n, ast.Call) for kind in script.classes.get(last_name(n.func), ())]
     return any(len(_own_optimizers(kind, script.classes)) > 1 for kind in made)
 
 
 def _own_optimizers(kind: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> set[str]:
-    """The attributes by which a model applies gradients. Another name may be one of these, so it is no further one."""
+    """Return the attributes by which a model applies gradients.
+
+    Other names are ignored, because each may be an alias of such an attribute.
+    """
     bases = _bases(kind, classes)
     if not any(base.endswith("Model") for base in bases):
         return set()
@@ -104,14 +113,14 @@ def own_updates(script: CaptureDetection) -> str:
 
 
 def with_own_updates(script: CaptureDetection, *, by_hand: bool) -> CaptureDetection:
-    """Return the look with a finding for weights that the script assigns by gradients of its own.
+    """Return the detection, with a finding added for weights that the script assigns by gradients of its own.
 
     Args:
-        script: What was found otherwise.
-        by_hand: The engine divides such a script; else gradients are exchanged at an optimizer alone.
+        script: The detection without such a finding.
+        by_hand: The engine divides such a script. Other engines exchange gradients only at an optimizer.
 
     Raises:
-        UserError: The engine does not, and the script trains in no other way.
+        UserError: The engine does not divide such a script, and the script trains in no other way.
     """
     moved = own_updates(script)
     if moved and by_hand:
@@ -131,7 +140,7 @@ def _makes_session(tree: ast.Module) -> bool:
 
 
 def _is_session(function: ast.AST) -> bool:
-    """TensorFlow's; `requests` and others have a Session too."""
+    """Return whether `function` is a session class of TensorFlow; `requests` and others have a Session, too."""
     root = ast.unparse(function).partition(".")[0]
     return isinstance(function, ast.Attribute) and function.attr in _SESSIONS and root.startswith(("tf", "tensorflow"))
 
@@ -144,7 +153,7 @@ def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.Clas
         if name == "gradients" and in_sessions and ast.unparse(call.func).startswith(("tf.", "tensorflow.")):
             yield _applying(str(path), call.lineno, name, function, owned=False)
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in modules:
-            continue  # a function of a module: scipy.optimize's minimize
+            continue  # a function of a module, such as scipy.optimize.minimize
         if name == "fit" and isinstance(call.func, ast.Attribute) and _may_be_keras(call):
             yield Finding(str(path), call.lineno, "extract", "fit: the model and the data are sent to workers")
         elif name == BATCHWISE:
@@ -162,7 +171,7 @@ def _applying(path: str, line: int, name: str, function: str, owned: bool) -> Fi
 
 
 def _modules(tree: ast.Module) -> set[str]:
-    """The names that `import` gives to modules."""
+    """Return the names that `import` statements bind to modules."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
@@ -170,7 +179,7 @@ def _modules(tree: ast.Module) -> set[str]:
 def _calls(
     node: ast.AST, function: str, bases: tuple[str, ...], classes: Mapping[str, list[ast.ClassDef]]
 ) -> Iterator[tuple[ast.Call, str, tuple[str, ...]]]:
-    """Every call, the function it stands in, and the bases of the class around, theirs included."""
+    """Yield every call with the name of its function and all bases of its class, indirect ones included."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
             yield child, function, bases
@@ -183,7 +192,7 @@ def _calls(
 
 
 def _classes(trees: Iterable[ast.Module]) -> Mapping[str, list[ast.ClassDef]]:
-    """The classes of all modules by name, and by what an import calls them."""
+    """Return the classes of all modules by name, and by the names that imports give them."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     found: dict[str, list[ast.ClassDef]] = {}
     for node in nodes:
@@ -205,5 +214,5 @@ def _bases(of: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> tuple
 
 
 def _may_be_keras(call: ast.Call) -> bool:
-    """Others have a `fit` too (scikit-learn); those with arguments of Keras's loop are Keras's."""
+    """Return whether a call of `fit` has arguments of Keras's loop; scikit-learn and others have a `fit`, too."""
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})

@@ -1,7 +1,7 @@
-"""Random numbers that nothing seeds, the same on every rank: what replaces the system's entropy, and TensorFlow's.
+"""Agreement on unseeded random numbers: replacements of the system's, NumPy's and TensorFlow's entropy.
 
-Each line of the script has a stream of its own, by the run's seed: a rank that comes to another line more often, in a
-thread or in its own steps, shifts no other's numbers.
+Each line of the script has a stream of its own, derived from the run's seed. So a rank that runs one line more often,
+in a thread or in its own steps, does not shift the numbers of other lines.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ from client_shim.replica.replacing import replace
 from client_shim.replica.steps import of_script, script_frames
 
 _GIVING = tuple(inspect.getfile(module) for module in (random, secrets, uuid))
-_STATE_BITS = 19968  # of a Mersenne twister, as Python itself seeds one
+_STATE_BITS = 19968  # state size of a Mersenne twister, by which Python seeds it, too
 
 
 class Streams:
-    """`seed`: the run's."""
+    """Streams of random bytes, one for each line of the script, all derived from the run's `seed`."""
 
     def __init__(self, seed: int) -> None:
         self._seed, self._process = seed, os.getpid()
-        self._asked: Counter[str] = Counter()  # how often, by line
+        self._asked: Counter[str] = Counter()  # number of draws by line
         self._lock = threading.Lock()
 
     def bytes(self, count: int) -> bytes | None:
-        """The next of the line of the script that runs in this thread; None where there is none.
+        """Return the next `count` bytes of the stream of the script's line that runs in this thread.
 
-        A child process has none: copies of it are to differ.
+        Return None where no line of the script runs, and in a child process, because copies of a process are to differ.
         """
         frame = next(script_frames(), None)
         if frame is None or os.getpid() != self._process:
@@ -52,12 +52,18 @@ class Streams:
         return hashlib.shake_256(f"{self._seed} {line} {number}".encode()).digest(count)
 
     def bits(self, count: int) -> int | None:
+        """Return an integer of `count` random bits, or None as `bytes` does."""
         found = self.bytes(-(-count // 8))
         return None if found is None else int.from_bytes(found, "little") >> (-count % 8)
 
 
 def shared(stack: contextlib.ExitStack, seed: int) -> None:
-    """Until `stack` closes what the script draws without a seed is the same on every rank. `seed`: the run's."""
+    """Replace the sources of unseeded random numbers until `stack` closes: every rank draws the same.
+
+    Args:
+        stack: Undoes the patches when it closes.
+        seed: The run's seed.
+    """
     streams = Streams(seed)
     of_system = functools.partial(_of_system, os.urandom, streams)
     for owner, name in ((os, "urandom"), (os, "getrandom"), (random, "_urandom")):
@@ -75,8 +81,10 @@ def _numpys() -> Callable[[int], int]:
 
 
 def _asked_by_script() -> bool:
-    """Does the script itself ask, through Python's own `random`, `secrets` or `uuid` too? What libraries make names and
-    keys of has to differ."""
+    """Return whether the script itself draws, also through Python's own `random`, `secrets` or `uuid`.
+
+    Libraries keep their own entropy: the names and keys that they make of it have to differ between ranks.
+    """
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename in _GIVING:
         frame = frame.f_back
@@ -89,7 +97,7 @@ def _of_system(original: Callable[[int], bytes], streams: Streams, size: int, fl
 
 
 def _bits(original: Callable[[int], int], streams: Streams, count: int) -> int:
-    """What NumPy seeds everything by: generators, bit generators, `RandomState()`, `seed()`, also a library's."""
+    """Replace the entropy that seeds all of NumPy's generators, `RandomState()` and `seed()`, also in libraries."""
     found = streams.bits(count)
     return original(count) if found is None else found
 
@@ -138,7 +146,7 @@ def _non_deterministic_ints(original: Any, streams: Streams, shape: Any, dtype: 
 
 
 def _in_order(operation: Any) -> Any:
-    """Of a dataset: its elements come in one order, whatever the script allows."""
+    """Return a dataset operation that yields its elements in one order, even where the script allows any order."""
     signature = inspect.signature(operation)
 
     @functools.wraps(operation)

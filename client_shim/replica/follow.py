@@ -1,4 +1,4 @@
-"""A rank other than 0: the same script in a process of its own, whose side effects go nowhere."""
+"""Process of a rank other than 0: it runs the same script, and its side effects are discarded."""
 
 import os
 import shutil
@@ -23,9 +23,9 @@ from fdt.shm_reaper import outlive
 
 
 def follow(make: MakeRank) -> None:
-    """Run the script of this process's Task to its end."""
+    """Run the script of this process's RankConfig to its end."""
     if sys.path and sys.path[0] in ("", "/", os.getcwd()):
-        del sys.path[0]  # `-m` put it there
+        del sys.path[0]  # added by `python -m`
     task, process_group = _come()
     part = InstalledRank(task.options)
     died: list[BaseException] = []
@@ -46,20 +46,20 @@ def follow(make: MakeRank) -> None:
     process_group.end({"how": how, "died_of": one_line(died[0]) if died else "", **part.counts()})
     sys.stdout.flush()
     sys.stderr.flush()
-    threading.Event().wait()  # rank 0 ends us, once it has heard of it
+    threading.Event().wait()  # rank 0 ends this process when it has received the end
 
 
 def _come() -> tuple[RankConfig, PeerGroup]:
     if remote_ranks.is_remote():
         task, line = remote_ranks.attach()
-        # far.arrive's thread ends this process, once it has removed what is here.
+        # A thread of remote_ranks.attach removes this process's files and ends it.
         return task, PeerGroup(Path(task.directory), task.rank, task.size, line, threading.Event().wait, where)
     task = RankConfig.take()
     if task.options.get("bind_to") == "cores":
         bind_to_share(task.rank, task.size)
     os.makedirs(task.scratch, exist_ok=True)
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
-    # That thread ends this process, once it has removed what is here.
+    # That thread removes this process's files and ends it.
     try:
         return task, PeerGroup(Path(task.directory), task.rank, task.size, alone=threading.Event().wait, where=where)
     except (OSError, ConnectionLost):
@@ -70,7 +70,7 @@ def _come() -> tuple[RankConfig, PeerGroup]:
 
 
 def _end_with_parent(task: RankConfig) -> None:
-    """Nobody is left to work for when the command was killed."""
+    """Remove the scratch folder and end this process when the command's process has been killed."""
     outlive(task.parent)
     with real_paths():
         shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)

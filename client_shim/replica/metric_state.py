@@ -1,7 +1,7 @@
-"""Metrics in a script's own loop: their state is added over ranks where the script reads the result.
+"""Metrics in a script's own loop: their states are summed over ranks where the script reads the result.
 
-Only what was updated in steps that ranks take in turn: an evaluation loop, which every rank runs whole, is right as it
-is. A metric shows what another's step made of it as long as it holds nothing of this rank's own.
+Only updates in steps that ranks take in turn are summed. An evaluation loop runs on every rank in full, so its state is
+correct already. While a metric holds no updates of this rank, it shows the state after another rank's step.
 """
 
 import functools
@@ -12,14 +12,18 @@ import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
 
-Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each added over ranks
+Sum = Callable[[Sequence[Any], str], list[Any]]  # (tensors, name) -> each tensor summed over ranks
 
 
 class Metrics:
-    """Replaces methods of `Metric` objects. A metric's state is taken to begin at zero, as Keras's all do.
+    """Replaces methods of `Metric` objects; assumes that a metric's state starts at zero, as those of Keras do.
 
-    `divided`: is the data at hand that of this rank's step? `alone`: must ranks not wait for each other now? `others`:
-    is it data that another rank counts? `unsure`: may only another rank know whether there are parts?
+    Args:
+        add: Sums tensors over ranks.
+        divided: Returns whether the current data are those of this rank's step.
+        alone: Returns whether ranks must not wait for each other now.
+        others: Returns whether another rank counts the current data.
+        unsure: Returns whether only another rank may know that the state is divided.
     """
 
     def __init__(
@@ -35,14 +39,16 @@ class Metrics:
         self._adding = False
 
     def made(self, original: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
-        """In place of Metric.__init__: the object's methods are ours from now on."""
+        """Run in place of Metric.__init__ and replace the methods of the new object."""
         original(metric, *args, **kwargs)
         kind = type(metric)
-        with tf.init_scope():  # now: a tf.function makes variables in its first trace only
-            for flag in ("_fdt_divided", "_fdt_own"):  # holds parts, be they another rank's; this rank's, or whole data
+        with tf.init_scope():  # made now, because a tf.function can make variables only in its first trace
+            # "divided": the state has updates of divided steps, also other ranks'. "own": it has updates of this rank,
+            # or of undivided data.
+            for flag in ("_fdt_divided", "_fdt_own"):
                 metric.__dict__[flag] = tf.Variable(False, trainable=False)
-        metric.__dict__["_fdt_parted"] = False  # has it ever held parts?
-        metric.__dict__["_fdt_last"] = None  # what it held before it was reset within a loop
+        metric.__dict__["_fdt_parted"] = False  # whether it has ever held updates of divided steps
+        metric.__dict__["_fdt_last"] = None  # its state before the last reset within a loop
         for name, method in (("update_state", self._update), ("result", self._result), ("reset_state", self._reset)):
             metric.__dict__[name] = _bound(method, getattr(kind, name), metric)
 
@@ -54,7 +60,7 @@ class Metrics:
         if others:
             divided.assign(True)
             return _unless(own, original, metric, *args, **kwargs)
-        for variable in map(tensor_variable, metric.variables):  # what it has shown of another's
+        for variable in map(tensor_variable, metric.variables):  # clears the state shown after another rank's step
             variable.assign(tf.where(own | ~divided, variable, tf.zeros_like(variable)))
         own.assign(True)
         if self._at_part():
@@ -83,12 +89,12 @@ class Metrics:
         return self._of(metric, self._add(self._counted(metric), f"metric {metric.name}"), compute)
 
     def _counted(self, metric: Any) -> list[Any]:
-        """What this rank adds: nothing of what others count."""
+        """Return this rank's summands: its state, or zeros where only other ranks count."""
         mine = [tf.identity(v) for v in map(tensor_variable, metric.variables)]
         return mine if metric.__dict__["_fdt_own"].numpy() else [tf.zeros_like(value) for value in mine]
 
     def _of(self, metric: Any, state: list[Any] | None, compute: Callable[[], Any]) -> Any:
-        """The result for `state`, None: for its own."""
+        """Return the result for `state`; None: for the metric's own state."""
         if state is None:
             return compute()
         variables = [tensor_variable(v) for v in metric.variables]
@@ -104,7 +110,7 @@ class Metrics:
         return result
 
     def _divided(self, metric: Any) -> bool:
-        """Does the state hold parts? In a graph: will it?"""
+        """Return whether the state has updates of divided steps; in a graph, whether it will have."""
         if not tf.executing_eagerly():
             return self._at_part()
         divided = bool(metric.__dict__["_fdt_divided"].numpy())
@@ -122,7 +128,10 @@ def _bound(method: Any, original: Any, metric: Any) -> Any:
 
 
 def _unless(own: tf.Variable, update: Any, metric: Any, *args: Any, **kwargs: Any) -> None:
-    """Update it, but nothing stays where `own`. It is made anyway, as a metric may be built by its first update."""
+    """Update the metric, and undo the update where `own` is true.
+
+    The update runs in both cases, because a metric may be built by its first update.
+    """
     before = {v.ref(): tf.identity(v) for v in map(tensor_variable, metric.variables)}
     update(metric, *args, **kwargs)
     for variable in map(tensor_variable, metric.variables):
@@ -131,7 +140,10 @@ def _unless(own: tf.Variable, update: Any, metric: Any, *args: Any, **kwargs: An
 
 
 def _left(metric: Any) -> list[Any] | None:
-    """What it held before it was reset, if it holds nothing now: the step between was another's, and left out."""
+    """Return the state before the last reset if the metric holds no updates now, otherwise None.
+
+    The step since the reset belonged to another rank and was left out.
+    """
     if not tf.executing_eagerly() or metric.__dict__["_fdt_divided"].numpy() or metric.__dict__["_fdt_own"].numpy():
         return None
     last: list[Any] | None = metric.__dict__["_fdt_last"]

@@ -1,4 +1,4 @@
-"""Where the script makes a Python value of a tensor (if, say), what it gets is agreed on with the others."""
+"""Agreement on numbers that the script reads from tensors, for example in an `if`."""
 
 import contextlib
 import functools

@@ -1,7 +1,7 @@
-"""The script's own code for ranks on other hosts: what is sent there, and how it is imported where no such file is.
+"""Transfer of the script's own code to ranks on other hosts, and its import there without files.
 
-What goes: the script, the modules beside it that its imports name, and of a package all modules. On the other host they
-keep their names: `__file__`, `sys.argv` and tracebacks are rank 0's. Data files do not go.
+The script, the modules beside it that its imports name, and all modules of a package are sent. They keep their names on
+the other host: `__file__`, `sys.argv` and tracebacks are rank 0's. Data files are not sent.
 """
 
 import ast
@@ -23,19 +23,19 @@ Files = Mapping[str, bytes]  # source by absolute path
 
 
 def collect(script: str) -> Files:
-    """The script and the modules that it imports from its own folder, as deep as that goes.
+    """Return the script and, recursively, the modules that it imports from its own folder.
 
-    Raises UserError for more than 64 MiB of them.
+    Raises UserError where they have more than 64 MiB.
     """
     path = Path(os.path.abspath(script))
-    folder = Path(os.path.realpath(path)).parent  # as Python has it: a link's own folder holds nothing
+    folder = Path(os.path.realpath(path)).parent  # Python imports from the folder of a link's target
     found: dict[str, bytes] = {}
     waiting, seen = [path], {path}
     while waiting:
         file = waiting.pop()
         source = _read(file)
         if source is None:
-            continue  # running it says what is wrong
+            continue  # running the script reports the error
         found[str(path.parent / file.relative_to(folder)) if file != path else str(path)] = source
         new = {other for name in _imported(source) for other in _modules(folder, name)} - seen
         seen |= new
@@ -53,7 +53,10 @@ def _read(file: Path) -> bytes | None:
 
 
 def _imported(source: bytes) -> Iterator[str]:
-    """The first part of every name that is imported; what is relative is of a package, which goes whole."""
+    """Yield the first part of every imported name.
+
+    Relative imports are left out: they name modules of a package, which is sent in full.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -66,7 +69,7 @@ def _imported(source: bytes) -> Iterator[str]:
 
 
 def _modules(folder: Path, name: str) -> Iterator[Path]:
-    """The module or package of that name in the folder: what lies in hidden folders and environments is none of it."""
+    """Yield the module or all modules of the package of that name; hidden folders and environments are left out."""
     module, package = folder / f"{name}.py", folder / name
     if module.is_file():
         yield module
@@ -76,7 +79,7 @@ def _modules(folder: Path, name: str) -> Iterator[Path]:
 
 
 class RemoteCodeFinder(MetaPathFinder):
-    """Finds modules among `files`, at `folder` as if they lay there."""
+    """Import finder that serves modules from `files` as if they were in `folder`."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files, self._folder = files, folder
@@ -84,9 +87,10 @@ class RemoteCodeFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a module among the files; None for other modules."""
         place = os.path.join(self._folder, *fullname.split("."))
         if path is not None and os.path.dirname(place) not in path:
-            return None  # of another package
+            return None  # it belongs to another package
         package = os.path.join(place, "__init__.py")
         if package in self._files:
             return self._spec(fullname, package, [place])
@@ -95,7 +99,7 @@ class RemoteCodeFinder(MetaPathFinder):
         if not any(file.startswith(place + os.sep) for file in self._files):
             return None
         if found := importlib.machinery.PathFinder.find_spec(fullname, path):
-            return found  # a folder without __init__.py comes behind all packages of its name
+            return found  # a namespace package ranks behind all regular packages of its name
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [place]
         return spec
@@ -106,7 +110,7 @@ class RemoteCodeFinder(MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Of one module whose source is at hand."""
+    """Loader of one module whose source is in memory."""
 
     def __init__(self, fullname: str, path: str, source: bytes) -> None:
         super().__init__(fullname, path)
@@ -122,14 +126,23 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def unpack(files: Files, script: str, scratch: Path) -> None:
-    """Make this process see `files` at their own places: to imports, to what reads source, and, below `scratch`
-    (client_shim/replica/scratch.py), to `open`. Those that this host has as they are stay what they are."""
+    """Make `files` visible to this process under their own paths.
+
+    Imports, readers of source and, through the scratch folder (client_shim/replica/scratch.py), `open` see them. Files
+    that
+    this host has with the same content are left alone.
+
+    Args:
+        files: Source by absolute path.
+        script: Absolute path of the script.
+        scratch: The rank's scratch folder.
+    """
     new = {path: source for path, source in files.items() if _read(Path(path)) != source}
     for path, source in new.items():
         mine = Path(f"{scratch}{path}")
         mine.parent.mkdir(parents=True, exist_ok=True)
         mine.write_bytes(source)
-        with contextlib.suppress(SyntaxError, ValueError):  # importing it says so
+        with contextlib.suppress(SyntaxError, ValueError):  # importing the module reports the error
             text = importlib.util.decode_source(source)
             linecache.cache[path] = (len(source), None, text.splitlines(keepends=True), path)
     at = sys.meta_path.index(importlib.machinery.PathFinder)

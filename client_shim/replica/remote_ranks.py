@@ -1,7 +1,7 @@
-"""RemoteRanks of a replica script on other hosts: how rank 0 starts them, and how they come to it.
+"""Ranks of a replicated script on other hosts: their start by mpirun and their connection to rank 0.
 
-Their mpirun knows a rank of its own for each, one less than ours: rank 0 is the command's process, which stands for the
-first slot. mpirun brings nothing but the processes; task and code come by the meeting's door
+Rank 0 is the command's process and takes the first slot, so mpirun's rank is one less than the run's. mpirun only
+starts the processes. They receive their RankConfig and the script's code from the bootstrap listener
 (fdt/process_group/bootstrap.py).
 """
 
@@ -38,13 +38,13 @@ from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
 from fdt.supervise.lost_processes import died_of, tail
 
 ROLE = "worker"
-SCRATCH = Path("/tmp")  # on disk, and where the launcher looks for what is left
+SCRATCH = Path("/tmp")  # on disk; the launcher removes leftovers below it
 
 
 def ranks_by_host(hosts: Sequence[Host], size: int) -> list[Host]:
-    """Where ranks 1 to size-1 go: the slots behind the first, those of this machine before others'.
+    """Return the hosts of ranks 1 to size-1: this machine's slots after the first, then those of other hosts.
 
-    Raises UsageError where there are fewer than `size`.
+    Raises UsageError where there are fewer than `size` slots.
     """
     first, *others = allot(sorted(hosts, key=lambda host: not is_here(host.name)), size)
     return [*([Host(first.name, first.slots - 1)] if first.slots > 1 else []), *others]
@@ -60,7 +60,19 @@ def host(
     seed: int | None,
     options: Mapping[str, str],
 ) -> Iterator[tuple[Meeting, int]]:
-    """As client_shim.replica.run.host, the other ranks on `others`. Raises UserError unless these are ready."""
+    """Start the other ranks on `others` and yield rank 0's process group and the run's seed.
+
+    The counterpart of client_shim.replica.run.host for several hosts. Raises UserError unless the hosts are ready.
+
+    Args:
+        module: Name of the module that the other ranks run.
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        others: The hosts of the other ranks, with their slots.
+        run_dir: Directory of the run's logs.
+        seed: The run's seed; None: a random one.
+        options: Options for the ranks.
+    """
     count = sum(each.slots for each in others)
     placement, token, seed = place(others, count), new_token(), chosen(seed)
     os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
@@ -77,13 +89,14 @@ def host(
 
 
 class RemoteRanks:
-    """The other ranks' processes."""
+    """The processes of the ranks that mpirun started."""
 
     def __init__(self, placement: Placement, run_dir: Path, launched: Launched) -> None:
         self._log = run_dir / log_name(ROLE)
         self._running: Processes = placement.workers(run_dir, launched.count).start(launched)
 
     def check(self) -> None:
+        """Raise WorkerError when one has ended."""
         for ended in self._running.exits():
             said = tail(self._log, ended.rank)
             print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
@@ -92,6 +105,7 @@ class RemoteRanks:
             raise WorkerError(f"{who} was lost. Received: {cause}; its log is {self._log}")
 
     def stop(self) -> None:
+        """End the processes."""
         self._running.stop()
 
 
@@ -100,14 +114,17 @@ def _task_message(task: RankConfig, files: remote_code.Files) -> Words:
     return {"task": asdict(task), "cwd": os.getcwd(), "files": sizes}, b"".join(files.values())
 
 
-# -- there ------------------------------------------------------------------------------------------------------------
+# -- on the other hosts -----------------------------------------------------------------------------------------------
 def is_remote() -> bool:
-    """Was this process started on a host of a run's?"""
+    """Return whether a run started this process on one of its hosts."""
     return DIRECTORY_VARIABLE in os.environ
 
 
 def attach() -> tuple[RankConfig, MessageStream]:
-    """Come to rank 0: our task, its code unpacked, and the line to rank 0, with whose end this process ends."""
+    """Connect to rank 0; return this rank's RankConfig and the stream to rank 0, after unpacking the script's code.
+
+    This process ends when the stream does.
+    """
     rank = 1 + next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
     scratch = _folder() / str(rank)
     identity, token = tls.TlsIdentity.loads(os.environ.pop(tls.VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
@@ -121,7 +138,10 @@ def attach() -> tuple[RankConfig, MessageStream]:
 
 
 def _folder() -> Path:
-    """All ranks' here, which the launcher removes. Whoever may write into it could put code of his into the run."""
+    """Return the folder of all ranks on this host, which the launcher removes.
+
+    It must be private: another user who can write into it could put code into the run.
+    """
     folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name
     folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(folder):
@@ -138,7 +158,7 @@ def _files(sizes: Mapping[str, int], data: bytes) -> remote_code.Files:
 
 
 def _stand_in(cwd: str, scratch: Path) -> None:
-    """Rank 0's working directory, or, where this host has none of that name, one below the scratch folder."""
+    """Enter rank 0's working directory, or one below the scratch folder where this host has no such directory."""
     if not os.path.isdir(cwd):
         cwd = f"{scratch}{cwd}"
         os.makedirs(cwd, exist_ok=True)
@@ -146,13 +166,13 @@ def _stand_in(cwd: str, scratch: Path) -> None:
 
 
 def _end_with(line: MessageStream, scratch: Path) -> None:
-    """Nobody is left to work for when rank 0 is gone, or cut off."""
+    """Remove this rank's files and end this process when the connection to rank 0 ends."""
     gone = select.poll()
     gone.register(line.socket, select.POLLRDHUP)
     gone.poll()
     with real_paths():
         shutil.rmtree(scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another rank's is there still
+        with contextlib.suppress(OSError):  # it still has another rank's folder
             scratch.parent.rmdir()
         forget()
     os._exit(EXIT_ROOT_LOST)

@@ -1,15 +1,14 @@
-"""Eager training steps on arrays that the script slices by hand: where they take a batch is written into its code.
+"""Rewriting of eager training steps: calls of StepHooks mark where a step begins, what it reads and where it ends.
 
     for i in range(0, len(x), 32):                  for i in range(0, len(x), 32):
-        batch = x[i:i+32]                               HANDS.done()
+        batch = x[i:i+32]                               HOOKS.done()
         with tf.GradientTape() as tape:                 batch = x[i:i+32]
-            loss = mean(model(batch) ** 2)              with HANDS.step(), tf.GradientTape() as tape:
-        apply(tape.gradient(loss, ...))                     loss = mean(HANDS.local(model)(HANDS.local(batch)) ** 2)
+            loss = mean(model(batch) ** 2)              with HOOKS.step(), tf.GradientTape() as tape:
+        apply(tape.gradient(loss, ...))                     loss = mean(model(HOOKS.local(batch)) ** 2)
         print(accuracy(model, batch))                   ...
 
-What is read within a tape, and behind it up to the end of the loop's body or of the function, goes through `local`: an
-array of the batch's rows becomes the rank's part of it, everything else stays. What such a function returns goes
-through `replicated`. Nothing of it has effect in a graph. Lines stay where they are.
+Reads within a tape, and after it up to the end of the loop's body or of the function, pass through `local`. The return
+value of such a function passes through `replicated`. The calls have no effect in a graph. Line numbers do not change.
 """
 
 import ast
@@ -31,40 +30,43 @@ BODIES = ("body", "orelse", "finalbody")
 
 
 class StepHooks:
-    """What rewritten code calls. `rank`: does it, once there is one."""
+    """The functions that rewritten code calls. They pass each call on to `rank`, once there is one."""
 
     rank: Any = None
-    marks: tuple[bytes, ...] = (b"GradientTape",)  # a module with none of them stays as it is
+    marks: tuple[bytes, ...] = (b"GradientTape",)  # a module without any of these is not rewritten
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """Around the outermost tape of a step."""
+        """Surround the outermost tape of a step."""
         return contextlib.nullcontext() if self.rank is None else self.rank.step()
 
     def local(self, value: Any) -> Any:
-        """The rank's part of it, if it is a batch."""
+        """Return `value`, or the rank's part of it where the rank divides batches.
+
+        NFDT's rank returns it unchanged and takes the number of samples from it.
+        """
         return value if self.rank is None else self.rank.part(value)
 
     def array(self, value: Any) -> Any:
-        """As `local`, of what an attribute is asked of: `losses.append` is that of the script's own list."""
+        """Act as `local` for the owner of an attribute: `losses.append` must be that of the script's own list."""
         return value if self.rank is None else self.rank.array(value)
 
     def replicated(self, value: Any) -> Any:
-        """What a function returns that has taken a step."""
+        """Return the value that a function with a step returns."""
         return value if self.rank is None else self.rank.whole(value)
 
     def done(self) -> None:
-        """The step is over: arrays are whole again."""
+        """End the step: the next tape begins another one."""
         if self.rank is not None:
             self.rank.done()
 
     def rewrite(self, module: ast.Module) -> ast.Module:
-        """What code is made into that calls these."""
+        """Return `module`, rewritten so that it calls these hooks."""
         return rewrite(module)
 
 
 @contextlib.contextmanager
 def rewritten(hooks: StepHooks) -> Iterator[None]:
-    """Within, the script's modules are rewritten as they are imported, and their code finds `hooks`."""
+    """Within, the script's modules are rewritten when they are imported, and their code finds `hooks`."""
     loader = importlib.machinery.SourceFileLoader
     with contextlib.ExitStack() as stack:
         setattr(builtins, STEP_HOOKS, hooks)
@@ -88,14 +90,14 @@ def _get_code(original: Any, hooks: StepHooks) -> Any:
 
 
 def rewrite(module: ast.Module) -> ast.Module:
-    """`module`, its eager steps rewritten in place."""
+    """Return `module`, its eager steps rewritten in place."""
     found = _StepFinder()
     found.look(module.body, divided=False)
     return ast.fix_missing_locations(_StepRewriter(found).visit(module)) if found.tapes else module
 
 
 class _StepFinder:
-    """`after`: statements behind a tape; `loops`, `functions`: those whose own body has one."""
+    """Finds tapes, the statements after them, and the loops and functions whose own body has one."""
 
     def __init__(self) -> None:
         self.tapes: set[ast.AST] = set()
@@ -104,7 +106,7 @@ class _StepFinder:
         self.functions: set[ast.AST] = set()
 
     def look(self, body: list[Any], *, divided: bool) -> bool:
-        """Is there a tape among these statements? `divided`: are they in a loop or a function?"""
+        """Return whether there is a tape among these statements; `divided`: they are in a loop or a function."""
         found = False
         for statement in body:
             if found:
@@ -124,13 +126,15 @@ class _StepFinder:
         loop = isinstance(statement, LOOPS)
         bodies = [getattr(statement, name, []) for name in BODIES]
         bodies += [handler.body for handler in getattr(statement, "handlers", [])]
-        inner = sum(self.look(body, divided=divided or loop) for body in bodies) > 0  # into all of them
+        # `sum`, because every body must be visited
+        inner = sum(self.look(body, divided=divided or loop) for body in bodies) > 0
         if inner and loop:
             self.loops.add(statement)
         return inner and not loop
 
 
 def is_tape(statement: ast.AST) -> bool:
+    """Return whether the statement is a `with` of a GradientTape."""
     if not isinstance(statement, ast.With):
         return False
     calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
@@ -140,8 +144,8 @@ def is_tape(statement: ast.AST) -> bool:
 class _StepRewriter(ast.NodeTransformer):
     def __init__(self, found: _StepFinder) -> None:
         self._found = found
-        self._inside = False  # a tape's body, or behind it
-        self._function = False  # in a function that has one
+        self._inside = False  # in a tape's body, or after it
+        self._function = False  # in a function that has a tape
 
     def visit(self, node: ast.AST) -> Any:
         if node not in self._found.after:
@@ -193,7 +197,7 @@ class _StepRewriter(ast.NodeTransformer):
         return self._read(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        """`x[a:b]` is a batch of the whole x; `x.shape[0]` is that of the part."""
+        """Rewrite `x[a:b]` as a read of the undivided x, and `x.shape[0]` as the size of the rank's part."""
         if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
             node.value.value = self._owner(node.value.value)
         return self._read(node)
@@ -208,7 +212,7 @@ class _StepRewriter(ast.NodeTransformer):
         return node
 
     def _owner(self, node: Any) -> Any:
-        """What an attribute is asked of."""
+        """Rewrite the owner of an attribute."""
         node = self.visit(node)
         if _is_call(node, "local"):
             node.func.attr = "array"
@@ -230,6 +234,7 @@ class _StepRewriter(ast.NodeTransformer):
 
 
 def call(name: str, *arguments: Any) -> ast.Call:
+    """Return a call of the hook `name`."""
     return ast.Call(ast.Attribute(ast.Name(STEP_HOOKS, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
@@ -238,4 +243,5 @@ def _is_call(node: Any, name: str) -> bool:
 
 
 def at(node: Any, place: Any) -> Any:
+    """Return `node` with the line numbers of `place`."""
     return ast.copy_location(node, place)

@@ -1,4 +1,4 @@
-"""A replica script's run: this process is rank 0 and has the script's side effects; the other ranks follow it."""
+"""Rank 0 of a replicated script: it runs the script with its side effects and starts and ends the other ranks."""
 
 import contextlib
 import json
@@ -33,79 +33,84 @@ from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
 from fdt.supervise.lost_processes import died_of, tail
 
-VARIABLE = "FDT_REPLICA"  # a follower's Task, as JSON
+VARIABLE = "FDT_REPLICA"  # a follower's RankConfig as JSON
 HASH_SEED = "PYTHONHASHSEED"
-END_S = 60.0  # how long the others may take to come to the script's end after rank 0
-_FAILED = (1, EXIT_INTERRUPTED)  # an exception, Ctrl-C; other exit codes are the script's own to choose
+END_S = 60.0  # longest time from rank 0's end of the script to that of the others
+_FAILED = (1, EXIT_INTERRUPTED)  # exit codes of an exception and of Ctrl-C; the script may choose any other
 
 
 class ReplicaRank(Protocol):
-    """What an engine replaces while the script runs; made once TensorFlow is there.
-
-    `by_hand`: does what rewritten code asks (rewriting.py, skippable_regions.py); None: its code is not rewritten.
-    """
+    """An engine's patches for one rank of a replicated script, made when the script imports TensorFlow."""
 
     @property
-    def by_hand(self) -> Any: ...
-    def in_tensorflow(self) -> contextlib.AbstractContextManager[None]: ...
+    def by_hand(self) -> Any:
+        """The `rank` of StepHooks (rewriting.py, skippable_regions.py); None: the script's code is not rewritten."""
+        ...
 
-    def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]: ...
+    def in_tensorflow(self) -> contextlib.AbstractContextManager[None]:
+        """Within, TensorFlow is patched."""
+        ...
+
+    def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
+        """Within, the Keras of `flavor` ("keras" or "tf_keras") is patched."""
+        ...
 
     def counts(self) -> Mapping[str, Any]:
-        """steps, samples, replicated, sent_bytes: of this rank so far. `notes`: lines for the run's end."""
+        """Return this rank's steps, samples, replicated (steps) and sent_bytes so far; `notes`: lines for the end."""
         ...
 
     def steps(self) -> int:
-        """Of this rank so far. Cheap, and from any thread."""
+        """Return the number of this rank's steps so far. Cheap, and callable from any thread."""
         ...
 
     def end(self) -> None:
-        """The script has ended."""
+        """Finish the exchange after the script has ended."""
         ...
 
 
 Say = Callable[[str], None]  # shows the user one line
 MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], ReplicaRank]
 
-ASYNCHRONOUS = "asynchronous"  # ranks are at different steps: what they read of the clock, too, is their own
+ASYNCHRONOUS = "asynchronous"  # ranks are at different steps, so each reads its own clock
 
 
 @dataclass(frozen=True)
 class RankConfig:
-    """What a follower has to know."""
+    """The configuration of a rank other than 0."""
 
-    directory: str  # of the meeting
+    directory: str  # of the process group
     scratch: str
     rank: int
     size: int
     seed: int
     options: Mapping[str, str]
     script: str  # absolute
-    name: str  # as the user named it
+    name: str  # the script as the user named it
     words: Sequence[str]
-    parent: int = 0  # the command's process, on its own host
+    parent: int = 0  # process id of the command, on its own host
 
     @classmethod
     def take(cls) -> "RankConfig":
+        """Return the configuration of this process and remove it from the environment."""
         return cls(**json.loads(os.environ.pop(VARIABLE)))
 
 
 class InstalledRank:
-    """The rank that this process is, once the script has imported TensorFlow."""
+    """The rank of this process; `rank` is None until the script imports TensorFlow."""
 
     def __init__(self, options: Mapping[str, str], say: Say = lambda line: None) -> None:
         self._say = say
         self.rank: ReplicaRank | None = None
-        self._turns = RegionHooks() if ASYNCHRONOUS in options else None  # the code of other scripts stays as it is
+        self._turns = RegionHooks() if ASYNCHRONOUS in options else None  # only asynchronous runs rewrite code
 
     @property
     def rewrite(self) -> Rewrite | None:
-        """What the script's code is made into before it runs."""
+        """The function that rewrites the script's code before it runs; None: the code is not rewritten."""
         return None if self._turns is None else self._turns.rewrite
 
     @contextlib.contextmanager
     def installed(self, make: MakeRank, group: ReplicaGroup, options: Mapping[str, str]) -> Iterator[None]:
-        """Replace what is to be replaced as soon as the script imports it."""
+        """Within, the rank's patches are applied as soon as the script imports TensorFlow or Keras."""
         with contextlib.ExitStack() as stack:
             active = [True]
             stack.callback(active.clear)
@@ -133,14 +138,16 @@ class InstalledRank:
             yield
 
     def counts(self) -> Mapping[str, Any]:
+        """Return the rank's counts; nothing before TensorFlow is imported."""
         return self.rank.counts() if self.rank is not None else {}
 
     def steps(self) -> int:
+        """Return the number of the rank's steps so far."""
         return self.rank.steps() if self.rank is not None else 0
 
 
 class LocalRanks:
-    """The other ranks' processes. Logs are worker-N.log of `run_dir`."""
+    """The processes of the other ranks on this host. Their logs are `run_dir`/worker-N.log."""
 
     def __init__(self, module: str, tasks: Sequence[RankConfig], run_dir: Path) -> None:
         self._logs = [run_dir / f"worker-{task.rank}.log" for task in tasks]
@@ -150,7 +157,7 @@ class LocalRanks:
         ]
 
     def check(self) -> None:
-        """Raises WorkerError when one has ended."""
+        """Raise WorkerError when one has ended."""
         for number, popen in enumerate(self._popens):
             code = popen.poll()
             if code is not None:
@@ -161,6 +168,7 @@ class LocalRanks:
                 )
 
     def stop(self) -> None:
+        """End the processes."""
         stop_all(self._popens, 2.0)
 
     @staticmethod
@@ -172,10 +180,12 @@ class OtherRanks(Protocol):
     """The processes of the other ranks."""
 
     def check(self) -> None:
-        """Raises WorkerError when one has ended."""
+        """Raise WorkerError when one has ended."""
         ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End the processes."""
+        ...
 
 
 @contextlib.contextmanager
@@ -188,8 +198,21 @@ def host(
     seed: int | None,
     options: Mapping[str, str],
 ) -> Iterator[tuple[RootGroup, int]]:
-    """Rank 0's meeting, and the run's seed; the others run `module` and are gone, with what they wrote, at the end."""
-    os.environ.update(thread_variables(size))  # of all cores: rank 0 keeps to its own once the others are started
+    """Start the other ranks on this host and yield rank 0's process group and the run's seed.
+
+    At the end the other ranks are ended and their scratch folders removed.
+
+    Args:
+        module: Name of the module that the other ranks run.
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        size: The number of ranks.
+        run_dir: Directory of the run's logs.
+        seed: The run's seed; None: a random one.
+        options: Options for the ranks.
+    """
+    # counts all cores: rank 0 is bound to its own after the others are started
+    os.environ.update(thread_variables(size))
     seed = chosen(seed)
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
@@ -212,7 +235,13 @@ def host(
 def process_group_of(
     size: int, start: Callable[[Path], OtherRanks], listener: RemotePeers | None = None
 ) -> Iterator[RootGroup]:
-    """A meeting of this rank 0 and the others, whom `start` is given its directory to start; all gone at the end."""
+    """Yield rank 0's process group; at the end the group is closed and the other ranks are ended.
+
+    Args:
+        size: The number of ranks.
+        start: Starts the other ranks; receives the directory of the process group.
+        listener: Accepts ranks of other hosts; None: all ranks run on this host.
+    """
     store = LocalBlobs.create()
     others: list[OtherRanks] = []
     process_group = RootGroup(store.directory, size, lambda: others[0].check(), listener, where)
@@ -228,7 +257,7 @@ def process_group_of(
 
 
 def chosen(seed: int | None) -> int:
-    """The run's seed; not to be guessed, as what the script draws of `secrets` comes of it."""
+    """Return the run's seed: `seed`, or an unpredictable one, because the script's `secrets` are derived from it."""
     return secrets.randbits(127) if seed is None else seed
 
 
@@ -241,7 +270,23 @@ def run(
     options: Mapping[str, str],
     tell: Reporters,
 ) -> int:
-    """Run the script as rank 0; its exit code. Raises WorkerError when ranks part."""
+    """Run the script as rank 0.
+
+    Args:
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        process_group: The process group, of which this process is the root.
+        seed: The run's seed.
+        make: Makes this process's rank.
+        options: Options for the ranks.
+        tell: Receives progress, notes and the summary.
+
+    Returns:
+        The script's exit code.
+
+    Raises:
+        WorkerError: A rank was lost, or ranks did not call the same collectives.
+    """
     part, started = InstalledRank(options, tell.note), time.monotonic()
     with (
         reported_steps(part.steps, tell),
@@ -260,7 +305,7 @@ def run(
 
 
 def wait_for_end(code: int) -> bool:
-    """Did a script that ended with this exit code mean to end? Then its ranks did so together."""
+    """Return whether the script ended on purpose with this exit code; its ranks then end together."""
     return code not in _FAILED
 
 
@@ -277,7 +322,7 @@ def _patience() -> Callable[[], None]:
 
 
 def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, *, asynchronous: bool) -> None:
-    """What each rank trained on, as one epoch of all of them."""
+    """Report the training of all ranks as one epoch."""
     counts = [{"steps": 0, "samples": 0, "replicated": 0, "sent_bytes": 0, **each} for each in said]
     steps = [c["steps"] for c in counts]
     end = EpochEnd(
@@ -299,7 +344,7 @@ def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, 
 
 
 def settle_hashing() -> None:
-    """Start this command anew with one hash seed for all ranks: a set of strings must list alike everywhere."""
+    """Restart this command with one hash seed for all ranks, so that sets of strings iterate in the same order."""
     if os.environ.get(HASH_SEED, "random") == "random":
         os.environ[HASH_SEED] = "0"
         sys.stdout.flush()

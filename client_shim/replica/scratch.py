@@ -1,7 +1,8 @@
-"""What ranks other than 0 write goes to a scratch folder that goes with them; what they wrote they read there.
+"""Scratch folder of a rank other than 0: its writes go there, and it reads back there what it wrote.
 
-Paths are mapped where Python and TensorFlow take them: a path to write to becomes one below the scratch folder, at the
-same place as below the root, and a path to read from does when it has been written. The script sees its own names.
+Python's and TensorFlow's functions on files map their paths. A path to write to becomes one below the scratch folder,
+at the same place as below the root. A path to read from does so once it has been written. The script sees its own
+names.
 """
 
 import builtins
@@ -24,13 +25,13 @@ from client_shim.replica.replacing import replace
 
 _WRITING = frozenset("wax+")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-# name in os: positions of the paths that it is given.
+# Name in `os`: positions of its path arguments.
 _MAKES = {"mkdir": (0,)}
 _CHANGES = {"rename": (0, 1), "replace": (0, 1), "chmod": (0,), "utime": (0,), "truncate": (0,)}
 _READS = {"stat": (0,), "lstat": (0,), "access": (0,)}
 _LISTS = {"listdir": (0,), "scandir": (0,)}
 _REMOVES = ("remove", "unlink", "rmdir")
-# TensorFlow's own ways to files: (module, owner, function, position of the path, does it write?)
+# TensorFlow's functions on files: (module, class, function, position of the path, does it write?)
 _FILE_IO, _CHECKPOINT = "tensorflow.python.lib.io.file_io", "tensorflow.python.checkpoint.checkpoint"
 _DATA = "tensorflow.python.data.ops."
 _LIBRARIES = (
@@ -49,7 +50,7 @@ _LIBRARIES = (
     ("tensorflow.python.ops.summary_ops_v2", "", "create_file_writer_v2", 0, True),
     ("tensorflow.python.saved_model.save", "", "save_and_return_nodes", 1, True),
     ("tensorflow.python.saved_model.load", "", "load_partial", 0, False),
-    # and those that open files in C++
+    # functions that open files in C++
     ("tensorflow.python.ops.gen_io_ops", "", "write_file", 0, True),
     ("tensorflow.python.ops.gen_io_ops", "", "read_file", 0, False),
     ("tensorflow.python.lib.io.tf_record", "TFRecordWriter", "__init__", 1, True),
@@ -62,20 +63,25 @@ _LIBRARIES = (
     ("tensorflow.python.training.saver", "Saver", "restore", 2, False),
     ("tensorflow.python.summary.writer.writer", "FileWriter", "__init__", 1, True),
 )
-_OPENING = {_FILE_IO: "FileIO", "h5py": "File"}  # classes made of (name, mode)
-# as keywords
+_OPENING = {_FILE_IO: "FileIO", "h5py": "File"}  # classes whose constructor takes (name, mode)
+# names of path arguments that are given as keywords
 _NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", "filename", "filenames"))
 
 
 class Scratch:
-    """`folder`: below it the rank's own world. `ours`: where ranks meet, which is not the script's."""
+    """Maps paths to a rank's scratch folder.
+
+    Args:
+        folder: The scratch folder.
+        ours: The directory of the process group, whose paths are not mapped.
+    """
 
     def __init__(self, folder: Path, ours: Path) -> None:
-        self._folder = os.path.realpath(folder)  # before anything is replaced
+        self._folder = os.path.realpath(folder)  # resolved before `os` is patched
         self._real = self._folder + os.sep, os.path.abspath(ours) + os.sep, *_SYSTEM
 
     def written(self, path: Any) -> Any:
-        """Where `path` is to be written; its folder is there wherever the real one is."""
+        """Return where `path` is to be written; make its parent folder if the real one exists."""
         if not _is_path(path):
             return path
         real = os.path.abspath(os.fsdecode(path))
@@ -87,26 +93,27 @@ class Scratch:
         return mine
 
     def read(self, path: Any) -> Any:
-        """Where `path` is to be read: what this rank wrote, else the real one."""
+        """Return where `path` is to be read: this rank's file if it wrote one, else the real file."""
         if not _is_path(path):
             return path
         mine = self._folder + os.path.abspath(os.fsdecode(path))
-        return mine if _exists(mine) or _exists(f"{mine}.index") else path  # a checkpoint's name is that of no file
+        # a checkpoint's name is only a prefix of its files
+        return mine if _exists(mine) or _exists(f"{mine}.index") else path
 
     def changed(self, path: Any) -> Any:
-        """Where a file is to be changed or moved: a copy of the real one, if this rank has none of its own."""
+        """Return where a file is to be changed or moved; copy the real file first if this rank has none."""
         mine = self.written(path)
         if mine is not path and not _exists(mine):
             _copy(_builtin_open, path, mine)
         return mine
 
     def listed(self, path: Any) -> Any:
-        """Where a folder is to be listed: the real one as long as this rank has put nothing into its own."""
+        """Return where a folder is to be listed: the real one until this rank has written into its own."""
         mine = self.read(path)
         return mine if mine is path or not _isdir(os.fsdecode(path)) or _list(mine) else path
 
 
-# as they are before they are replaced
+# the originals, saved before they are patched
 _lstat, _stat, _mkdir, _list, _builtin_open = os.lstat, os.stat, os.mkdir, os.listdir, builtins.open
 
 
@@ -145,7 +152,7 @@ _here = _Here()
 
 @contextlib.contextmanager
 def real_paths() -> Iterator[None]:
-    """Within, nothing is diverted for this thread: it removes what is left when the run is over."""
+    """Within, this thread's paths are not mapped, so that it can remove leftovers at the end of the run."""
     _here.real = True
     try:
         yield
@@ -155,14 +162,16 @@ def real_paths() -> Iterator[None]:
 
 @contextlib.contextmanager
 def diverted(folder: Path, ours: Path) -> Iterator[None]:
-    """Within, this process writes below `folder`; but into `ours`, where ranks meet."""
+    """Within, this process writes below `folder`, except for paths in `ours`, the process group's directory."""
     scratch = Scratch(folder, ours)
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
-        tempfile.tempdir = os.path.join(folder, "tmp")  # AutoGraph's files are there, which Python itself opens
+        # AutoGraph writes source files to tempdir, and Python itself opens them
+        tempfile.tempdir = os.path.join(folder, "tmp")
         os.makedirs(tempfile.tempdir, exist_ok=True)
         opens = functools.partial(_open, scratch, builtins.open)
-        for owner, name in ((builtins, "open"), (io, "open"), (tokenize, "_builtin_open")):  # by which source is read
+        # `tokenize` reads source by its own name
+        for owner, name in ((builtins, "open"), (io, "open"), (tokenize, "_builtin_open")):
             replace(stack, owner, name, opens)
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         maps = (_MAKES, scratch.written), (_CHANGES, scratch.changed), (_READS, scratch.read), (_LISTS, scratch.listed)
@@ -195,14 +204,14 @@ def _os_open(scratch: Scratch, original: Any, path: Any, flags: int, *args: Any,
 
 
 def _copy(opening: Any, real: Any, mine: Any) -> None:
-    """What is added to goes on from the real file."""
+    """Copy the real file, so that appending and updating continue from its content."""
     if not _exists(mine):
         with contextlib.suppress(OSError), opening(real, "rb") as source, opening(mine, "wb") as target:
             target.write(source.read())
 
 
 def _removing(scratch: Scratch, original: Any) -> Any:
-    """What rank 0 removes is its own: here goes this rank's copy, if there is one."""
+    """Return a function that removes this rank's copy, if there is one; only rank 0 removes the real file."""
 
     @functools.wraps(original)
     def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -229,7 +238,7 @@ def _mapped(original: Any, mapping: Callable[[Any], Any], places: tuple[int, ...
 
 
 def _each(mapping: Callable[[Any], Any], paths: Any) -> Any:
-    """Of one path or a list of them, which TensorFlow takes as eager tensors, too."""
+    """Map one path, a list of them, or an eager tensor of them."""
     if isinstance(paths, (list, tuple)):
         return [_each(mapping, path) for path in paths]
     if hasattr(paths, "numpy") and hasattr(paths, "dtype"):

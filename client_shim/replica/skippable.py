@@ -1,7 +1,6 @@
-"""May a region (client_shim/replica/skippable_regions.py) be left out?
+"""Analysis of whether a skippable region (client_shim/replica/skippable_regions.py) may be left out.
 
-Not if what it leaves behind is more than its names' values, and not where it cannot be told how much it takes of an
-array.
+A region must run if it has effects besides the values of its names, or if the size of its slices is unknown.
 """
 
 import ast
@@ -22,7 +21,7 @@ _PARTS = (ast.expr_context, ast.operator, ast.unaryop)
 
 
 def must_run(region: Sequence[Any]) -> bool:
-    """Does it go on from what the one before has left: a sum, a count, a list's next item, an iterator's?"""
+    """Return whether the region continues from its last run's state: a sum, a count, an iterator's next item."""
     order = _Order()
     for statement in region:
         order.visit(statement)
@@ -32,7 +31,7 @@ def must_run(region: Sequence[Any]) -> bool:
 
 
 def slices(region: Sequence[Any], bound: Sequence[str]) -> list[Any] | None:
-    """The slices that it takes of what is there before it, for their shapes; None where that cannot be asked for."""
+    """Return the slices that the region takes of earlier arrays, for their shapes; None if one may have effects."""
     nodes = [node for top in region for node in ast.walk(top)]
     cut = [n for n in nodes if isinstance(n, ast.Subscript) and _is_slice(n.slice)]
     outside = [node for node in cut if not _names(node) & set(bound)]
@@ -50,7 +49,7 @@ def _names(node: Any) -> set[str]:
 
 
 def _is_plain(node: Any) -> bool:
-    """Does it do nothing but look?"""
+    """Return whether evaluating the expression has no effects."""
     if isinstance(node, ast.Call):
         pure = isinstance(node.func, ast.Name) and node.func.id in _PURE and not node.keywords
         return pure and all(map(_is_plain, node.args))
@@ -58,7 +57,7 @@ def _is_plain(node: Any) -> bool:
 
 
 def _changes(node: Any, bound: set[str]) -> bool:
-    """Does it change what was made before the region, or take the next of it?"""
+    """Return whether the node changes an object made before the region, or takes its next item."""
     if isinstance(node, ast.Call) and last_name(node.func) in _TAKING:
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _SHOWING:
@@ -66,7 +65,8 @@ def _changes(node: Any, bound: set[str]) -> bool:
     targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
     changed: list[Any] = [t for t in targets if isinstance(t, (ast.Subscript, ast.Attribute))]
     if not isinstance(node, ast.AugAssign):
-        changed = [t for t in changed if isinstance(t, ast.Subscript)]  # `self.loss = loss` is the last time's
+        # `self.loss = loss` keeps the value of the last run
+        changed = [t for t in changed if isinstance(t, ast.Subscript)]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _COLLECTING:
         changed.append(node.value.func)
     if isinstance(node, ast.Call) and last_name(node.func) in _ASSIGNING:
@@ -81,7 +81,7 @@ def _root(node: Any) -> str:
 
 
 class _Order(ast.NodeVisitor):
-    """`before`: names that are read before they are surely bound; `bound`: those that are bound at all."""
+    """Collects `before`, the names read before they are surely bound, and `bound`, all names that are bound."""
 
     def __init__(self) -> None:
         self.before: set[str] = set()
@@ -128,7 +128,7 @@ class _Order(ast.NodeVisitor):
             self.visit(statement)
 
     def _visit_scope(self, node: Any) -> None:
-        """Names of its own are none of the region's."""
+        """Visit a nested scope, whose own names are not the region's."""
         inner = [n for child in ast.iter_child_nodes(node) for n in ast.walk(child)]
         own = {n.arg for n in inner if isinstance(n, ast.arg)}
         own |= {n.id for n in inner if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
@@ -140,7 +140,7 @@ class _Order(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_scope
 
     def _branch(self, body: list[Any]) -> set[str]:
-        """What it surely binds, which it may not come to."""
+        """Return the names that `body` surely binds if it runs, which it may not."""
         before = set(self._surely)
         for node in body:
             self.visit(node)

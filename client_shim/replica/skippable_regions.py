@@ -1,21 +1,21 @@
-"""Eager training steps that are taken in turns: what of the script's code is one is found, and may be left out.
+"""Skippable regions: the code of an eager training step, rewritten so that another worker's turn leaves it out.
 
     for i in range(0, len(x), 32):                  for i in range(0, len(x), 32):
-        with tf.GradientTape() as tape:                 if HANDS.runs_here(1, locals(), ("batch", "model")):
-            loss = mean(model(batch) ** 2)                  with HANDS.step(), tf.GradientTape() as tape:
+        with tf.GradientTape() as tape:                 if HOOKS.runs_here(1, locals(), ("batch", "model")):
+            loss = mean(model(batch) ** 2)                  with HOOKS.step(), tf.GradientTape() as tape:
         gradients = tape.gradient(loss, weights)                loss = ...
         optimizer.apply_gradients(...)                      gradients = tape.gradient(...)
-        print(loss)                                         HANDS.keep(1, locals(), ("gradients", "loss"))
+        print(loss)                                         HOOKS.keep(1, locals(), ("gradients", "loss"))
                                                         else:
                                                             tape = None
-                                                            if HANDS.restored(1, "gradients"): ...
+                                                            if HOOKS.restored(1, "gradients"): ...
                                                         optimizer.apply_gradients(...)
                                                         print(loss)
-                                                    HANDS.left(1)
+                                                    HOOKS.left(1)
 
-A *region* begins with a tape and ends with the last statement beside it that takes gradients from it. Where it is left
-out the names that it binds have the values of the last time. Everything else of the script runs every time, and so does
-a region that goes on from what the one before has left behind (`total += loss`).
+A *region* begins with a tape and ends with the last statement beside it that takes gradients from it. Where a region is
+left out, the names that it binds keep the values of its last run. All other code of the script always runs. So does a
+region that continues from the state that its last run left (`total += loss`).
 """
 
 import ast
@@ -30,48 +30,54 @@ from client_shim.replica.skippable import must_run, slices
 from client_shim.replica.steps import applies, by_script
 from client_shim.replica.syntax import last_name
 
-TAKEN = ("gradient", "jacobian", "batch_jacobian")  # from a tape
+TAKEN = ("gradient", "jacobian", "batch_jacobian")  # methods of a tape
 _keys = itertools.count(1)
 
 
 class RegionHooks(StepHooks):
-    """What code calls that is rewritten for turns."""
+    """The functions that code with skippable regions calls."""
 
     marks = (b"for", b"while")
 
     def runs_here(
         self, region: int, names: dict[str, Any], reads: tuple[str, ...], cut: Callable[[], Any] | None = None
     ) -> bool:
-        """Is the region to run? `names`: its variables; `reads`: those that may hold its batch; `cut`: gives what it
-        slices itself. None: it is to run every time."""
+        """Return whether the region is to run.
+
+        Args:
+            region: The region's number.
+            names: The local variables.
+            reads: Names of those that may hold the region's batch.
+            cut: Returns the slices that the region takes itself; None: the region must always run.
+        """
         return self.rank is None or not by_script() or bool(self.rank.mine(region, names, reads, cut))
 
     def keep(self, region: int, names: dict[str, Any], bound: tuple[str, ...]) -> None:
-        """It has run."""
+        """Keep the values that the region has bound, after it has run."""
         if self.rank is not None and by_script():
             self.rank.keep(region, {name: names[name] for name in bound if name in names})
 
     def give(self, region: int, value: Any) -> Any:
-        """It has run, and its function returns `value`."""
+        """Keep and return the `value` that the region's function returns."""
         if self.rank is not None and by_script():
             self.rank.keep(region, {"": value})
         return value
 
     def restored(self, region: int, name: str) -> bool:
-        """Is there a value of the last time?"""
+        """Return whether the region's last run bound `name`."""
         return name in self.rank.last(region)
 
     def last(self, region: int, name: str = "") -> Any:
-        """That value."""
+        """Return the value of `name` from the region's last run; "": the value that its function returned."""
         return self.rank.last(region)[name]
 
     def left(self, first: int) -> None:
-        """The loop that begins at line `first` is over; 0: any that is not running."""
+        """Note that the loop which begins at line `first` is over; 0: any loop that is not running."""
         if self.rank is not None and by_script():
             self.rank.left(first)
 
     def rewrite(self, module: ast.Module) -> ast.Module:
-        """`module`, rewritten in place."""
+        """Return `module`, rewritten in place."""
         regions = [region for body in _bodies(module, divided=False) for region in _regions(body)]
         loads = _loads(module)
         bound = [_names(region, ast.Store) for region in regions]
@@ -90,7 +96,7 @@ Region = list[Any]  # statements
 
 
 def _loads(*nodes: Any) -> Counter[str]:
-    """How often each name is read among them."""
+    """Return how often each name is read in `nodes`."""
     inner = [node for each in nodes for node in ast.walk(each)]
     names = [n for n in inner if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)]
     names += [n.target for n in inner if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
@@ -98,14 +104,14 @@ def _loads(*nodes: Any) -> Counter[str]:
 
 
 def _bodies(node: Any, *, divided: bool) -> Iterator[list[Any]]:
-    """The lists of statements in loops and functions."""
+    """Yield the lists of statements in loops and functions."""
     for name in (*BODIES, "handlers"):
         body = getattr(node, name, ())
         within = divided or isinstance(node, LOOPS)
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             within = isinstance(node, FUNCTIONS)
         if not isinstance(body, list):
-            continue  # an expression's
+            continue  # the body of an expression
         if within:
             yield body
         for statement in body:
@@ -113,7 +119,7 @@ def _bodies(node: Any, *, divided: bool) -> Iterator[list[Any]]:
 
 
 def _regions(body: list[Any]) -> Iterator[Region]:
-    """Those that begin among these statements. A tape whose gradients are taken elsewhere begins none."""
+    """Yield the regions that begin in `body`. A tape whose gradients are taken elsewhere begins none."""
     start = 0
     while start < len(body):
         if _minimizes(body[start]):
@@ -127,19 +133,19 @@ def _regions(body: list[Any]) -> Iterator[Region]:
 
 
 def _minimizes(statement: Any) -> bool:
-    """Does it have an optimizer take gradients of a loss that it calls?"""
+    """Return whether an optimizer takes the gradients of a loss that it calls itself."""
     value = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
     return isinstance(value, ast.Call) and last_name(value.func) == "minimize" and applies(value)
 
 
 def _before_its_end(region: Region) -> Iterator[Any]:
-    """What is in it; not a `return` that ends it."""
+    """Yield the nodes of the region, without a `return` at its end."""
     whole = region[:-1] if isinstance(region[-1], ast.Return) else region
     return (node for statement in whole for node in (statement, *_own(statement)))
 
 
 def _end(body: list[Any], start: int) -> int | None:
-    """The last statement that takes from the tapes which begin from `start` on."""
+    """Return the index of the last statement that takes gradients from the tapes which begin at `start`."""
     tapes, end = _tapes(body[start]), None
     for i in range(start, len(body)):
         if i > start and is_tape(body[i]):
@@ -152,7 +158,7 @@ def _end(body: list[Any], start: int) -> int | None:
 
 
 def _tapes(statement: Any) -> set[str]:
-    """The names of the tapes that it makes."""
+    """Return the names of the tapes that the statement makes."""
     items = statement.items if isinstance(statement, ast.With) else []
     return {i.optional_vars.id for i in items if isinstance(i.optional_vars, ast.Name)}
 
@@ -166,7 +172,7 @@ def _takes(statements: list[Any], tapes: set[str]) -> bool:
 
 
 def _names(region: Region, context: type, but: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The variables that it binds (or reads), without those of functions within, or `but`."""
+    """Return the variables that the region binds or reads, without those of nested functions and without `but`."""
     nodes = [n for statement in region for n in (statement, *_own(statement))]
     found = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
     return tuple(sorted(found - set(but)))
@@ -182,7 +188,7 @@ def _own(node: Any) -> Iterator[Any]:
 def _wrapped(
     region: Region, reads: tuple[str, ...], bound: tuple[str, ...], kept: list[str], cut: list[Any] | None
 ) -> ast.If:
-    """`restored`: those of the names that it binds which are read elsewhere."""
+    """Return the `if` that runs the region or restores `kept`, the names it binds that are read elsewhere."""
     key, first, last = ast.Constant(next(_keys)), region[0], region[-1]
     names = ast.Call(ast.Name("locals", ast.Load()), [], [])
     tapes = _tapes(first) & set(bound)
@@ -224,12 +230,15 @@ def _tuple(names: Any) -> ast.Tuple:
 
 
 class _Wrapping(ast.NodeTransformer):
-    """Puts `wrapped` in the place of each region's first statement, takes out the others, and ends loops: behind them,
-    before a `return` within, and where an exception that ends one is handled."""
+    """Replaces each region's first statement by its `if` and removes the others.
+
+    It also inserts the ends of loops: after a loop, before a `return` in it, and where an exception that ends it is
+    handled.
+    """
 
     def __init__(self, wrapped: dict[Any, ast.If], inside: set[Any]) -> None:
         self._wrapped, self._inside = wrapped, inside
-        self._loops: list[int] = []  # lines of those of this function that are around
+        self._loops: list[int] = []  # first lines of the surrounding loops of this function
 
     def visit(self, node: ast.AST) -> Any:
         if node in self._inside:
@@ -262,7 +271,8 @@ class _Wrapping(ast.NodeTransformer):
 
 _PLAIN = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 _LISTING = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_STOPS = {"", "BaseException", "KeyboardInterrupt", "SystemExit"}  # the user's: the others are not to be waited for
+# handlers of a user's interrupt, which must not wait for other ranks
+_STOPS = {"", "BaseException", "KeyboardInterrupt", "SystemExit"}
 
 
 def _named(kinds: Any) -> set[str]:

@@ -1,18 +1,21 @@
-"""The source of a script, and of the modules beside it that it imports."""
+"""Source files of a script: the script itself and the modules beside it that it imports."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_DEPTH = 5  # of imports beside the script
+_DEPTH = 5  # depth of imports beside the script
 
 
 @dataclass(frozen=True)
 class Import:
-    """What one import statement names. `top`: "numpy" of numpy.linalg; "" where it is relative.
+    """One imported module.
 
-    `files`: those beside the script that it runs. `found`: what it names is among them.
+    Attributes:
+        top: The first part of its name, "numpy" for numpy.linalg; "" for a relative import.
+        files: The files beside the script that the import runs.
+        found: Whether the named module is among them.
     """
 
     top: str
@@ -21,14 +24,14 @@ class Import:
 
 
 def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """The script and, as deep as that goes, the modules beside it that it imports; not what cannot be read."""
+    """Yield path and syntax tree of the script and, recursively, of its modules; skip files that cannot be parsed."""
     waiting, seen = [(script, 0)], {script.resolve()}
     while waiting:
         path, depth = waiting.pop(0)
         try:
             tree = ast.parse(path.read_text(errors="replace"))
         except (SyntaxError, ValueError, OSError):
-            continue  # running it says what is wrong
+            continue  # running the script reports the error
         yield path, tree
         for file in (file for each in imports(tree, path, script.parent) for file in each.files):
             if depth < _DEPTH and file.resolve() not in seen:
@@ -37,7 +40,7 @@ def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
 
 
 def imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Import]:
-    """Those of the module at `path`, of a script in `folder`."""
+    """Yield the imports of the module at `path`, which belongs to a script in `folder`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -53,7 +56,7 @@ def imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Import]:
 
 
 def _files(folder: Path, name: str) -> list[tuple[Path, ...]]:
-    """Where a.b.c may be, and a and a.b, which are run before it."""
+    """Return candidates for the files of a, a.b and a.b.c, all of which an import of a.b.c runs."""
     parts = name.split(".") if name else []
     places = [folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
     return [(place.with_suffix(".py"), place / "__init__.py") for place in places] or [(folder / "__init__.py",)]

@@ -1,4 +1,4 @@
-"""A run that meets a training loop which the source did not show starts over: every rank then runs the script."""
+"""Restart of a run as a replicated script, when it reaches a training loop that capture detection did not find."""
 
 import contextlib
 import os
@@ -15,11 +15,12 @@ SAID = "{command}: {where} trains outside fit: the run starts over, and every ra
 def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
     """Within, an OwnLoop replaces this process by the same command with `--capture replica`.
 
-    Nothing has been updated yet. A run with a chosen capture, one that was detached, and one whose engine stands
-    elsewhere end with the error instead.
+    No variable has been updated by then. The error is raised instead if the user chose a capture, if the run was
+    detached,
+    if its engine runs elsewhere, or if a `fit` has trained.
 
     Args:
-        command: Its name, for the line that says so.
+        command: The command's name, for the message.
         given: The command line's options.
     """
     try:

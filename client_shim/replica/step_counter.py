@@ -1,4 +1,4 @@
-"""How many steps loops of the script's own have taken, told while the script runs: no `fit` says it."""
+"""Progress thread of a replicated script: it reports the number of steps while the script runs."""
 
 import contextlib
 import threading
@@ -11,13 +11,13 @@ LOOK_S = 0.5
 
 @contextlib.contextmanager
 def reported_steps(steps: Callable[[], int], tell: Reporters) -> Iterator[None]:
-    """Within, it is said how many `steps` are taken, to whom it matters."""
+    """Within, reporters that show training receive the number of `steps` twice a second."""
     over = threading.Event()
 
     def look() -> None:
         told = 0
         while not over.wait(LOOK_S):
-            with contextlib.suppress(Exception):  # what the script has made of TensorFlow may not let this thread read
+            with contextlib.suppress(Exception):  # the script's state of TensorFlow may prevent reads from this thread
                 taken = steps()
                 if taken > told:
                     tell.training(taken)

@@ -1,8 +1,8 @@
-"""Which loop, or which function, of a script trains: found in its source, with the names it has at run time.
+"""Analysis of which loops and functions of a script train, from its source and the values its names have at run time.
 
-A *training step* takes gradients (a tape, or an optimizer's minimize) and applies them. A loop over batches is divided
-where its own body takes such a step; where the step is a `tf.function`, which gets the batch as arguments, that
-function is divided instead, and the loop around it sees whole batches.
+A *training step* takes gradients (by a tape, or by an optimizer's minimize) and applies them. A loop over batches is
+divided where its own body has such a step. Where the step is a `tf.function` that receives the batch as arguments, that
+function is divided instead, and the loop around it sees global batches.
 """
 
 import ast
@@ -45,9 +45,9 @@ _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_ke
 
 @dataclass(frozen=True)
 class StepCode:
-    """What a piece of code does when it runs."""
+    """Whether a piece of code takes gradients and whether it applies them."""
 
-    takes: bool = False  # gradients
+    takes: bool = False  # whether it takes gradients
     applies: bool = False
 
     def __or__(self, other: "StepCode") -> "StepCode":
@@ -55,6 +55,7 @@ class StepCode:
 
     @property
     def trains(self) -> bool:
+        """Whether the code both takes and applies gradients."""
         return self.takes and self.applies
 
 
@@ -66,16 +67,16 @@ class Site:
     first: int
     last: int
     trains: bool  # its own body applies gradients
-    leads: bool = False  # it does, or a step function that it calls
-    within: "Site | None" = None  # the loop of this code around it, where that leads beside it
+    leads: bool = False  # its own body does, or a step function that it calls
+    within: "Site | None" = None  # the surrounding loop of this code, if that trains or calls a step function
 
     @property
     def outermost(self) -> "Site":
-        """The loop whose end is the end of the steps: a critic's inner loop goes on with the generator's step."""
+        """The loop whose end ends the steps: a critic's inner loop is followed by the generator's step."""
         return self if self.within is None else self.within.outermost
 
     def running(self) -> bool:
-        """Is the loop on this thread's stack?"""
+        """Return whether the loop is on this thread's stack."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code is self.code and self.first <= frame.f_lineno <= self.last:
@@ -85,14 +86,14 @@ class Site:
 
 
 def of_script(path: str) -> bool:
-    """Does this file belong to the script: neither ours, nor a library's, nor generated?"""
+    """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated."""
     return not path.startswith(("<", *_OURS, *_LIBRARIES)) and "__autograph_generated" not in path
 
 
 def by_script() -> bool:
-    """Tell whether the script calls our caller, in the thread that runs it.
+    """Return whether the script itself calls the caller of this function, in the main thread.
 
-    Functions that make data run at their own pace: in threads, or where TensorFlow calls back in the main thread.
+    Functions that prepare data run at their own pace: in other threads, or where TensorFlow calls Python back.
     """
     frame = sys._getframe(2)
     if not of_script(frame.f_code.co_filename) or threading.current_thread() is not threading.main_thread():
@@ -106,7 +107,7 @@ def by_script() -> bool:
 
 
 def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:
-    """Yield the frames of this thread, or those from `frame` on, that run the script's own code, innermost first."""
+    """Yield the frames that run the script's own code, innermost first: of this thread, or from `frame` on."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         if of_script(frame.f_code.co_filename):
@@ -115,7 +116,7 @@ def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def where() -> str:
-    """Return the script's file and line at work: in a thread that is none of the script's, the main thread's."""
+    """Return the script's running file and line; in a thread without the script's code, the main thread's."""
     main = sys._current_frames().get(threading.main_thread().ident or 0)
     frame = next(script_frames(), None) or next(script_frames(main), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "no line of the script"
@@ -125,10 +126,12 @@ _sites: dict[tuple[CodeType, int], Site | None] = {}
 
 
 def loop_at_work(*, called: bool = False) -> Site | None:
-    """The innermost loop of the script that is running: whoever asks for a batch asks for its sake.
+    """Return the innermost running loop of the script, for which a batch is drawn.
 
-    None where Keras asks: its `evaluate` or `predict` has a loop of its own. `called`: not where the script has called
-    what Keras runs now, an optimizer's method.
+    Return None where Keras draws it: its `evaluate` and `predict` have a loop of their own.
+
+    Args:
+        called: Ignore Keras's frames that are innermost, because the script has called an optimizer's method.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -147,7 +150,7 @@ def loop_at_work(*, called: bool = False) -> Site | None:
 
 
 def function_trains(function: Any) -> bool:
-    """Does calling `function` (plain, a method, a tf.function: remembered) take and apply gradients?"""
+    """Return whether a call of `function` takes and applies gradients; the answer for a tf.function is cached."""
     memo = vars(function) if hasattr(function, "_python_function") else {}
     if "_fdt_trains" not in memo:
         memo["_fdt_trains"] = _of_callable(function, set(), through=True).trains
@@ -155,7 +158,7 @@ def function_trains(function: Any) -> bool:
 
 
 def function_takes(function: Any) -> bool:
-    """Does calling this tf.function take gradients?"""
+    """Return whether a call of this tf.function takes gradients."""
     memo = vars(function)
     if "_fdt_takes" not in memo:
         memo["_fdt_takes"] = _of_callable(function, set(), through=True).takes
@@ -174,10 +177,11 @@ def _find(frame: FrameType) -> Site | None:
 
 
 def _body(loop: Loop, line: int) -> list[ast.AST]:
-    """What a batch that is asked for on `line` is for.
+    """Return the code that a batch drawn on `line` is for.
 
-    For `for batch in dataset` that is all of the loop's body. For `next(batches)` it is what stands beside it: loops
-    within have batches of their own.
+    For `for batch in dataset` that is the loop's whole body. For `next(batches)` it is the body without inner loops,
+    which
+    have batches of their own.
     """
     if not isinstance(loop, (ast.For, ast.While)):
         return [loop]
@@ -187,7 +191,7 @@ def _body(loop: Loop, line: int) -> list[ast.AST]:
 
 
 def _beside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """What stands among these statements, but for loops."""
+    """Yield the statements among `nodes`, also in branches, but not loops."""
     for node in nodes:
         if isinstance(node, (ast.If, ast.With, ast.withitem, ast.Try, ast.ExceptHandler)):
             yield from _beside(ast.iter_child_nodes(node))
@@ -207,13 +211,13 @@ def _of_nodes(nodes: list[Any], names: Mapping[str, Any], seen: set[Any], *, thr
 def _of_call(call: ast.Call, names: Mapping[str, Any], seen: set[Any], *, through: bool) -> StepCode:
     name = last_name(call.func)
     if name == BATCHWISE and isinstance(call.func, ast.Attribute):
-        return StepCode(through, through)  # a step function of Keras's
+        return StepCode(through, through)  # Keras's own step function
     named = StepCode(name in TAKES, applies(call))
     return named | _of_callable(resolved(call.func, names), seen, through=through)
 
 
 def applies(call: ast.Call) -> bool:
-    """Is it by its name an optimizer's update of variables?"""
+    """Return whether the call is, by its name, an optimizer's update of variables."""
     function = call.func
     if not isinstance(function, ast.Attribute):
         return False
@@ -224,7 +228,7 @@ def applies(call: ast.Call) -> bool:
 
 
 def _is_optimizers(owner: ast.AST) -> bool:
-    """By its name: `opt`, `self.d_optimizer`, `optimizers[0]`, `opt_g`; not `df["option"]`, which is no name at all."""
+    """Return whether the name is an optimizer's: `opt`, `self.d_optimizer`, `optimizers[0]`; not `df["option"]`."""
     while isinstance(owner, ast.Subscript):
         owner = owner.value
     parts = last_name(owner).lower().split("_")
@@ -232,7 +236,7 @@ def _is_optimizers(owner: ast.AST) -> bool:
 
 
 def _of_callable(function: Any, seen: set[Any], *, through: bool) -> StepCode:
-    """`through`: also look into tf.functions that are steps of their own."""
+    """Return what `function` does; `through`: also analyse tf.functions that are steps of their own."""
     if isinstance(function, functools.partial):
         return _of_callable(function.func, seen, through=through)
     inner = getattr(function, "_python_function", None)  # a tf.function
@@ -241,7 +245,7 @@ def _of_callable(function: Any, seen: set[Any], *, through: bool) -> StepCode:
         return found if through or not found.trains else StepCode()
     function = _unwrapped(function)
     if isinstance(function, MethodType):
-        owner = getattr(function.__self__, "target", function.__self__)  # of a tf.function's method: held weakly
+        owner = getattr(function.__self__, "target", function.__self__)  # a tf.function's method holds its owner weakly
         return _of_function(_unwrapped(function.__func__), seen, owner, through=through)
     if isinstance(function, FunctionType):
         return _of_function(function, seen, None, through=through)
@@ -270,7 +274,7 @@ def _of_function(function: Any, seen: set[Any], owner: Any, *, through: bool) ->
     if owner is not None and code.co_argcount:
         names[code.co_varnames[0]] = owner
     body = scope.body if isinstance(scope.body, list) else [scope.body]
-    inner = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n is not scope]  # helpers defined within
+    inner = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n is not scope]  # helper functions defined within
     return _of_nodes([*body, *inner], names, seen, through=through)
 
 
@@ -279,6 +283,6 @@ def _contents(function: Any) -> list[Any]:
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
-        except ValueError:  # not filled yet
+        except ValueError:  # the cell is still empty
             found.append(None)
     return found

@@ -1,4 +1,4 @@
-"""A script's source beside what runs: the syntax of a frame's code, and what its names stand for."""
+"""Syntax of running code: the syntax tree of a frame's code and the values of its names."""
 
 import ast
 import builtins
@@ -14,7 +14,7 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def loops_around(frame: FrameType) -> list[Any]:
-    """The syntax of the loops of its own that it is in, innermost first."""
+    """Return the syntax of the frame's own loops around its current line, innermost first."""
     line, scope = frame.f_lineno, scope_of(parsed(frame.f_code.co_filename), frame.f_code)
     nodes = () if scope is None else own_nodes(scope)
     around = [n for n in nodes if isinstance(n, ITERATING) and n.lineno <= line <= (n.end_lineno or n.lineno)]
@@ -22,12 +22,13 @@ def loops_around(frame: FrameType) -> list[Any]:
 
 
 def names_of(frame: FrameType) -> dict[str, Any]:
+    """Return the values of all names that the frame's code can read."""
     return {**vars(builtins), **frame.f_globals, **frame.f_locals}
 
 
 @functools.cache
 def parsed(path: str) -> ast.Module:
-    """The file's syntax tree; an empty one where there is no source."""
+    """Return the file's syntax tree; an empty one where there is no source."""
     try:
         return ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
@@ -35,7 +36,7 @@ def parsed(path: str) -> ast.Module:
 
 
 def scope_of(tree: ast.Module, code: CodeType) -> Any:
-    """The part of `tree` that `code` was made of."""
+    """Return the part of `tree` that `code` was compiled from."""
     if code.co_name == "<module>":
         return tree
     comprehension = code.co_name in ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
@@ -52,7 +53,7 @@ def _first_line(node: Any) -> int:
 
 
 def own_nodes(scope: Any) -> Iterator[ast.AST]:
-    """The nodes of `scope`, those of functions and classes within left out."""
+    """Yield the nodes of `scope`, without those of nested functions and classes."""
     for child in ast.iter_child_nodes(scope):
         yield child
         if not isinstance(child, (*SCOPES, ast.ClassDef)):
@@ -60,18 +61,18 @@ def own_nodes(scope: Any) -> Iterator[ast.AST]:
 
 
 def last_name(node: ast.AST) -> str:
-    """`fit` of `model.fit`, `f` of `f`; "" of anything else."""
+    """Return `fit` for `model.fit`, `f` for `f`, and "" for anything else."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def resolved(node: ast.AST, names: Mapping[str, Any]) -> Any:
-    """What the name or the attribute stands for now; None where that would take more than looking it up."""
+    """Return the current value of the name or attribute; None where more than a lookup would be needed."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute):
         owner = resolved(node.value, names)
         try:
             return None if owner is None else getattr(owner, node.attr, None)
-        except Exception:  # a property of the script's own
+        except Exception:  # a property of the script's own raised it
             return None
     return None

@@ -1,1 +1,1 @@
-"""What a run in the client's process needs to go on where an earlier process of it was interrupted."""
+"""Checkpoints of a run in the client's process, and resumption from them after an interruption."""

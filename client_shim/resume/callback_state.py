@@ -1,4 +1,4 @@
-"""What the script's callbacks and its History know, as far as it is plain, and what is left out of it."""
+"""States of the script's callbacks and its History: the plain values to save, and notes on those left out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,17 +10,17 @@ from fdt.tensors import Array
 
 
 def own(callbacks: Sequence[Any]) -> list[Any]:
-    """The script's own; the History is Keras's."""
+    """Return the script's own callbacks, without Keras's History."""
     return [callback for callback in callbacks if type(callback).__name__ != "History"]
 
 
 def both(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Sums that are in both: what callbacks set anew at the beginning of each `fit` is not what they were made with."""
+    """Return the sums that are in both, without attributes that callbacks set anew at each `fit`."""
     return dict(one.items() & other.items())
 
 
 def numbers(history: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], list[str]]:
-    """`history` of plain values, and a line for each log of which some are none: a callback may put anything there."""
+    """Return `history` as plain values, and a line for each log with others: a callback may put anything there."""
     found = {str(name): [_number(value) for value in values] for name, values in history.items()}
     pairs = zip(history.values(), found.items(), strict=True)
     lost = [name for before, (name, now) in pairs if now.count(None) > sum(value is None for value in before)]
@@ -28,7 +28,7 @@ def numbers(history: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], list[s
 
 
 def _number(value: Any) -> Any:
-    """`value` where it is plain, else its number, as of a variable; None where it has none."""
+    """Return `value` if it is plain, otherwise its number, as for a variable; None where it has none."""
     try:
         plain.encode(value, [])
     except plain.NotPlain:
@@ -40,9 +40,12 @@ def _number(value: Any) -> Any:
 
 
 def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[Array]) -> tuple[list[Any], list[str]]:
-    """What `callbacks` know that is plain, and a line for each of the script's own that keeps something else.
+    """Return the plain state of `callbacks`, and a line for each of the script's own that holds other state.
 
-    `sums`: of what each was made with (plain.sums), which is not saved.
+    Args:
+        callbacks: The callbacks.
+        sums: Checksums of the attributes that each was made with (plain.sums), which are not saved.
+        arrays: Receives the arrays of the state.
     """
     kept, left_out = [], []
     for callback, made_with in zip(callbacks, sums, strict=True):

@@ -1,7 +1,8 @@
-"""Each `fit` of a run, saved at its epochs' ends and gone on with (fdt/rundir.py has the files).
+"""Checkpoints of each `fit` of a run, saved at the ends of epochs, and resumption from them (files: fdt/rundir.py).
 
-The script runs again from its first line. A `fit` that was finished is not trained again: its model gets the weights it
-had, its callbacks what they knew, the script its History. The one that was interrupted goes on behind its last epoch.
+A resumed script runs again from its first line. A `fit` that was finished is not trained again: its model receives its
+weights, its callbacks their states, the script its History. An interrupted one resumes after its last saved epoch, or
+from a later commit within an epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +27,11 @@ _CARRIED_ON = "--run-dir with a new directory begins anew"
 
 
 class FitCheckpoints:
-    """One `fit`, the `number`th of the run. `saved`: what an earlier process left of it.
+    """The checkpoints of one `fit`, the `number`th of the run.
 
-    `commits`: the engine will tell of epochs' midsts, too.
+    Attributes:
+        saved: The checkpoint that an earlier process left; None where there is none.
+        seed: The seed of the `fit`: the saved one where it is resumed.
     """
 
     def __init__(
@@ -51,12 +54,12 @@ class FitCheckpoints:
         self._sums = [plain.sums(callback) for callback in self._callbacks]
         self._writing: Thread | None = None
         self._told = False
-        self._midst: Saved | None = None  # of the epoch to begin with
+        self._midst: Saved | None = None  # a commit within the first epoch to train
         self.seed = 0
         self.saved: Saved | None = None
 
     def look(self, blobs: Any, seed: int) -> None:
-        """Find what was saved, and load it. Raises CaptureError when the script's `fit` is another now."""
+        """Find and load what was saved. Raises CaptureError if the script's `fit` differs from the saved one."""
         self.seed = seed
         self._signature = signature(self._call, self._data, self._trainable, blobs)
         found, said = self._directory.load(self.number) if self._directory.resumed else (None, [])
@@ -79,18 +82,18 @@ class FitCheckpoints:
 
     @property
     def first(self) -> int:
-        """The epoch to begin with."""
+        """The first epoch to train."""
         return self.saved.epoch if self.saved else self._call.arguments["initial_epoch"] or 0
 
     @property
     def last(self) -> int:
-        """Where to stop: at once where a callback had stopped it."""
+        """The epoch before which training ends: `first` if a callback had stopped the saved `fit`."""
         epochs = int(self._call.arguments["epochs"])
         return self.first if self.saved is not None and self.saved.stopped else epochs
 
-    # -- what was before -----------------------------------------------------------------------------------------------
+    # -- resumption ---------------------------------------------------------------------------------------------------
     def replay(self) -> Any:
-        """The History of a `fit` that is done, its callbacks and random numbers where they were; no hook is called."""
+        """Restore a finished `fit` with its callbacks and random numbers and return its History; no hook is called."""
         assert self.saved is not None
         given = [callback for callback in self._call.callbacks if callback not in self._callbacks]
         history = given[0] if given else self._call.flavor.keras.callbacks.History()
@@ -102,19 +105,19 @@ class FitCheckpoints:
         return history
 
     def prepare(self) -> None:
-        """Before the callbacks' first hook: files that they go on writing are not to be begun anew."""
+        """Prepare files that callbacks continue to write, before their first hook would start them anew."""
         for callback, said in self._saved_of_callbacks():
             if type(callback).__name__ == csv.LOGGER and hasattr(callback, "append"):
                 csv.go_on(callback, said)
 
     def begun(self) -> None:
-        """All callbacks have seen the beginning: bring back what they knew, and undo what they then wrote."""
+        """Restore the callbacks' states after their first hooks, and undo what the hooks wrote into the model."""
         self._sums = [
             callback_state.both(sums, plain.sums(each)) for each, sums in zip(self._callbacks, self._sums, strict=True)
         ]
         if self.saved is None:
             if self._commits:
-                self._save(self.first, done=False)  # what an epoch's midst is gone on from
+                self._save(self.first, done=False)  # the base of a resumption within the epoch
             return
         self._restore(self._call.model.history, draws=isinstance(self._data, FeedData))
         self.saved.load(self._trainable)
@@ -125,7 +128,10 @@ class FitCheckpoints:
         self._note(f"fit {self.number}: goes on from {where} {epoch} of {self._call.arguments['epochs']}")
 
     def _restore(self, history: Any, *, draws: bool = False) -> None:
-        """`draws`: from its start, this process draws the batches again, and its generators go on from there."""
+        """Restore History, callbacks and random numbers.
+
+        `draws`: this process draws the batches again from the start, and its generators continue from there.
+        """
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
         for callback, said in self._saved_of_callbacks():
@@ -138,7 +144,7 @@ class FitCheckpoints:
             self._note(line)
 
     def _saved_of_callbacks(self) -> list[tuple[Any, dict[str, Any]]]:
-        """The script's callbacks that are still there, and what was saved of each."""
+        """Return the script's callbacks that still exist, with the saved state of each."""
         saved = self.saved.header["callbacks"] if self.saved is not None else []
         pairs = zip(self._callbacks, saved, strict=False)
         return [(callback, said) for callback, (name, said) in pairs if type(callback).__name__ == name]
@@ -152,7 +158,7 @@ class FitCheckpoints:
                 )
 
     def begin(self, epoch: int, blobs: Blobs) -> Commit | None:
-        """Where the ranks are to take up `epoch`, where not at its start."""
+        """Return the commit from which the ranks resume `epoch`; None where they begin at its start."""
         midst, self._midst = self._midst, None
         if midst is None or epoch != self.first:
             return None
@@ -168,23 +174,25 @@ class FitCheckpoints:
             skipped=header.get("skipped", 0),
         )
 
-    # -- what comes now ------------------------------------------------------------------------------------------------
+    # -- saving -------------------------------------------------------------------------------------------------------
     def epoch_over(self, epoch: int) -> None:
         """Save, while the next epoch trains."""
         self._save(epoch + 1, done=False)
 
     def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
-        """Save the midst of an epoch, as the ranks have it; what callbacks know is that of its start."""
+        """Save a commit within an epoch, as the ranks have it; the callbacks' states are those of the epoch's start."""
         said = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
         header = {**said, "counts": [len(group) for group in groups]}
         arrays = [array for group in groups for array in group]
         self._write(lambda: self._directory.save_step(self.number, header, arrays))
 
     def finished(self) -> None:
+        """Save the finished `fit` and wait until it is written."""
         self._save(self.first, done=True)
         self.wait()
 
     def wait(self) -> None:
+        """Wait until the last checkpoint is written."""
         if self._writing is not None:
             self._writing.join()
 
@@ -196,7 +204,7 @@ class FitCheckpoints:
             self._write(lambda: self._directory.save(self.number, epoch, header, arrays))
 
     def _write(self, write: Callable[[], None]) -> None:
-        """In a thread of its own, one after the other."""
+        """Write in a thread, one checkpoint after the other."""
 
         def guarded() -> None:
             try:
@@ -209,7 +217,7 @@ class FitCheckpoints:
         self._writing.start()
 
     def _warn(self, error: OSError) -> None:
-        """Once: training is worth more than its checkpoint."""
+        """Note a failed write once; training continues, because it is worth more than its checkpoint."""
         if not self._told:
             self._told = True
             self._note(

@@ -1,14 +1,14 @@
-"""Keras's CSVLogger, in a fit that goes on: its file keeps the rows of epochs that are over, and no others."""
+"""Resumption of Keras's CSVLogger: its file keeps the rows of saved epochs only."""
 
 import contextlib
 import os
 from typing import Any
 
-LOGGER = "CSVLogger"  # whose attributes are about the file that it has open
+LOGGER = "CSVLogger"  # a class whose attributes describe its open file
 
 
 def kept(logger: Any) -> dict[str, int]:
-    """How far its file goes, to which each row is written at once."""
+    """Return the size of the logger's file, to which each row is written at once."""
     try:
         return {"size": os.stat(logger.filename).st_size}
     except (OSError, AttributeError, TypeError):
@@ -16,7 +16,7 @@ def kept(logger: Any) -> dict[str, int]:
 
 
 def go_on(logger: Any, said: dict[str, int]) -> None:
-    """Have `logger` append, behind what `kept` said: rows written just before the interruption come again."""
+    """Make `logger` append, and cut its file at the size that `kept` saved, because later rows are written again."""
     logger.append = True
     with contextlib.suppress(OSError):
         if os.stat(logger.filename).st_size > said.get("size", float("inf")):

@@ -1,7 +1,7 @@
-"""Plain values (numbers, strings, arrays, lists, dicts) as JSON and arrays, and back: no pickle, nothing that runs.
+"""Encoding of plain values (numbers, strings, arrays, lists, dicts) as JSON and arrays, without pickle or code.
 
-Callbacks keep what they know in their attributes: EarlyStopping its best weights, a user's own a list of losses. What
-is plain of it is saved, and put back *into* the lists and dicts that are there, which the script may hold, too.
+Callbacks keep their state in attributes: EarlyStopping its best weights, a user's own callback a list of losses. Plain
+state is saved, and restored *into* the existing lists and dicts, which the script may hold, too.
 """
 
 import sys
@@ -17,18 +17,18 @@ from fdt.tensors import NUMBERS, Array
 _PLAIN = (type(None), bool, int, float, str)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc)
 _LIBRARIES = ("keras", "tf_keras", "numpy")
-_SKIPPED = ("model", "_model", "params", "_params", "validation_data")  # given to each callback by Keras
+_SKIPPED = ("model", "_model", "params", "_params", "validation_data")  # attributes that Keras sets on each callback
 
 
 class NotPlain(Exception):
-    """The value has a meaning that JSON and arrays cannot carry."""
+    """The value cannot be represented by JSON and arrays."""
 
 
 def encode(value: Any, arrays: list[Array]) -> Any:
-    """JSON for `value`; its arrays are added to `arrays`. Raises NotPlain."""
+    """Return JSON for `value` and append its arrays to `arrays`. Raises NotPlain."""
     try:
         return _encoded(value, arrays)
-    except RecursionError:  # it holds itself
+    except RecursionError:  # the value contains itself
         raise NotPlain(type(value).__name__) from None
 
 
@@ -50,7 +50,7 @@ def _encoded(value: Any, arrays: list[Array]) -> Any:
 
 
 def decode(said: Any, arrays: list[Array]) -> Any:
-    """The value again."""
+    """Return the value that `encode` encoded."""
     if not isinstance(said, dict):
         return said
     ((name, inner),) = said.items()
@@ -71,13 +71,16 @@ def decode(said: Any, arrays: list[Array]) -> Any:
 
 
 def sums(obj: Any) -> dict[str, int]:
-    """Checksums of the plain attributes of `obj`: what it was made with, its data, perhaps."""
+    """Return checksums of the plain attributes of `obj`: its settings and perhaps its data."""
     found = {name: _sum(value) for name, value in vars(obj).items() if name not in _SKIPPED}
     return {name: sum_ for name, sum_ in found.items() if sum_ is not None}
 
 
 def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[dict[str, Any], list[str]]:
-    """(what `obj` keeps that is plain, names of what is not and may change). What has its `known` sum is left out."""
+    """Return the plain attributes of `obj`, and the names of other attributes that may change.
+
+    Attributes with their `known` checksum are left out.
+    """
     plain, others = {}, []
     for name, value in vars(obj).items():
         if name in _SKIPPED or (name in known and _sum(value) == known[name]):
@@ -94,13 +97,13 @@ def attributes(obj: Any, arrays: list[Array], known: dict[str, int]) -> tuple[di
 
 
 def put_back(obj: Any, said: dict[str, Any], arrays: list[Array]) -> None:
-    """Give `obj` the attributes that `attributes` found, its own lists, dicts and arrays filled anew."""
+    """Set the attributes that `attributes` returned; lists, dicts and arrays of `obj` are filled in place."""
     for name, value in said.items():
         _put(obj, name, decode(value, arrays))
 
 
 def _sum(value: Any) -> int | None:
-    """None where it is not plain."""
+    """Return a checksum of `value`; None where it is not plain."""
     if isinstance(value, np.ndarray):
         return zlib.crc32(value.tobytes()) if value.dtype != object else 0
     arrays: list[Array] = []
@@ -122,7 +125,7 @@ def _array(name: str, array: Array, arrays: list[Array]) -> Any:
 
 
 def _named(function: Any) -> Any:
-    """What callbacks compare by: keras.ops.less, np.less. Raises NotPlain for a function of anybody else's."""
+    """Return the name of a function that callbacks compare by: keras.ops.less, np.less. Raises NotPlain for others."""
     module, name = "numpy" if isinstance(function, np.ufunc) else str(function.__module__), function.__name__
     if _function(module, name) is not function:
         raise NotPlain(name)
@@ -130,13 +133,13 @@ def _named(function: Any) -> Any:
 
 
 def _function(module: str, name: str) -> Any:
-    """One of the libraries' own; None where there is no such."""
+    """Return a function of the libraries; None where there is none of that name."""
     found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] in _LIBRARIES else None
     return found if isinstance(found, (types.FunctionType, np.ufunc)) else None
 
 
 def _moved(said: Any, by: int) -> Any:
-    """`said`, its arrays' numbers raised by `by`."""
+    """Return the encoded value `said` with its array numbers raised by `by`."""
     if not isinstance(said, dict):
         return said
     ((name, inner),) = said.items()

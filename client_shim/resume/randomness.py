@@ -1,4 +1,4 @@
-"""The states of the generators that a script draws from without naming one: Python's, NumPy's, TensorFlow's."""
+"""States of the global random generators of Python, NumPy and TensorFlow."""
 
 import random
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def states() -> dict[str, Any]:
-    """Plain values (client_shim/resume/plain.py)."""
+    """Return the states as plain values (client_shim/resume/plain.py)."""
     tensorflow = _tensorflows()
     return {
         "python": random.getstate(),
@@ -17,7 +17,7 @@ def states() -> dict[str, Any]:
 
 
 def restore(saved: dict[str, Any]) -> None:
-    """Go on drawing where `states` was called."""
+    """Set the generators to the states that `states` returned."""
     random.setstate(saved["python"])
     np.random.set_state(saved["numpy"])
     tensorflow = _tensorflows()
@@ -26,7 +26,7 @@ def restore(saved: dict[str, Any]) -> None:
 
 
 def _tensorflows() -> random.Random | None:
-    """What gives ops without a seed of their own one, where a global seed was set."""
+    """Return the generator of seeds for TensorFlow's unseeded operations, where a global seed was set."""
     from tensorflow.python.eager import context
 
     drawn_from: random.Random | None = getattr(context.context(), "_rng", None)

@@ -1,4 +1,4 @@
-"""By what a `fit` is known again when its script runs a second time."""
+"""Signature of a `fit`, by which it is recognized when its script runs a second time."""
 
 import zlib
 from typing import Any
@@ -10,7 +10,7 @@ from fdt.trainable import Trainable
 
 
 def signature(call: FitCall, data: Data, trainable: Trainable, blobs: Any) -> dict[str, Any]:
-    """What must not change between a run and its resumption; JSON."""
+    """Return what must not change between a run and its resumption, as JSON."""
     arguments = call.arguments
     layout = {group: [[*shape, dtype] for shape, dtype, _ in rows] for group, rows in trainable.layout().items()}
     return {
@@ -24,14 +24,14 @@ def signature(call: FitCall, data: Data, trainable: Trainable, blobs: Any) -> di
 
 
 def differs(before: Any, now: Any) -> bool:
-    """Are two entries of a signature of two different fits? A checksum of 0 was not taken: data of a far server."""
+    """Return whether two entries of signatures differ. A checksum of 0 matches any: remote data have none."""
     if isinstance(before, dict) and isinstance(now, dict) and 0 in (before.get("checksum"), now.get("checksum")):
         before, now = {**before, "checksum": 0}, {**now, "checksum": 0}
     return bool(before != now)
 
 
 def _data_signature(data: Data, blobs: Any) -> dict[str, Any]:
-    """Arrays are told apart by a checksum where they are at hand."""
+    """Return the signature of the data, with a checksum of arrays that are in local shared memory."""
     if isinstance(data, ArrayData):
         return {"rows": data.rows, "checksum": _checksum(data.arrays, blobs)}
     if isinstance(data, GraphData):
@@ -44,5 +44,5 @@ def _checksum(ref: Any, blobs: Any) -> int:
 
 
 def short(value: Any) -> str:
-    """For an error's one line."""
+    """Return `value` as text for an error's single line."""
     return text if len(text := str(value)) < 60 else "one that differs"

@@ -1,4 +1,4 @@
-"""A recorded run of a script alone: `python script.py`, with its steps written down."""
+"""Process of a recorded run alone: `python script.py` with its steps recorded."""
 
 import os
 import sys
@@ -11,9 +11,9 @@ from fdt.quiet import quiet_import
 
 
 def main() -> int:
-    """Run the script of this process's plan; its exit code."""
+    """Run the script of this process's plan and return its exit code."""
     if sys.path and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]  # `-m` put it there
+        del sys.path[0]  # added by `python -m`
     plan = RecordingPlan.take()
     if plan is None:
         raise SystemExit(f"{__name__} is started by `verify`, with {VARIABLE} set")

@@ -1,4 +1,4 @@
-"""`verify`: the three runs, started, read, compared; and `run --verify`, which does it before the run."""
+"""The `verify` command and `run --verify`: start, read and compare the three runs of a script."""
 
 import contextlib
 import os
@@ -21,14 +21,24 @@ if TYPE_CHECKING:
     from client_shim.verify.compare import Comparison
     from client_shim.verify.verdict import Verdict
 
-GRACE_S = 10.0  # a run that is ended ends its ranks first
+GRACE_S = 10.0  # time for a run to end its ranks
 ALONE, SHAKEN, DIVIDED = "alone", "shaken", "divided"
-_FAILED = (1, EXIT_INTERRUPTED)  # an exception; other exit codes are the script's own to choose
+_FAILED = (1, EXIT_INTERRUPTED)  # exit codes of an exception and of Ctrl-C; the script may choose any other
 
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What is to be compared. `options`: those of `run`, as the user gave them. `seed` None: one is drawn."""
+    """The comparison that the user asks for.
+
+    Attributes:
+        engine: "hfdt" or "nfdt".
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        options: Options of `run`, as the user gave them.
+        workers: The number of workers.
+        steps: The number of steps to compare.
+        seed: The runs' seed; None: a random one.
+    """
 
     engine: str
     script: str
@@ -40,7 +50,7 @@ class VerifyRequest:
 
 
 def verify(request: VerifyRequest) -> int:
-    """Compare, print, and return the exit code: 0 where all is equal, 1 where it is not, or cannot be shown to be."""
+    """Compare, print, and return the exit code: 0 where all is equal, 1 where it is not or where nothing is proven."""
     from client_shim.verify import table
 
     out = table.console()
@@ -50,7 +60,7 @@ def verify(request: VerifyRequest) -> int:
 
 
 def verified(request: VerifyRequest) -> str:
-    """One line for a run that goes on. Raises UserError where the runs differ, or nothing was proven."""
+    """Return one line for a run that continues. Raises UserError where the runs differ or nothing is proven."""
     _, verdict, _ = _compared(request)
     if verdict.exit_code:
         raise UserError(
@@ -66,7 +76,7 @@ def _title(request: VerifyRequest) -> str:
 
 
 def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[str]]":
-    """The comparison, the verdict, and notes on what was made alike. Raises UserError where the script fails alone."""
+    """Return the comparison, the verdict and the recorders' notes. Raises UserError where the script fails alone."""
     from client_shim.verify.compare import compare
     from client_shim.verify.records import read_run
     from client_shim.verify.verdict import UNPROVEN, Verdict, judge
@@ -84,7 +94,7 @@ def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[st
 
 
 class _Runs:
-    """The processes of one comparison, below `root`."""
+    """The processes of one comparison, with their directories below `root`."""
 
     def __init__(self, root: Path, request: VerifyRequest) -> None:
         self._root, self._request = root, request
@@ -95,7 +105,7 @@ class _Runs:
         (root / "tmp").mkdir()
 
     def alone(self) -> int:
-        """Run the script alone, twice at once; its exit code. Raises UserError where it fails."""
+        """Run the script alone, in two processes at once, and return its exit code. Raises UserError where it fails."""
         argv = [sys.executable, "-m", "client_shim.verify.alone"]
         code = self._run({ALONE: argv, SHAKEN: argv})[0]
         if code in _FAILED or code < 0:
@@ -103,7 +113,7 @@ class _Runs:
         return code
 
     def divided(self, expected: int) -> str | None:
-        """Run it divided; why that could not be compared, None where it came to the same end as alone."""
+        """Run the script divided; return why it cannot be compared, or None where it exits with the code `expected`."""
         request = self._request
         program = [sys.executable, "-m", f"{request.engine}.cli", "run", "--quiet", *request.options]
         argv = [*program, "--seed", str(self._seed), request.script, "--", *request.words]
@@ -124,7 +134,7 @@ class _Runs:
                 stop_all(popens, GRACE_S)
 
     def _start(self, name: str, argv: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """In a session of its own, as Ctrl-C is for this command, which then ends it."""
+        """Start a run in a session of its own, so that Ctrl-C reaches only this command, which then ends the run."""
         directory, request = self._root / name, self._request
         words = tuple(request.words)
         plan = RecordingPlan(
@@ -143,7 +153,7 @@ class _Runs:
             )
 
     def _last_words(self, name: str) -> str:
-        """The last line of its standard error; what stands above it is shown here."""
+        """Return the last line of the run's standard error, and print the lines before it."""
         lines = (self._root / name / ERRORS).read_text(errors="replace").strip().splitlines() or ["no message"]
         for line in lines[-12:-1]:
             print(f"  | {line}", file=sys.stderr)
@@ -151,7 +161,7 @@ class _Runs:
 
 
 def _status(text: str) -> contextlib.AbstractContextManager[object]:
-    """A line in the terminal while it is waited; nothing elsewhere."""
+    """Show `text` in the terminal while waiting; show nothing elsewhere."""
     from rich.console import Console
 
     return Console(stderr=True).status(text) if sys.stderr.isatty() else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""What every recorded run is given alike, so that only the division can make a difference."""
+"""Settings that make recorded runs comparable, so that only the division can cause a difference."""
 
 import builtins
 import contextlib
@@ -16,18 +16,19 @@ from fdt.errors import UserError
 if TYPE_CHECKING:
     from client_shim.call import FitCall
 
-TICK_NS = 1_000_000  # a clock that the script reads goes on by this much at each reading
+TICK_NS = 1_000_000  # increment of the script's clocks at each reading
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
-_RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # of Keras's layers that draw random numbers
+_RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # attributes of Keras's layers that draw random numbers
 SHUFFLE_OFF = "fit's shuffle is off in all runs: alone and divided, permutations come from different generators"
 
 
 class Alone:
-    """A group of one rank, as far as `client_shim.replica.agreement.agreed` needs one."""
+    """A process group of one rank, with the part of the interface that client_shim.replica.agreement.agreed uses."""
 
     rank = 0
 
     def broadcast(self, value: Any, name: str) -> Any:
+        """Return `value`: there is no other rank."""
         return value
 
     def barrier(self, name: str) -> None:
@@ -36,7 +37,7 @@ class Alone:
 
 @contextlib.contextmanager
 def same_world() -> Iterator[None]:
-    """Within, the script's clocks tick by readings, and it cannot ask the user."""
+    """Within, each reading advances the script's clocks by one tick, and the script cannot ask the user."""
     ticks = itertools.count(1_700_000_000_000_000_000, TICK_NS)
     with contextlib.ExitStack() as stack:
         for name in _CLOCKS:
@@ -62,7 +63,12 @@ def _no_input(prompt: object = "") -> str:
 
 
 def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
-    """Turn off what a `fit` draws differently when it is divided: permutations and dropout. `note` is given what."""
+    """Turn off the permutations and dropout of a `fit`, which draw other numbers when it is divided.
+
+    Args:
+        call: The call of `fit`; its arguments and model are changed.
+        note: Receives one line for each change.
+    """
     if call.arguments["shuffle"] and not _is_dataset(call.arguments["x"]):
         call.arguments["shuffle"] = False
         note(SHUFFLE_OFF)
@@ -72,7 +78,7 @@ def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
     for layer, name in quiet:
         setattr(layer, name, 0.0)
     if quiet:
-        call.model.train_function = None  # traced with the rates as they were
+        call.model.train_function = None  # the traced function has the old rates
         note(f"{len(quiet)} dropout rates are 0 in all runs: when divided, each rank draws other numbers")
     if drawing:
         note(f"{RANDOM} {', '.join(drawing[:3])}")
@@ -87,7 +93,7 @@ def _is_dataset(x: Any) -> bool:
 
 
 def _layers_that_draw(model: Any) -> tuple[list[tuple[Any, str]], list[str]]:
-    """(layer, attribute) of rates that can be set to 0, and the names of other layers that have a generator."""
+    """Return (layer, attribute) of rates that can be set to 0, and the names of other layers that have a generator."""
     rates: list[tuple[Any, str]] = []
     others: list[str] = []
     for layer in _parts(model):
@@ -99,7 +105,7 @@ def _layers_that_draw(model: Any) -> tuple[list[tuple[Any, str]], list[str]]:
 
 
 def _parts(model: Any) -> list[Any]:
-    """All layers, and the cells of recurrent ones."""
+    """Return all layers and the cells of recurrent ones."""
     layers = list(model._flatten_layers(include_self=False)) if hasattr(model, "_flatten_layers") else []
     cells = [layer.cell for layer in layers if hasattr(layer, "cell")]
     return list({id(each): each for each in (*layers, *cells)}.values())
@@ -112,7 +118,7 @@ def _is_rate(layer: Any, name: str) -> bool:
 
 
 def _draws(layer: Any) -> bool:
-    """Has it a generator, and none of Keras's own rates?"""
+    """Return whether the layer has a generator and none of Keras's own rates."""
     return any(type(value).__name__ == "SeedGenerator" for value in vars(layer).values()) and not any(
         name in vars(layer) for name in _RATES
     )

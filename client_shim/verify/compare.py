@@ -1,13 +1,13 @@
-"""Are a script's numbers, divided, those of the script alone? Pure arithmetic on recorded runs.
+"""Comparison of recorded runs: whether a script's numbers, divided, equal those of the script alone. Pure arithmetic.
 
-**The noise to expect** is measured: the script runs alone once more, with each weight moved by one unit in the last
-place. That moves every product of the forward pass by about its own rounding, so the two runs alone differ by what
-rounding, magnified by this model, makes of a step. Dividing a batch changes the order of sums over samples: errors of
-the same kind. FACTOR leaves room for another draw of them; in trials (docs/guides/verify.md) it was at most twice
-the measured noise, and the difference of a wrong gradient is 1,000 times and more.
+**The expected noise** is measured: the script runs alone once more, with each weight moved by one unit in the last
+place. That moves every product of the forward pass by about its own rounding. So the two runs alone differ by the
+effect of rounding, magnified by this model, on a step. Dividing a batch changes the order of sums over samples, which
+causes errors of the same kind. FACTOR leaves room for another draw of them. In trials (docs/guides/verify.md) they were
+at most twice the measured noise, and the difference of a wrong gradient is 1,000 times and more.
 
-On top of it come bounds that hold whatever was measured: a weight is rounded when it is stored, by half a unit before
-and half a unit behind a step in each run; and sums of some hundred addends are rounded by up to SUMMED units.
+Bounds that hold independent of the measurement are added. A weight is rounded when it is stored, by half a unit before
+and half a unit after a step in each run. Sums of some hundred addends are rounded by up to SUMMED units.
 """
 
 import math
@@ -21,15 +21,22 @@ from client_shim.verify.printed import PrintedLine, lines_of
 from client_shim.verify.records import RecordedRun, RecordedStep, VariableRecord
 
 FACTOR = 16.0
-STORED = 2.0  # units in the last place of a weight that an update may be off by its being stored
-SUMMED = 64.0  # units in the last place of a number that is a sum
-AHEAD = 2  # a single number's noise is small by chance: that of the next two steps counts, too
-BLUNT = 0.1  # where noise may be more than this part of an update, the step proves nothing
+STORED = 2.0  # allowed error of an update by the storing of weights, in units in their last place
+SUMMED = 64.0  # allowed error of a sum, in units in its last place
+AHEAD = 2  # the noise of the next two steps counts, too, because a single number's is small by chance
+BLUNT = 0.1  # if the allowed noise is more than this part of an update, the step proves nothing
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A number, or the norm of a vector: `alone` and the difference to `divided`, and how much noise is allowed for."""
+    """A number, or the norm of a vector, compared.
+
+    Attributes:
+        what: Its name.
+        alone: Its value in the run alone.
+        difference: The absolute difference to the divided run.
+        noise: The allowed difference.
+    """
 
     what: str
     alone: float
@@ -38,13 +45,21 @@ class Difference:
 
     @property
     def beyond(self) -> bool:
-        """More than noise? NaN in one run only is: it is infinitely far; in both it is the same."""
-        return self.difference > 0 and not self.difference <= self.noise  # which may be NaN
+        """Whether the difference is more than noise. NaN in one run only differs infinitely, in both it is equal."""
+        return self.difference > 0 and not self.difference <= self.noise  # the noise may be NaN
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step. `update`, `weights`: of all trainable variables together; `others`: of each variable, and logs."""
+    """One compared step.
+
+    Attributes:
+        where: The script's file and line.
+        loss: The loss, where both runs have it.
+        update: The update of all trainable variables together.
+        weights: All trainable variables together.
+        others: The update of each variable, and logs.
+    """
 
     where: str
     loss: Difference | None
@@ -54,19 +69,19 @@ class StepResult:
 
     @property
     def beyond(self) -> Sequence[Difference]:
-        """What is more than noise: the loss, single variables and logs, then all weights together."""
+        """The differences beyond noise: the loss, single variables and logs, then all weights together."""
         every = [self.loss, *self.others, self.update, self.weights]
         return [each for each in every if each is not None and each.beyond]
 
     @property
     def resolution(self) -> float:
-        """The part of the update by which it would have to be wrong to be seen."""
+        """The smallest error of the update that would be seen, as a part of the update."""
         return self.update.noise / self.update.alone if self.update.alone else math.inf
 
 
 @dataclass(frozen=True)
 class LineResult:
-    """A printed line behind step `step`; `worst` of its numbers, None where the words themselves differ."""
+    """A printed line after step `step`; `worst`: the worst of its numbers, None where the words themselves differ."""
 
     step: int
     alone: str
@@ -75,12 +90,13 @@ class LineResult:
 
     @property
     def beyond(self) -> bool:
+        """Whether the words differ, or a number by more than noise."""
         return self.worst is None or self.worst.beyond
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that was compared; `left_out`: what could not be, and why."""
+    """All compared steps and lines; `left_out`: what could not be compared, and why."""
 
     steps: Sequence[StepResult]
     lines: Sequence[LineResult]
@@ -88,7 +104,13 @@ class Comparison:
 
 
 def compare(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun) -> Comparison:
-    """Compare the steps that all three runs have, and what they printed up to the end of the last of these."""
+    """Compare the steps that all three runs have, and the lines they printed up to the end of the last of these.
+
+    Args:
+        alone: The run alone.
+        shaken: The run alone whose weights were moved by one unit in the last place.
+        divided: The divided run.
+    """
     count = min(len(run.steps) for run in (alone, shaken, divided))
     runs = [run.steps[:count] for run in (alone, shaken, divided)]
     lines, left_out = _lines(alone, shaken, divided, count)
@@ -131,7 +153,7 @@ def _updates(
     divided: Sequence[RecordedStep],
     relative: Sequence[float],
 ) -> Mapping[int, Difference]:
-    """Of one variable, where its update is known."""
+    """Compare the updates of one variable, in the steps where both runs know them."""
     found, noise = {}, 0.0
     for k, (a, s, d) in enumerate(zip(alone, shaken, divided, strict=True)):
         mine, theirs, moved = (step.variables.get(name) for step in (a, d, s))
@@ -148,7 +170,7 @@ def _updates(
 def _whole(
     what: str, alone: Sequence[RecordedStep], shaken: Sequence[RecordedStep], divided: Sequence[RecordedStep]
 ) -> Sequence[Difference]:
-    """Of all trainable variables as one vector: their update, or they themselves."""
+    """Compare all trainable variables as one vector: their update, or their values."""
     noise = _envelope(_off(a, s, what) for a, s in zip(alone, shaken, strict=True))
     found = []
     for a, d, n in zip(alone, divided, noise, strict=True):
@@ -158,7 +180,7 @@ def _whole(
 
 
 def _rounding(variables: Iterable[VariableRecord]) -> float:
-    """What storing weights, and adding up, leaves at most; of a variable made in the step, by its size."""
+    """Return the bound of errors by storing weights and summing; a variable made in the step counts by its size."""
     bounds = []
     for each in variables:
         update = each.update if each.known else each.now
@@ -168,7 +190,7 @@ def _rounding(variables: Iterable[VariableRecord]) -> float:
 
 
 def _off(a: RecordedStep, b: RecordedStep, what: str) -> float:
-    """The distance of `what` ("update" or "weights") of all trainable variables; infinite where they are others."""
+    """Return the distance of `what` ("update" or "weights") of all trainable variables; infinite if names differ."""
     mine, theirs = _trainable(a), _trainable(b)
     if list(mine) != list(theirs):
         return math.inf
@@ -179,7 +201,7 @@ def _off(a: RecordedStep, b: RecordedStep, what: str) -> float:
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    """The norm of the difference. NaN in the same place of both is none; in one only it is infinite."""
+    """Return the norm of the difference. NaN in the same place of both counts as equal, in one only as infinite."""
     nans = np.isnan(a), np.isnan(b)
     if not np.array_equal(*nans):
         return math.inf
@@ -230,7 +252,7 @@ def _only_alone(alone: Sequence[RecordedStep], divided: Sequence[RecordedStep]) 
 def _lines(
     alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, count: int
 ) -> tuple[list[LineResult], list[str]]:
-    """PrintedLine by line, in order. What two runs alone print differently is left out."""
+    """Compare printed lines in order. Lines that two runs alone print differently are left out."""
     mine, moved, theirs = (_up_to(run, count) for run in (alone, shaken, divided))
     if [line.skeleton for line in mine] != [line.skeleton for line in moved]:
         return [], ["what is printed: two runs alone do not print the same lines"] if mine else []
@@ -249,14 +271,13 @@ def _lines(
 
 
 def _up_to(run: RecordedRun, count: int) -> Sequence[PrintedLine]:
-    """PrintedLines printed before step `count + 1` ended; all, where the run had no more."""
+    """Return the lines printed before step `count + 1` ended; all lines where the run had no more steps."""
     lines = lines_of(run.output)
     return lines if len(run.steps) <= count else [each for each in lines if each.start < run.steps[count].printed]
 
 
 def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: PrintedLine, s: PrintedLine) -> None:
-    """PrintedLines of one skeleton are one number over and over: the largest noise of all, and the finest last
-    digit."""
+    """Keep, for all lines of one skeleton, the largest noise and the finest last digit of each number."""
     for i, (x, y) in enumerate(zip(a.numbers, s.numbers, strict=True)):
         noise, last = expected.get((a.skeleton, i), (0.0, x.last))
         expected[a.skeleton, i] = max(noise, _gap(x.value, y.value)), min(last, x.last)
@@ -265,7 +286,7 @@ def _expect(expected: dict[tuple[str, int], tuple[float, float]], a: PrintedLine
 def _worst(
     a: PrintedLine, d: PrintedLine, expected: Mapping[tuple[str, int], tuple[float, float]], unit: float
 ) -> Difference:
-    """Of the line's numbers the one that is nearest to its noise, or furthest beyond."""
+    """Return the number of the line that is nearest to its noise, or furthest beyond it."""
     found = []
     for i, (x, y) in enumerate(zip(a.numbers, d.numbers, strict=True)):
         noise, last = expected[a.skeleton, i]

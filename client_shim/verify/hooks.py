@@ -1,4 +1,4 @@
-"""Where a recorded run is watched: TensorFlow's tapes, functions and variables, and Keras's training."""
+"""The patches of a recorded run: they report events of TensorFlow and Keras to the recorder."""
 
 import functools
 import inspect
@@ -20,7 +20,7 @@ _ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", 
 
 
 def of_tensorflow(recorder: Recorder) -> list[Patch]:
-    """What makes events of tapes, functions and assignments."""
+    """Return the patches of tapes, functions, variables and assignments."""
     owner = BaseResourceVariable
     return [
         Patch(owner, "__init__", functools.partial(_made, recorder)),
@@ -32,7 +32,7 @@ def of_tensorflow(recorder: Recorder) -> list[Patch]:
 
 
 def of_keras(recorder: Recorder, flavor: str) -> list[Patch]:
-    """What makes events of Keras's own training. `flavor`: "keras" or "tf_keras"."""
+    """Return the patches of Keras's own training. `flavor`: "keras" or "tf_keras"."""
     owner = _trainer(flavor)
     apply = "apply" if flavor == "keras" else "apply_gradients"
     return [
@@ -56,7 +56,7 @@ def _trainer(flavor: str) -> type:
 # -- TensorFlow ------------------------------------------------------------------------------------------------------
 def _made(recorder: Recorder, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
     original(variable, *args, **kwargs)
-    if type(variable).__name__ != "_UnreadVariable":  # what `assign` returns
+    if type(variable).__name__ != "_UnreadVariable":  # the class of `assign`'s result
         recorder.variables.made(variable)
 
 
@@ -77,7 +77,7 @@ def _tape(recorder: Recorder, original: Any, tape: Any) -> Any:
 def _gradient(recorder: Recorder, original: Any, tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
     if not _is_event(recorder):
         return original(tape, target, *args, **kwargs)
-    with recorder.within():  # an engine may call functions of its own
+    with recorder.within():  # an engine may call tf.functions of its own
         gradient = original(tape, target, *args, **kwargs)
     recorder.changed(_loss_in(target))
     return gradient
@@ -98,7 +98,7 @@ def _is_event(recorder: Recorder) -> bool:
 
 
 def _loss_in(result: Any) -> dict[str, float]:
-    """The first float scalar of what a step computed."""
+    """Return the first float scalar among the results of a step, as its loss."""
     leaves = [leaf for leaf in tf.nest.flatten(result) if isinstance(leaf, tf.Tensor)]
     scalars = [leaf for leaf in leaves if leaf.dtype.is_floating and leaf.shape.rank == 0]
     return {"loss": float(scalars[0].numpy())} if scalars else {}
@@ -133,7 +133,7 @@ def _on_batch(recorder: Recorder, original: Any, model: Any, *args: Any, **kwarg
 
 
 def _of_batch(model: Any, result: Any) -> dict[str, float]:
-    """The numbers that train_on_batch returns, by name."""
+    """Return the numbers that train_on_batch returns, by name."""
     if isinstance(result, dict):
         return _numbers(result)
     values = result if isinstance(result, (list, tuple)) else [result]
@@ -155,7 +155,7 @@ def _fit(recorder: Recorder, original: Any, model: Any, *args: Any, **kwargs: An
 
 
 def _watcher(recorder: Recorder, keras: Any) -> Any:
-    """A callback of `fit` that makes each batch an event."""
+    """Return a callback of `fit` that makes each batch an event."""
 
     class Watcher(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -171,5 +171,5 @@ def _watcher(recorder: Recorder, keras: Any) -> Any:
 
 
 def _numbers(logs: Any) -> dict[str, float]:
-    """Those of `logs` that are single numbers."""
+    """Return the single numbers among `logs`."""
     return {str(name): float(value) for name, value in logs.items() if np.ndim(value) == 0}

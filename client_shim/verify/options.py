@@ -1,4 +1,4 @@
-"""The command `verify` and the option `--verify` of `run`, as both engines have them."""
+"""The options of `verify` and the option `--verify` of `run`, shared by hfdt and nfdt."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 STEPS = 10
 _NOT_WITH = ("detach", "resume")
-# Options of a run that are no business of the comparison's: (with a value, flags).
+# Options of a run that the comparison does not pass on: (with a value, flags).
 _OF_THE_RUN = (
     {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--run-dir"},
     {"-v", "--verbose", "-q", "--quiet"},
@@ -23,7 +23,7 @@ _OF_THE_RUN = (
 
 
 def steps_option(function: Decorated) -> Decorated:
-    """`--steps K`."""
+    """Add the option `--steps K`."""
     text = f"Number of steps to compare.  [default: {STEPS}]"
     return option(TRAINING, "--steps", type=CountType("a number of steps"), default=STEPS, metavar="K", help=text)(
         function
@@ -31,7 +31,7 @@ def steps_option(function: Decorated) -> Decorated:
 
 
 def verify_option(function: Decorated) -> Decorated:
-    """`--verify K`."""
+    """Add the option `--verify K`."""
     text = (
         "First compare K steps of the script, divided, with the script alone, in processes of their own; a difference "
         "beyond rounding ends the run before it begins."
@@ -42,13 +42,13 @@ def verify_option(function: Decorated) -> Decorated:
 def request_of(
     engine: str, script: str, words: Sequence[str], steps: int, seed: int | None, workers: int
 ) -> VerifyRequest:
-    """What the current command asks to compare."""
+    """Return the comparison that the current command asks for."""
     typed = click.get_current_context().meta[TYPED]
     return VerifyRequest(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed)
 
 
 def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str, Any], workers: int) -> None:
-    """Do what --verify asks for. Raises UserError where the divided run is another."""
+    """Run the comparison of `--verify`. Raises UserError where the divided run differs or nothing is proven."""
     if given["verify"] is None:
         return
     for name in _NOT_WITH:
@@ -56,7 +56,7 @@ def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str
             raise UsageError(f"--verify goes without --{name}: use `{engine} verify` before. Received: --{name} too")
     from client_shim.replica.run import settle_hashing
 
-    settle_hashing()  # now: it starts this command anew
+    settle_hashing()  # done before the comparison, because it restarts this command
     request = request_of(engine, script, words, given["verify"], given["seed"], workers)
     line = verified_first(request)
     if not given["quiet"]:
@@ -64,7 +64,7 @@ def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str
 
 
 def without(typed: Sequence[str], valued: Collection[str], flags: Collection[str]) -> Sequence[str]:
-    """The options `typed`, without those named, in either spelling (`--steps 5`, `--steps=5`)."""
+    """Return the options `typed` without those named, in either spelling (`--steps 5`, `--steps=5`)."""
     kept: list[str] = []
     waiting = False
     for word in typed:

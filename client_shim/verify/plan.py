@@ -1,4 +1,4 @@
-"""What a recorded run has to know; it travels in the environment."""
+"""Configuration of a recorded run, passed in the environment."""
 
 import json
 import os
@@ -11,7 +11,7 @@ PRINTED, ERRORS = "printed", "errors"  # the run's standard output and standard 
 
 
 def values_file(step: int) -> str:
-    """Name of the file of a step's arrays: float64 of shape [2, values], the variables and their update."""
+    """Return the file name of a step's arrays: float64 of shape [2, values], the variables and their update."""
     return f"step-{step}.npy"
 
 
@@ -22,12 +22,12 @@ class RecordingPlan:
     Args:
         root: Directory of the whole comparison; the process that reads the records removes it.
         name: The run's directory below `root`.
-        steps: How many steps are recorded; the script ends behind the last.
-        seed: Of what the script draws without a seed of its own.
+        steps: The number of recorded steps; the script ends after the last.
+        seed: The seed of all numbers that the script draws without a seed of its own.
         parent: Process id of the comparison. The run ends when that process does.
         shaken: Move the weights by one unit in the last place before they are trained.
         script: As the user named it; empty where the command line of the run names it.
-        words: The script's own.
+        words: Arguments of the script.
     """
 
     root: str
@@ -41,21 +41,21 @@ class RecordingPlan:
 
     @property
     def directory(self) -> Path:
-        """Where the run's records are."""
+        """The directory of the run's records."""
         return Path(self.root) / self.name
 
     @property
     def scratch(self) -> Path:
-        """Where files go that the script writes."""
+        """The folder of the files that the script writes."""
         return self.directory / "scratch"
 
     def environment(self) -> dict[str, str]:
-        """The variable that `take` reads."""
+        """Return the environment variable that `take` reads."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def take(cls) -> "RecordingPlan | None":
-        """The plan of this process, removed from its environment; None where nothing is to be recorded."""
+        """Return this process's plan and remove it from the environment; None where nothing is to be recorded."""
         text = os.environ.pop(VARIABLE, None)
         if text is None:
             return None

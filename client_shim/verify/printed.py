@@ -1,11 +1,11 @@
-"""Numbers in what a script prints."""
+"""Extraction of numbers from a script's output."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MARK = "\0"
-# Times and rates, which no two runs share: 12:05:01, 2026-11-22, 35ms/step, 3.2 s, 1,234 samples/s; addresses.
+# Times, rates and addresses, which differ in all runs: 12:05:01, 2026-11-22, 35ms/step, 3.2 s, 1,234 samples/s, 0x7f.
 _TIMES = re.compile(
     r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?|\d{4}-\d\d-\d\d|0x[0-9a-fA-F]+"
     r"|\d[\d,.]*\s?\w+/(?:s|sec|second)\b|\d[\d.]*\s?(?:ns|us|µs|ms|s|sec|secs|seconds|min|minutes|h)\b(?:/\w+)?"
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|na
 
 @dataclass(frozen=True)
 class Number:
-    """`value` as printed; `last`: one unit of its last printed digit, 0 for whole numbers, which are exact."""
+    """A printed number; `last`: one unit of its last printed digit, 0 for whole numbers, which are exact."""
 
     value: float
     last: float
@@ -24,7 +24,7 @@ class Number:
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """A printed line. `start`: its first byte in the output; `skeleton`: the line with its numbers left out."""
+    """A printed line. `start`: its first byte in the output; `skeleton`: the line with its numbers replaced."""
 
     text: str
     start: int
@@ -33,7 +33,7 @@ class PrintedLine:
 
 
 def lines_of(output: bytes) -> Sequence[PrintedLine]:
-    """The lines of `output` that have numbers."""
+    """Return the lines of `output` that have numbers."""
     found, start = [], 0
     for raw in output.split(b"\n"):
         line = _line(_shown(raw.decode(errors="replace")), start)
@@ -44,7 +44,7 @@ def lines_of(output: bytes) -> Sequence[PrintedLine]:
 
 
 def _shown(text: str) -> str:
-    """As a terminal leaves it: a progress bar's last state, without colours."""
+    """Return the line as a terminal shows it: a progress bar's last state, without colours."""
     return _ESCAPES.sub("", text.rstrip("\r").rpartition("\r")[2].replace("\x08", "")).rstrip()
 
 

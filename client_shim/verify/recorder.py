@@ -1,4 +1,4 @@
-"""The steps of one run, recorded: a step is whatever changed trainable variables since the event before."""
+"""Recorder of one run's steps; a step is a change of trainable variables between two events."""
 
 import contextlib
 import json
@@ -16,37 +16,38 @@ from client_shim.verify.variables import TrackedVariable, TrackedVariables, read
 
 
 class RecordingDone(SystemExit):
-    """All steps are recorded: the script ends here, with exit code 0."""
+    """Raised when all steps are recorded; it ends the script with exit code 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class Recorder:
-    """Writes the run's steps, or, on ranks other than 0, only does what those that write do.
+    """Records the run's steps; on ranks other than 0 it does the same but writes no files.
 
-    An event (a tape, a call of a tf.function, a batch of `fit`) begins with `begin` and may end with `changed`. What
-    stands between two events belongs to the first.
+    An event (a tape, a call of a tf.function, a batch of `fit`) begins with `begin` and may end with `changed`. Code
+    between
+    two events belongs to the first.
     """
 
     def __init__(self, plan: RecordingPlan, *, writes: bool) -> None:
         self._plan, self._writes = plan, writes
         self.variables = TrackedVariables()
         self._steps = 0
-        self._depth = 0  # of events within events
+        self._depth = 0  # depth of nested events
         self._trained = False  # an event that may train began since the last step
-        self._taped = False  # a tape, too: what its event made and trained has no value before it
-        self._open: dict[str, Any] | None = None  # the facts of the step that has no end yet
-        self._held: list[Any] = []  # variables that the step changed live until it is recorded
+        self._taped = False  # whether the event has a tape; a variable that it made and trained has no earlier value
+        self._open: dict[str, Any] | None = None  # the facts of the step that has not ended
+        self._held: list[Any] = []  # strong references: variables of the step live until it is recorded
 
     # -- events ------------------------------------------------------------------------------------------------------
     def outermost(self) -> bool:
-        """Is no event under way, in the thread that runs the script?"""
+        """Return whether no event is running and this is the main thread, which runs the script."""
         return self._depth == 0 and threading.current_thread() is threading.main_thread()
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
-        """Events in here are parts of one that is under way."""
+        """Within, events are parts of one that is running."""
         self._depth += 1
         try:
             yield
@@ -54,7 +55,7 @@ class Recorder:
             self._depth -= 1
 
     def begin(self) -> None:
-        """An event begins: what changed before it was a step. Raises RecordingDone behind the last one."""
+        """Begin an event and record earlier changes as a step. Raises RecordingDone after the last step."""
         self.close()
         if self._steps >= self._plan.steps:
             raise RecordingDone
@@ -64,12 +65,11 @@ class Recorder:
         self._hold()
 
     def taped(self) -> None:
-        """Gradients are recorded, eagerly or in a function's trace."""
+        """Note that the event records gradients, eagerly or in a function's trace."""
         self._taped = True
 
     def changed(self, logs: Mapping[str, float] | None = None) -> None:
-        """TrackedVariables may have changed just now. `logs`: numbers of the step, "loss" among them, if they are
-        known."""
+        """Note that variables may have changed. `logs`: known numbers of the step, such as "loss"."""
         if self._open is None:
             self._open = {"printed": _printed(), "where": where(), "logs": {}}
         for name, value in (logs or {}).items():
@@ -77,7 +77,7 @@ class Recorder:
         self._hold()
 
     def close(self) -> None:
-        """Record a step, if trainable variables have changed and something that may train has run."""
+        """Record a step if trainable variables have changed and something that may train has run."""
         pairs = self.variables.living()
         values = read(pairs)
         moved = [v for each, v in pairs if each.name in values and self._moved(each, values[each.name])]
@@ -88,13 +88,13 @@ class Recorder:
         self._open, self._trained, self._held = None, False, []
 
     def note(self, text: str) -> None:
-        """Something to be said beside the verdict."""
+        """Record a line to be shown beside the verdict."""
         self._write({"note": text})
 
     def _moved(self, each: TrackedVariable, now: np.ndarray) -> bool:
         return self._taped if each.last is None else not _same(each.last, now)
 
-    # -- what is kept ------------------------------------------------------------------------------------------------
+    # -- values and files ---------------------------------------------------------------------------------------------
     def _hold(self) -> None:
         self._held = [variable for _, variable in self.variables.living()]
 
@@ -124,7 +124,7 @@ class Recorder:
 
 
 def _printed() -> int:
-    """How many bytes of standard output there are."""
+    """Return the number of bytes of standard output so far."""
     sys.stdout.flush()
     try:
         return os.lseek(1, 0, os.SEEK_CUR)

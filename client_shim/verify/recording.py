@@ -1,4 +1,4 @@
-"""Where a run is recorded: switched on by the variable of plan.py, in whatever process runs the script."""
+"""Activation of recording in any process that runs the script, by the environment variable of plan.py."""
 
 import contextlib
 import functools
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
-    """Within, this process records its steps, where a comparison has started it; else nothing is done.
+    """Within, this process records its steps if a comparison has started it; otherwise nothing is done.
 
-    What the script writes goes to a scratch folder.
+    Files that the script writes go to a scratch folder.
 
     Args:
-        rank: Of this process. Those other than 0 do the same, and keep nothing: theirs are scratch folders already.
-        agrees: The ranks read alike already (client_shim/replica/agreement.py).
+        rank: This process's rank. Ranks other than 0 write no records and have scratch folders already.
+        agrees: The ranks read the same values already (client_shim/replica/agreement.py).
     """
     plan = RecordingPlan.take()
     if plan is None:
@@ -44,7 +44,7 @@ def recorded(*, rank: int = 0, agrees: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(plan: RecordingPlan, *, writes: bool) -> Iterator[None]:
-    """A recorder is given the script's events from TensorFlow's import on; the last step is closed at the end."""
+    """Within, a recorder receives the script's events from TensorFlow's import on; at the end the step is closed."""
     from client_shim.verify.comparable import same_world
 
     recorders: list[Recorder] = []
@@ -78,8 +78,8 @@ def _watched(plan: RecordingPlan, *, writes: bool) -> Iterator[None]:
 
 
 def _seeded(seed: int) -> contextlib.AbstractContextManager[None]:
-    """What ranks of a replica script have: one seed for all that the script does not seed."""
-    import rich.style  # noqa: F401  draws from `random` when it is imported: before the seed in every run
+    """Seed whatever the script does not seed, as for the ranks of a replicated script."""
+    import rich.style  # noqa: F401  its import draws from `random`, so it comes before the seed in every run
 
     from client_shim.replica.agreement import agreed
     from client_shim.verify.comparable import Alone
@@ -98,12 +98,12 @@ def _in_scratch(plan: RecordingPlan) -> Iterator[None]:
 
 
 def _end_with(plan: RecordingPlan) -> None:
-    """End this process, and remove the comparison's files, when the comparison has been killed."""
+    """End this process and remove the comparison's files when the comparison has been killed."""
     from client_shim.replica.scratch import real_paths
 
     try:
         living = os.pidfd_open(plan.parent)
-    except (OSError, AttributeError):  # conda's Python and some sandboxes have no such thing
+    except (OSError, AttributeError):  # some Pythons and sandboxes have no pidfd_open
         return
     select.select([living], [], [])
     with real_paths():

@@ -1,4 +1,4 @@
-"""The records of one run, read back."""
+"""Records of one run, read from its directory."""
 
 import json
 from collections import Counter
@@ -14,11 +14,13 @@ from client_shim.verify.plan import PRINTED, RECORDS, values_file
 
 @dataclass(frozen=True)
 class VariableRecord:
-    """A variable behind a step.
+    """A variable after a step.
 
     Args:
-        now, update: Sketches of its values and of what the step added; the update is NaN where the step made it.
+        name: The variable's name.
+        now, update: Sketches of its values and of the step's change; the change is NaN where the step made it.
         unit: The relative distance of its floats.
+        trainable: Whether it is trained.
     """
 
     name: str
@@ -29,15 +31,19 @@ class VariableRecord:
 
     @property
     def known(self) -> bool:
-        """Was it there before the step?"""
+        """Whether the variable existed before the step, so that its update is known."""
         return np.array_equal(np.isnan(self.update), np.isnan(self.now))
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """`where`: file:line of the script; `printed`: bytes printed before the step ended; `logs`: its numbers.
+    """A recorded step.
 
-    `variables`: by shape, and number among those of that shape: names depend on when a model is built.
+    Attributes:
+        where: The script's file and line.
+        printed: Bytes printed before the step ended.
+        logs: The step's numbers by name.
+        variables: By shape and number among those of that shape, because names depend on when a model is built.
     """
 
     where: str
@@ -48,7 +54,7 @@ class RecordedStep:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """All that was recorded of a run."""
+    """All records of a run."""
 
     steps: Sequence[RecordedStep]
     output: bytes = b""
@@ -56,7 +62,7 @@ class RecordedRun:
 
 
 def read_run(directory: Path) -> RecordedRun:
-    """The run whose records are in `directory`; without steps where it kept none."""
+    """Return the run whose records are in `directory`; without steps where it recorded none."""
     file = directory / RECORDS
     records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     steps = [_step(record, np.load(directory / values_file(record["step"]))) for record in records if "step" in record]

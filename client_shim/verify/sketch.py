@@ -1,4 +1,7 @@
-"""A variable's values in few numbers, linear in the values: differences of sketches are sketches of differences."""
+"""Sketch of a variable's values in few numbers, linear in the values.
+
+So a difference of sketches is the sketch of the difference.
+"""
 
 import functools
 from typing import Any
@@ -11,8 +14,9 @@ SIZE = 4096
 def sketch(values: Any) -> np.ndarray:
     """Sketch `values` of any shape and float dtype: float64 of shape [min(size, SIZE)].
 
-    Up to SIZE values are kept as they are. Of more, values get random signs and are added up in SIZE buckets: the
-    sketch's norm estimates that of the values with a relative standard deviation of sqrt(2 / SIZE) = 2.2 %.
+    Up to SIZE values are kept unchanged. Of more, values get random signs and are summed in SIZE buckets. The sketch's
+    norm
+    then estimates that of the values with a relative standard deviation of sqrt(2 / SIZE) = 2.2 %.
 
     Source: M. Charikar, K. Chen, M. Farach-Colton, Finding frequent items in data streams, 2002 (count sketch).
     """

@@ -1,4 +1,4 @@
-"""A comparison as people read it."""
+"""Text output of a comparison."""
 
 import shutil
 import sys
@@ -13,18 +13,18 @@ from client_shim.verify.compare import Comparison, Difference, LineResult
 from client_shim.verify.verdict import DIFFERS, EQUAL, Verdict, place
 
 WIDTH = 110
-MOST_LINES = 12  # printed lines that are shown where all are equal
+MOST_LINES = 12  # number of printed lines shown of each kind, equal and different
 _STYLES = {EQUAL: "bold green", DIFFERS: "bold red"}
 
 
 def console() -> Console:
-    """On standard output: colours in a terminal, plain text elsewhere."""
+    """Return a console on standard output: colours in a terminal, plain text elsewhere."""
     width = None if sys.stdout.isatty() else max(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
 def show(out: Console, title: str, compared: Comparison, notes: Sequence[str], verdict: Verdict) -> None:
-    """Print the steps, the lines the script printed, what was made alike or left out, and the verdict."""
+    """Print the steps, the lines the script printed, notes on settings and omissions, and the verdict."""
     if compared.steps:
         out.print(_steps(out, title, compared))
         out.print(_nearest(compared), style="dim")
@@ -36,14 +36,14 @@ def show(out: Console, title: str, compared: Comparison, notes: Sequence[str], v
 
 
 def show_verdict(out: Console, verdict: Verdict) -> None:
-    """One line; wrapped in a terminal only."""
+    """Print the verdict as one line; wrapped in a terminal only."""
     style = _STYLES.get(verdict.outcome, "bold yellow")
     line = Text(f"{verdict.outcome}: ", style).append(verdict.text, "not bold default")
     out.print(line, soft_wrap=not out.is_terminal)
 
 
 def _table(out: Console, title: str) -> Table:
-    """With lines in a terminal, plain columns elsewhere."""
+    """Return a table with rules in a terminal, plain columns elsewhere."""
     ours = box.SIMPLE_HEAVY if out.is_terminal else None
     return Table(title=title, title_justify="left", title_style="bold", box=ours, pad_edge=False, padding=(0, 1))
 
@@ -65,7 +65,7 @@ def _steps(out: Console, title: str, compared: Comparison) -> Table:
 
 
 def _columns(each: Difference | None, form: str) -> list[str | Text]:
-    """Value, difference and noise."""
+    """Return value, difference and noise."""
     if each is None:
         return ["-", "", ""]
     style = "red" if each.beyond else "green"
@@ -73,7 +73,7 @@ def _columns(each: Difference | None, form: str) -> list[str | Text]:
 
 
 def _nearest(compared: Comparison) -> str:
-    """Of all variables and logs the one nearest to its noise, or furthest beyond."""
+    """Return a line on the variable or log that is nearest to its noise, or furthest beyond it."""
     each = [(k + 1, one) for k, step in enumerate(compared.steps) for one in step.others if one.noise]
     if not each:
         return ""
@@ -96,7 +96,7 @@ def _lines(out: Console, compared: Comparison) -> Table:
 
 
 def _chosen(listed: Sequence[LineResult]) -> Sequence[LineResult]:
-    """Those that differ, and of the others as many as there is room for, in order."""
+    """Return the first lines that differ and the first that are equal, in order."""
     equal = [line for line in listed if not line.beyond][:MOST_LINES]
     beyond = [line for line in listed if line.beyond][:MOST_LINES]
     return [line for line in listed if line in equal or line in beyond]

@@ -1,4 +1,4 @@
-"""The variables that a script makes: which of them are its model's, and what they hold."""
+"""Tracking of the variables that a script makes, and reads of those that belong to its model."""
 
 import sys
 import weakref
@@ -15,15 +15,15 @@ import tensorflow as tf
 from client_shim.verify.sketch import sketch
 
 _ENGINES = ("hfdt.", "nfdt.", "fdt.", "client_shim.")
-_BETWEEN = ("tensorflow.", "fdt.patches", "client_shim.verify")  # the variable's own classes, and what records them
-# Modules whose variables are no model's: counts of a metric, slots of an optimizer, states of generators.
+_BETWEEN = ("tensorflow.", "fdt.patches", "client_shim.verify")  # modules of the variable's classes and of the recorder
+# Modules whose variables belong to no model: counts of a metric, slots of an optimizer, states of generators.
 _OTHERS = (".metrics", ".optimizers", ".seed_generator", ".stateful_random_ops", ".training.optimizer", "slot_creator")
 _DEPTH = 30
 
 
 @dataclass
 class TrackedVariable:
-    """A variable. `last`: its sketch when it was last read; None before. `shaken`: as `shake` left it."""
+    """A variable; `last`: its sketch at the last read, None before one; `shaken`: its sketch after `shake`."""
 
     name: str
     of: "weakref.ref[Any]"
@@ -39,7 +39,7 @@ class TrackedVariables:
     _names: Counter[str] = field(default_factory=Counter)
 
     def made(self, variable: Any) -> TrackedVariable | None:
-        """Track `variable`, just made; None where it is no model's."""
+        """Track `variable`, which was just made; return None where it belongs to no model."""
         frames = _frames()
         if not variable.dtype.is_floating or not _is_models(frames) or (_is_late(frames) and not variable.trainable):
             return None
@@ -52,13 +52,13 @@ class TrackedVariables:
         return each
 
     def living(self) -> Sequence[tuple[TrackedVariable, Any]]:
-        """Those that are still there, with their variables."""
+        """Return the tracked variables that still exist, with the variables themselves."""
         pairs = [(each, each.of()) for each in self.tracked]
         return [(each, variable) for each, variable in pairs if variable is not None]
 
 
 def _read(variable: Any) -> np.ndarray | None:
-    """Its sketch; None where it is a graph's, or not initialized yet."""
+    """Return the variable's sketch; None in a graph, or where the variable is not initialized."""
     if not tf.executing_eagerly():
         return None
     try:
@@ -68,7 +68,7 @@ def _read(variable: Any) -> np.ndarray | None:
 
 
 def read(pairs: Sequence[tuple[TrackedVariable, Any]]) -> dict[str, np.ndarray]:
-    """The sketches of those that can be read, by name."""
+    """Return the sketches of the variables that can be read, by name."""
     found = {each.name: _read(variable) for each, variable in pairs}
     return {name: values for name, values in found.items() if values is not None}
 
@@ -80,7 +80,7 @@ def shake(each: TrackedVariable, variable: Any) -> None:
     """
     values = variable.numpy()
     if not np.any(values):
-        return  # until the first update
+        return  # a variable of zeros is moved after its first update
     signs = np.random.Generator(np.random.PCG64(values.size)).choice([-1.0, 1.0], values.shape)
     moved = values.astype(np.float64) * (1 + signs * unit_of(variable.dtype.name))
     variable.assign(moved.astype(values.dtype))
@@ -88,15 +88,15 @@ def shake(each: TrackedVariable, variable: Any) -> None:
 
 
 def unit_of(dtype: str) -> float:
-    """The relative distance of floats, by the coarser of `dtype` and of what Keras computes in."""
+    """Return the relative distance of floats, by the coarser of `dtype` and the dtype that Keras computes in."""
     keras = sys.modules.get("keras")
     computed = keras.mixed_precision.dtype_policy().compute_dtype if keras is not None else None
-    finfo: Any = ml_dtypes.finfo  # knows bfloat16, too
+    finfo: Any = ml_dtypes.finfo  # ml_dtypes also has bfloat16
     return max(float(finfo(name).eps) for name in (dtype, computed or dtype))
 
 
 def _frames() -> list[FrameType]:
-    """Innermost first."""
+    """Return the frames of the caller's caller and outward, innermost first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(frames) < _DEPTH:
@@ -110,7 +110,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_models(frames: Sequence[FrameType]) -> bool:
-    """Neither an engine's own, nor a metric's, nor an optimizer's."""
+    """Return whether the variable belongs to a model: not to an engine, a metric or an optimizer."""
     names = [_module(frame) for frame in frames]
     caller = next((name for name in names if not name.startswith(_BETWEEN)), "")
     if f"{caller}.".startswith(_ENGINES):
@@ -119,5 +119,5 @@ def _is_models(frames: Sequence[FrameType]) -> bool:
 
 
 def _is_late(frames: Sequence[FrameType]) -> bool:
-    """Keras made it long ago and gives it its value now: whose it is cannot be seen."""
+    """Return whether Keras initializes a variable it made earlier, so that the frames do not show its owner."""
     return any(frame.f_code.co_name == "initialize_all_variables" for frame in frames)

@@ -1,4 +1,4 @@
-"""What a comparison comes to, in one line."""
+"""Verdict on a comparison, in one line."""
 
 import math
 import os
@@ -23,18 +23,22 @@ UNSTEADY = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """`outcome`: EQUAL, DIFFERS or UNPROVEN."""
+    """A verdict; `outcome`: EQUAL, DIFFERS or UNPROVEN."""
 
     outcome: str
     text: str
 
     @property
     def exit_code(self) -> int:
+        """The exit code of `verify`."""
         return 0 if self.outcome == EQUAL else 1
 
 
 def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compared: Comparison, wanted: int) -> Verdict:
-    """The verdict on up to `wanted` steps. Unproven is what would look the same if it were wrong."""
+    """Return the verdict on up to `wanted` steps.
+
+    It is UNPROVEN where a wrong run would give the same comparison.
+    """
     if not alone.steps:
         return Verdict(UNPROVEN, NO_STEP)
     sharp = [step for step in compared.steps if step.resolution <= BLUNT]
@@ -58,7 +62,7 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
 
 
 def first_beyond(compared: Comparison) -> str | None:
-    """The first step, or printed line, that is more than noise off: where and by how much."""
+    """Return where and how much the first step, or printed line, differs by more than noise; None where none does."""
     steps = [k for k, step in enumerate(compared.steps) if step.beyond]
     lines = [line for line in compared.lines if line.beyond]
     if lines and (not steps or lines[0].step < steps[0] + 1):
@@ -71,7 +75,7 @@ def first_beyond(compared: Comparison) -> str | None:
 
 
 def _how_far(beyond: Sequence[Difference]) -> str:
-    """The loss, or what is furthest off by its size."""
+    """Describe the difference that is largest in relation to its noise."""
     worst = max(beyond, key=lambda each: each.difference / each.noise if each.noise else math.inf)
     size = percent(worst.difference / abs(worst.alone)) if worst.alone else f"{worst.difference:.2g}"
     noise = percent(worst.noise / abs(worst.alone)) if worst.alone else f"{worst.noise:.2g}"
@@ -89,12 +93,12 @@ def _counted(compared: Comparison) -> str:
 
 
 def percent(part: float) -> str:
-    """`part` of 1, with two digits: 0.0024 %."""
+    """Return `part` of 1 as a percentage of two digits: 0.0024 %."""
     if not math.isfinite(part):
         return "beyond measure"
     return f"{100 * part:.0f} %" if part >= 1 else f"{100 * part:.2g} %"
 
 
 def place(where: str) -> str:
-    """A file's name without its folders, and the line."""
+    """Return a file's name without its folders, and the line."""
     return os.path.basename(where)

@@ -1,4 +1,4 @@
-"""A call of a session's `run`."""
+"""A call of `Session.run`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SessionCall:
-    """`original`: Session.run. The script's own options go with `run`, not with `plainly`."""
+    """A call of `Session.run`, the `original`."""
 
     original: Callable[..., Any]
     session: Any
@@ -15,7 +15,9 @@ class SessionCall:
     metadata: Any = None
 
     def run(self, fetches: Any, feeds: Any) -> Any:
+        """Run the session with the script's own options."""
         return self.original(self.session, fetches, feeds, self.options, self.metadata)
 
     def plainly(self, fetches: Any, feeds: Any = None) -> Any:
+        """Run the session without the script's own options."""
         return self.original(self.session, fetches, feeds)

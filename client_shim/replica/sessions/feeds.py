@@ -1,7 +1,7 @@
-"""Which arrays of a run are the batch's rows.
+"""Analysis of a run's feeds: which arrays hold the rows of the batch.
 
-Those that go where the graph leaves the number of rows open: placeholders of shape [None, ...], a dataset's batches.
-Several such numbers: the one that most arrays have.
+These are the arrays whose number of rows the graph leaves open: placeholders of shape [None, ...] and a dataset's
+batches. If there are several such numbers, the most frequent one counts.
 """
 
 from collections import Counter
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-Feeds = Mapping[Any, Any]  # by tensor
+Feeds = Mapping[Any, Any]  # arrays by tensor
 
 
 def rows_of(feeds: Feeds) -> int | None:
-    """Rows of the batch; None where nothing that is fed has rows."""
+    """Return the rows of the batch; None where no fed array has rows."""
     counts = Counter(len(value) for tensor, value in feeds.items() if _is_open(tensor) and np.ndim(value))
     return counts.most_common(1)[0][0] if counts else None
 
 
 def fixed(feeds: Feeds, rows: int | None) -> str:
-    """The name of a tensor that is fed a batch and takes no other number of rows; "" for none."""
+    """Return the name of a tensor that is fed a batch but has a fixed number of rows; "" for none."""
     for tensor, value in feeds.items():
         if _takes_rows(tensor) and not _is_open(tensor) and np.ndim(value) and rows in (None, len(value)):
             return str(tensor.name)
@@ -29,18 +29,18 @@ def fixed(feeds: Feeds, rows: int | None) -> str:
 
 
 def divided(feeds: Feeds, rows: int) -> list[Any]:
-    """The tensors that are fed a part."""
+    """Return the tensors that are fed a part of the batch."""
     return [tensor for tensor, value in feeds.items() if _is_open(tensor) and np.ndim(value) and len(value) == rows]
 
 
 def between(feeds: Feeds, rows: int, low: int, high: int) -> dict[Any, Any]:
-    """`feeds` with rows `low` to `high` of the batch."""
+    """Return `feeds` with rows `low` to `high` of the batch."""
     parts = set(map(id, divided(feeds, rows)))
     return {tensor: value[low:high] if id(tensor) in parts else value for tensor, value in feeds.items()}
 
 
 def arrays(feeds: Feeds) -> dict[Any, Any]:
-    """`feeds` with lists as arrays, once for all uses."""
+    """Return `feeds` with lists converted to arrays, so that they are converted only once."""
     return {tensor: _as_array(tensor, value) for tensor, value in feeds.items()}
 
 

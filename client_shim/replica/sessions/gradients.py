@@ -1,8 +1,9 @@
-"""Where a graph's gradients of variables are taken, they pass through Python.
+"""Gradients of variables in a TensorFlow 1 graph, passed through Python where the graph takes them.
 
-All ways to them end in one function of TensorFlow's: `Optimizer.minimize`, `compute_gradients`, `tf.gradients`. What is
-done with them afterwards (clipping, accumulating, fetching, `apply_gradients`) is done with what Python gave back, so
-with the gradient of the whole batch where an engine adds the ranks' there.
+`Optimizer.minimize`, `compute_gradients` and `tf.gradients` all call one function of TensorFlow's, which is patched.
+The
+graph continues (clipping, accumulating, fetching, `apply_gradients`) with the arrays that Python returns. Where an
+engine sums over ranks in Python, these are gradients of the global batch.
 """
 
 import contextlib
@@ -27,17 +28,20 @@ SECOND_ORDER = "gradients of gradients of variables are not divided. Received: t
 INSIDE = "gradients within tf.cond or tf.while_loop are not divided. Received: tf.gradients at {where}"
 
 Array = Any
-# arrays as in `GradientNode.sparse`, back of the same types
+# (node, arrays as in `GradientNode.sparse`) -> arrays of the same dtypes
 Pass = Callable[["GradientNode", Sequence[Array]], Sequence[Array]]
 
 
 @dataclass(frozen=True, eq=False)
 class GradientNode:
-    """Gradients taken by one call. `number`: in the order in which the script takes them, the same on every rank.
-    `variables`: names of the operations that hold what they are taken of, in order.
+    """The gradients that one call takes.
 
-    `sparse`: for each array that is passed, is it an embedding's rows ("values"), their "indices", or a whole one ("")?
-    `inputs`: the graph's own gradients. `outputs`: what comes of them.
+    Attributes:
+        number: Counts the calls in the script's order, which is the same on every rank.
+        variables: Names of the operations that hold the variables, in order.
+        sparse: For each array: "values" for an embedding's rows, "indices" for their indices, "" for a dense gradient.
+        inputs: The graph's own gradients.
+        outputs: The tensors that Python returns for them.
     """
 
     number: int
@@ -48,7 +52,11 @@ class GradientNode:
 
 
 class Gradients:
-    """All that were taken. `passed(taken, arrays)` is called where a run computes them, in a thread of TensorFlow's."""
+    """All gradients that graphs take.
+
+    Args:
+        passed: Called as `passed(node, arrays)` where a run computes gradients, in a thread of TensorFlow's.
+    """
 
     def __init__(self, passed: Pass) -> None:
         self._passed = passed
@@ -58,6 +66,7 @@ class Gradients:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
+        """Within, TensorFlow's gradient function is patched."""
         with contextlib.ExitStack() as stack:
             helper = functools.partial(self._taken, gradients_util._GradientsHelper)
             replace(stack, gradients_util, "_GradientsHelper", helper)
@@ -65,11 +74,11 @@ class Gradients:
             yield
 
     def of(self, operation: Any) -> GradientNode | None:
-        """What passes through `operation`, if it is one of ours."""
+        """Return the gradients that pass through `operation`; None for other operations."""
         return self._of.get(operation.graph, {}).get(operation.name) if operation.type in _PYTHON else None
 
     def _taken(self, original: Any, ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of TensorFlow's own: d ys / d xs."""
+        """Return d ys / d xs, in place of TensorFlow's own function."""
         graph = tf.compat.v1.get_default_graph()
         listed = _listed(xs)
         variables = [i for i, x in enumerate(listed) if _is_variable(x)]
@@ -112,7 +121,8 @@ class Gradients:
             outputs = tf.numpy_function(passing, flat, [t.dtype for t in flat], stateful=True, name=f"{NAME}_{number}")
         outputs = outputs if isinstance(outputs, list) else [outputs]
         for output, tensor, kind in zip(outputs, flat, sparse, strict=True):
-            output.set_shape([None, *tensor.shape[1:]] if kind else tensor.shape)  # rows: the ranks' together
+            # the number of rows is open: all ranks' rows together
+            output.set_shape([None, *tensor.shape[1:]] if kind else tensor.shape)
         made.append(GradientNode(number, names, sparse, flat, outputs))
         self._of.setdefault(graph, {})[outputs[0].op.name] = made[0]
         return _like(gradients, outputs)
@@ -122,7 +132,7 @@ class Gradients:
 
 
 def of_sessions(graph: Any) -> bool:
-    """Is it a graph that sessions run: not a function's?"""
+    """Return whether sessions run this graph, so that it is not a function's."""
     return not tf.executing_eagerly() and type(graph) is ops.Graph
 
 
@@ -157,7 +167,7 @@ def _like(gradients: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
 
 
 def _without_python(gradients: Gradients, original: Any) -> Any:
-    """A graph that is saved or shown is the script's own: there the gradients pass through unchanged."""
+    """Return an `_as_graph_def` that replaces the Python calls by identities: a saved graph is the script's own."""
 
     @functools.wraps(original)
     def as_graph_def(graph: Any, *args: Any, **kwargs: Any) -> Any:

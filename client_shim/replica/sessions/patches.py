@@ -1,4 +1,4 @@
-"""What a rank replaces in TensorFlow for scripts that train by sessions, under either engine."""
+"""The patches of TensorFlow for scripts that train by sessions, common to both engines."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 
-THREADS = 16  # for operations of one session
+THREADS = 16  # threads for the operations of one session
 DISTRIBUTED = "ranks share the work by themselves: take {name} out. Received: {name} at {where}"
 CALLABLE = "training by {name} is not divided; use Session.run. Received: {name} at {where}"
 
@@ -29,24 +29,26 @@ class SessionRunner(Protocol):
     gradients: Gradients
 
     def run(self, original: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of Session.run."""
+        """Run in place of Session.run."""
         ...
 
-    def trains(self, session: Any, fetches: Any) -> bool: ...
+    def trains(self, session: Any, fetches: Any) -> bool:
+        """Return whether a run of `fetches` trains."""
+        ...
 
     def rank_0s(self, what: str, value: Any) -> Any:
-        """Rank 0's `value`, on every rank."""
+        """Return rank 0's `value` on every rank."""
         ...
 
 
 @contextlib.contextmanager
 def installed(running: SessionRunner, rank: classes.Exchanging | None = None) -> Iterator[None]:
-    """Within, sessions train as `running` has it.
+    """Within, `running` runs the sessions.
 
     Args:
         running: The engine's side.
-        rank: Exchanges the gradients of the optimizers of `tf.compat.v1` outside of sessions, where an engine does
-            that at the optimizer.
+        rank: Exchanges the gradients of `tf.compat.v1`'s optimizers outside of sessions, for engines that exchange at
+            the optimizer.
     """
     of_eager = None if rank is None else classes.apply_gradients(rank)
 
@@ -56,7 +58,7 @@ def installed(running: SessionRunner, rank: classes.Exchanging | None = None) ->
         return of_eager(original, optimizer, *args, **kwargs)
 
     def due(original: Any, timer: Any, step: Any) -> Any:
-        """Does a hook act at this step? By rank 0's clock: it may fetch something more then."""
+        """Return whether a hook acts at this step, by rank 0's clock, because the hook may then fetch more."""
         mine = original(timer, step)
         return mine if timer._every_secs is None else running.rank_0s("a hook's timer", bool(mine))
 
@@ -83,7 +85,10 @@ def installed(running: SessionRunner, rank: classes.Exchanging | None = None) ->
 
 
 def _with_threads(original: Any, session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-    """Gradients of one run wait for each other in its threads (hfdt/replica/sessions.py): there must be enough."""
+    """Make a session with enough threads, because gradients of one run wait for each other in them.
+
+    See hfdt/replica/sessions.py.
+    """
     if config is None or isinstance(config, tf.compat.v1.ConfigProto):
         given, config = config, tf.compat.v1.ConfigProto()
         config.MergeFrom(given or tf.compat.v1.ConfigProto())
@@ -92,7 +97,7 @@ def _with_threads(original: Any, session: Any, target: Any = "", graph: Any = No
 
 
 def _seeded(original: Any, op_seed: Any) -> Any:
-    """Random numbers of a session's graph that sets no seed are drawn from the run's: on every rank the same."""
+    """Draw the random numbers of an unseeded graph from the run's seed, so that they are the same on every rank."""
     graph = tf.compat.v1.get_default_graph()
     if op_seed is not None or not of_sessions(graph) or graph.seed is not None or context.global_seed() is None:
         return original(op_seed)

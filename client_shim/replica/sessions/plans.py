@@ -1,4 +1,4 @@
-"""What a run of a session reaches in its graph; found once for the same fetches and feeds."""
+"""Analysis of what a session's run reaches in its graph, cached for the same fetches and feeds."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -21,10 +21,16 @@ _PURE = ("ScatterNd", "ScatterNdNonAliasingAdd")
 
 @dataclass(frozen=True, eq=False)
 class FetchPlan:
-    """`fetches`: tensors and operations, each once; `built`: the script's structure of their values.
+    """What a run of the same fetches and feeds reaches.
 
-    `taken`: the gradients that are computed. `elements`: what iterators give. `noisy`: are random numbers drawn?
-    `moves`: are variables changed? `copies`: names of gradients that a saved graph had.
+    Attributes:
+        fetches: The fetched tensors and operations, each once.
+        taken: The gradients that the run computes.
+        elements: The tensors that iterators return.
+        operations: All operations that the run reaches.
+        noisy: Whether the run draws random numbers.
+        moves: Whether the run changes variables.
+        copies: Names of gradients that a saved graph had.
     """
 
     fetches: Sequence[Any]
@@ -37,24 +43,24 @@ class FetchPlan:
     _moved: dict[Any, str] = field(default_factory=dict)
 
     def variables(self, graph: Any) -> list[Any]:
-        """Those that are read or changed, of the graph's collections."""
+        """Return the variables of the graph's collections that the run reads or changes."""
         known = collected(graph)
         reached = {o.name for o in self.operations if o.type in _VARIABLES}
         numbers = [known[name] for name in sorted(reached & set(known))]
         return [v for v in numbers if v.dtype.base_dtype not in (tf.string, tf.resource, tf.variant)]
 
     def moving(self) -> list[Any]:
-        """The operations that change variables, by name."""
+        """Return the operations that change variables, sorted by name."""
         return sorted(filter(_is_moving, self.operations), key=lambda o: str(o.name))
 
     def moved(self) -> set[str]:
-        """Names of the operations that hold the variables that are changed."""
+        """Return the names of the operations that hold the changed variables."""
         return {str(t.op.name) for o in self.moving() for t in o.inputs if t.op.type in _VARIABLES}
 
     def moved_by(self, entries: Sequence[Any], gradients: Gradients) -> str:
-        """The name of an operation that changes a variable by what `entries`, divided tensors, give; "" for none.
+        """Return the name of an operation that changes a variable by values of `entries`, divided tensors; "" for none.
 
-        Not where it comes through gradients: those are the whole batch's.
+        Paths through gradients do not count, because the gradients are those of the global batch.
         """
         key = frozenset(tensor.name for tensor in entries)
         if key not in self._moved:
@@ -75,11 +81,14 @@ class FetchPlan:
 
 
 class FetchPlans:
+    """The plans of all graphs."""
+
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
         self._known: weakref.WeakKeyDictionary[Any, dict[Any, FetchPlan]] = weakref.WeakKeyDictionary()
 
     def of(self, graph: Any, fetches: Sequence[Any], fed: Iterable[Any]) -> FetchPlan:
+        """Return the plan of a run. `fed`: the tensors that the script feeds."""
         names = frozenset(part.name for key in fed for part in tf.nest.flatten(key, expand_composites=True))
         key = tuple(f.name for f in fetches), names
         known = self._known.setdefault(graph, {})
@@ -88,8 +97,10 @@ class FetchPlans:
         return known[key]
 
     def asked(self, session: Any, fetches: Any, feed_dict: Any) -> tuple[FetchPlan, dict[Any, Any], Any] | None:
-        """(plan, feeds by tensor, what makes the script's structure of its fetches' values) of a run. None: it is wrong
-        in some way, which TensorFlow says in its own words."""
+        """Return (plan, feeds by tensor, builder of the script's structure of values) of a run.
+
+        Return None where the arguments are wrong; TensorFlow then raises its own error.
+        """
         try:
             wanted, build = flat_fetches(session.graph, fetches)
             feeds = flat_feeds(session.graph, feed_dict)
@@ -113,21 +124,21 @@ class FetchPlans:
 
 
 def collected(graph: Any) -> dict[str, Any]:
-    """The variables of the graph's collections, by the names of the operations that hold them."""
+    """Return the variables of the graph's collections, by the names of the operations that hold them."""
     keys = tf.compat.v1.GraphKeys
     both = [*graph.get_collection(keys.GLOBAL_VARIABLES), *graph.get_collection(keys.LOCAL_VARIABLES)]
     return {variable.op.name: variable for variable in both}
 
 
 def flat_fetches(graph: Any, fetches: Any) -> tuple[list[Any], Any]:
-    """Tensors and operations, each once, and what makes the script's structure of their values."""
+    """Return the tensors and operations, each once, and the builder of the script's structure of their values."""
     with graph.as_default():
         mapper = sessions._FetchMapper.for_fetch(fetches)
     return list(mapper.unique_fetches()), mapper.build_results
 
 
 def flat_feeds(graph: Any, feeds: Any) -> dict[Any, Any]:
-    """By tensor; what stands for several (a sparse placeholder) as it is."""
+    """Return the feeds by tensor; a key that stands for several tensors (a sparse placeholder) stays as it is."""
     flat = nest.flatten_dict_items(dict(feeds or {}))
     return {_element(graph, key): value for key, value in flat.items()}
 
@@ -140,6 +151,7 @@ def _element(graph: Any, key: Any) -> Any:
 
 
 def is_random(operation: Any) -> bool:
+    """Return whether the operation draws random numbers."""
     return bool(operation.type.startswith(_RANDOM) or operation.type.endswith(_SAMPLERS))
 
 
@@ -148,7 +160,7 @@ def _is_moving(operation: Any) -> bool:
 
 
 def ancestors(fetches: Sequence[Any], fed: frozenset[str] = frozenset()) -> set[Any]:
-    """The operations that a run of `fetches` reaches. `fed`: names of tensors that are not computed."""
+    """Return the operations that a run of `fetches` reaches. `fed`: names of tensors that are not computed."""
     waiting = [f if isinstance(f, tf.Operation) else f.op for f in fetches if f.name not in fed]
     seen: set[Any] = set()
     while waiting:

@@ -1,4 +1,4 @@
-"""Numbers that the script gets of a session's run: rank 0's, on every rank, where it is the script that asks."""
+"""Agreement on the numbers that the script reads from a session's run: every rank gets rank 0's."""
 
 import sys
 import threading
@@ -14,7 +14,10 @@ _BETWEEN = ("/tensorflow/python/framework/", "/tensorflow/python/autograph/", "/
 
 
 def read_by_script() -> bool:
-    """Did the script itself call `run` or `eval`, in no thread of its own? Hooks and savers read for themselves."""
+    """Return whether the script itself called `run` or `eval`, in the main thread.
+
+    Hooks and savers read on their own rank only.
+    """
     frame: Any = sys._getframe(2)
     while frame is not None and any(part in frame.f_code.co_filename for part in _BETWEEN):
         frame = frame.f_back
@@ -23,7 +26,7 @@ def read_by_script() -> bool:
 
 
 def agreed_numbers(result: Any, rank_0s: Callable[[str, Any], Any]) -> Any:
-    """`result` with rank 0's numbers; arrays and whatever else it has stay."""
+    """Return `result` with rank 0's numbers; arrays and other values stay."""
     leaves = tf.nest.flatten(result)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (np.floating, np.integer, np.bool_))]
     if not places:

@@ -1,19 +1,20 @@
-"""A session's variables, read and written by the operations that its graph has: it may be finalized."""
+"""Reads and writes of a session's variables by existing operations, because the graph may be finalized."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-Run = Callable[..., Any]  # of the session: (fetches, feeds)
+Run = Callable[..., Any]  # the session's run: (fetches, feeds) -> values
 
 
 def read(run: Run, variables: Sequence[Any]) -> list[Any]:
+    """Return the values of `variables`."""
     return list(run(list(variables))) if variables else []
 
 
 def write(run: Run, variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """By their initializers. Several may share the tensor that is their first value: those take turns."""
+    """Write `values` by the variables' initializers; variables that share an initial tensor are written in turn."""
     waiting = list(zip(variables, values, strict=True))
     while waiting:
         feeds: dict[str, Any] = {}
@@ -30,7 +31,7 @@ def write(run: Run, variables: Sequence[Any], values: Sequence[Any]) -> None:
 
 
 def write_changed(run: Run, variables: Sequence[Any], values: Sequence[Any], now: Sequence[Any]) -> None:
-    """As `write`, for those whose values, `now`, are other ones."""
+    """Write `values` to the variables whose current values, `now`, differ."""
     pairs = [(v, a) for v, a, b in zip(variables, values, now, strict=True) if not _equal(a, b)]
     if pairs:
         write(run, *map(list, zip(*pairs, strict=True)))

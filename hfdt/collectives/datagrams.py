@@ -1,5 +1,6 @@
-"""Datagrams of hfdt/collectives/ip_multicast.py: a tag keyed for this run, a head, and a piece of a packet or a report
-on one."""
+"""The datagrams of hfdt/collectives/ip_multicast.py: a keyed tag, a header, and a piece of a packet or a receiver's
+report.
+"""
 
 import hashlib
 import hmac
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from hfdt.collectives.repair import ReceiverReport
 
 TAG = 16  # bytes
-# kind, sender; team (a bit for each rank), root, number of the packet; then two numbers as the kind has them
+# kind, sender; team (a bit for each rank), root, number of the packet; then two numbers that depend on the kind
 _HEAD = struct.Struct("!BBQBIII")
 _RANGE = struct.Struct("!II")
 _PIECE, _REPORT = 0, 1
@@ -18,7 +19,7 @@ LARGEST_TEAM = 64  # ranks
 
 @dataclass(frozen=True)
 class PacketId:
-    """The `number`th packet of `root` to `team`, a mask of ranks."""
+    """The identity of a packet: the `number`th that `root` sends to `team`, a bit mask of ranks."""
 
     team: int
     root: int
@@ -41,7 +42,7 @@ class ReportDatagram:
 
 
 class Wire:
-    """Packs and opens datagrams with the run's `key`."""
+    """The encoder and decoder of datagrams, which authenticates them with the run's `key`."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -54,7 +55,7 @@ class Wire:
         return self._tagged(self._head(_REPORT, receiver, packet, report.first, len(report.missing)), ranges)
 
     def open(self, datagram: memoryview) -> Piece | ReportDatagram | None:
-        """None: not of this run."""
+        """Decode a datagram; None for one without the tag of this run."""
         tag, rest = datagram[:TAG], datagram[TAG:]
         if len(rest) < _HEAD.size or not hmac.compare_digest(tag, self._tag(rest)):
             return None

@@ -1,4 +1,6 @@
-"""A run of one rank, and a stand-in wherever a whole batch is worked on alone (hfdt/exactness/probe.py)."""
+"""The Comm of one rank: for runs with one worker, and wherever a global batch is computed alone
+(hfdt/exactness/probe.py).
+"""
 
 from collections.abc import Sequence
 

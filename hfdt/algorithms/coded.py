@@ -1,5 +1,4 @@
-"""Coded synchronous SGD: r workers compute each block of a batch, so that one multicast packet serves r workers at
-once.
+"""Coded synchronous SGD: r workers compute each block of a batch, so that one multicast packet serves r workers.
 
 Li, Maddah-Ali, Yu and Avestimehr, "A Fundamental Tradeoff Between Computation and Communication in Distributed
 Computing", 2018, arXiv:1604.07086, section IV, whose shuffle CSSGD applies to gradients. The batch is divided into

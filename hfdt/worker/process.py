@@ -1,4 +1,4 @@
-"""The worker process of HFDT, one rank: `python -m hfdt.worker.process`. The engine starts it and reuses it for
+"""The worker process of HFDT, one rank: `python -m hfdt.worker.process`. The engine starts it and keeps it for later
 jobs.
 """
 

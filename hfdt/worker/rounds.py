@@ -53,10 +53,10 @@ class RoundGroup:
 
 
 class Rounds:
-    """The runner of `rule` over the model of `trainable`. `travelling`: variables averaged at a round's end besides
-    parameters.
+    """The runner of `rule` over the model of `trainable`.
 
-    `kept`: variables that a pass which only evaluates gradients must restore.
+    `travelling`: variables averaged at a round's end besides parameters. `kept`: variables that a pass which only
+    evaluates gradients must restore.
     """
 
     def __init__(self, rule: RoundAlgorithm, trainable: Any, comm: Comm, travelling: Sequence[Variable]) -> None:
@@ -131,8 +131,9 @@ class Rounds:
 
     # -- around steps --------------------------------------------------------------------------------------------------
     def epoch(self, data: Open, fit: Fit, on_batch: OnBatch) -> Logs:
-        """Run one epoch of rounds; return the last pass's logs. `fit` trains on a data set and calls its second
-        argument after each step.
+        """Run one epoch of rounds; return the last pass's logs.
+
+        `fit` trains on a data set and calls its second argument after each step.
         """
         counting = _Counting(on_batch, self.rule.batches, self._turn)
         logs: Logs = {}

@@ -79,9 +79,7 @@ class GroupedExchange:
         return [[part] for part in _split(total, [len(v) for v in vectors])]
 
     def _gathered(self, name: str, vectors: Sequence[Array], counts: Sequence[Sequence[int]]) -> list[list[Array]]:
-        """Return all ranks' parts of each vector, by one all_gather of bytes. `counts`: bytes of each vector by
-        rank.
-        """
+        """Return all ranks' parts of each vector, by one all_gather of bytes. `counts`: each vector's bytes by rank."""
         packed = [v.view(np.uint8) for v in vectors]
         mine = packed[0] if len(packed) == 1 else np.concatenate(packed)
         whole = self._group.all_gather(mine, [sum(of) for of in zip(*counts, strict=True)], name)

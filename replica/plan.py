@@ -145,9 +145,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def plan(call: OpCall) -> Plan:
-    """Return how the ranks run `call`. Without a rule, and on strings, which no collective can send, it is
-    replicated.
-    """
+    """Return how the ranks run `call`. Without a rule, and on strings, which no collective sends, it is replicated."""
     found = RULES.get(call.op)
     known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
     numbers = all(arg.dtype != "string" and (arg.dtype != "variant" or of_lists(call.op)) for arg in call.args)

@@ -57,8 +57,7 @@ def _methods(converter: Converter) -> dict[str, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def _buffers(converter: Converter) -> Iterator[None]:
-    """Replace the buffer protocol, by which `np.asarray(t)` reads a tensor's memory: for a placed one, the global
-    array's.
+    """Replace the buffer protocol, by which `np.asarray(t)` reads a tensor's memory, to give the global array's.
 
     Raises:
         RuntimeError: This Python does not let the protocol be replaced.

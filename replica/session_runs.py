@@ -77,9 +77,7 @@ class SessionRuns(abc.ABC):
         return self._group.broadcast(value, what)
 
     def _by_every_rank(self, reason: str) -> None:
-        """Count a training run that is replicated on every rank. Raises CaptureError with `reason` unless it is
-        allowed.
-        """
+        """Count a training run that is replicated on every rank. Raises CaptureError where that is not allowed."""
         if self._replicated is None:
             raise CaptureError(reason)
         self._replicated()

@@ -115,9 +115,7 @@ def _record_operation(
 
 
 def _record_gradient(original: Any, op: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
-    """Record operations with all their outputs. The tape would drop outputs that a gradient does not read, and their
-    shapes.
-    """
+    """Record operations with all their outputs: the tape would drop those that no gradient reads, and their shapes."""
     if len(outputs) < 2 or not any(map(_is_sharded, outputs)):
         original(op, inputs, attrs, outputs)
         return

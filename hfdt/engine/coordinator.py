@@ -88,9 +88,7 @@ class RanksCoordinator:
         return self._again(failure, how, member, "restarted") if how else self.fail(failure)
 
     def short(self, room: int, failure: Failed) -> Outcome:
-        """Handle a start with only `room` ranks: they resume the last commit if that is enough, else a rank counts
-        as lost.
-        """
+        """Handle a start with only `room` ranks: they resume the last commit if enough, else a rank counts as lost."""
         if not self._job:
             self._short_early = room, failure
             return Outcome()

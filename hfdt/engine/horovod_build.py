@@ -138,8 +138,7 @@ def _environment(tools: Path, mpi: Mpi | None, compiler: str) -> dict[str, str]:
 
 
 def gpu_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Enable all-reduce over NCCL where there are a GPU, the CUDA compiler and NCCL's header. Untested for lack of a
-    GPU.
+    """Enable all-reduce over NCCL where there are a GPU, the CUDA compiler and NCCL's header. Untested: no GPU here.
 
     A CUDA compiler alone does not suffice. HOROVOD_GPU_OPERATIONS, even empty, takes precedence.
     """

@@ -43,9 +43,7 @@ def install(progress: OnProgress) -> str:
 
 
 def find_mpi() -> Mpi | None:
-    """Return the MPI that HFDT runs under (fdt/launch), so that Horovod is built against it; None where there is
-    none.
-    """
+    """Return the MPI that HFDT runs under (fdt/launch), so that Horovod is built against it; None if there is none."""
     mpirun = find_mpirun()
     if mpirun is None:
         return None

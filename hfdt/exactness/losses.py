@@ -1,5 +1,4 @@
-"""Loss denominators: corrections of each rank's loss, after which the weighted losses add up to the global batch's
-loss.
+"""Loss denominators: corrections of each rank's loss, so that the weighted losses add up to the global batch's.
 
 The exchange multiplies a rank by its share s (hfdt/worker/step_context.py), so a rank's loss l must satisfy sum_r s_r
 l_r = global loss:

@@ -66,8 +66,7 @@ class Probing:
             self._written |= bool(agreed(self._comm, float(changed)))
 
     def again(self, *, each: bool) -> list[str]:
-        """Probe again if a script has assigned variables; without `each`, at the 1st, 2nd, 4th, 8th change. A
-        collective.
+        """Probe again if a script has assigned variables; without `each`, at the 1st, 2nd, 4th, 8th time. A collective.
 
         Returns the lines for the user that are new. Raises CaptureError.
         """

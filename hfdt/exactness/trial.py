@@ -1,6 +1,4 @@
-"""A training step without its update, run on a whole batch and in slices for a comparison by
-hfdt/exactness/probe.py.
-"""
+"""A training step without its update, run on a whole batch and in slices for a comparison (hfdt/exactness/probe.py)."""
 
 import contextlib
 import functools

@@ -1,5 +1,4 @@
-"""The non-finite guard of `--on-nan`: a step in which a rank's gradient has NaN or infinity is skipped, or ends the
-run.
+"""The non-finite guard of `--on-nan`: a step in which a rank's gradient has NaN or infinity is skipped or ends the run.
 
 A rank tests its gradients before they are summed. A vector with an element for each rank is part of the same exchange.
 So all ranks learn within the step which gradients are not finite, and none of them changes a weight.

@@ -1,6 +1,4 @@
-"""The worker process of HFDT, one rank: `python -m hfdt.worker.process`. The engine starts it and keeps it for later
-jobs.
-"""
+"""The worker process of HFDT, one rank: `python -m hfdt.worker.process`. The engine starts it and reuses it."""
 
 import contextlib
 import os

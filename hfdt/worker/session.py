@@ -38,9 +38,7 @@ def patches(flavor: str) -> Iterator[None]:
 
 
 class RankProgram:
-    """A trainable with its algorithm, exchange and patches on one rank. `options`: the job's (JOB_OPTIONS of
-    hfdt/cli.py).
-    """
+    """A trainable with its algorithm, exchange and patches on one rank. `options`: the job's (hfdt/cli.py)."""
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
         self.trainable, self.comm, self.options = trainable, comm, dict(options)

@@ -1,5 +1,4 @@
-"""`jit_compile` with an exchange inside a step: XLA cannot compile Horovod's operations, so a step is compiled in
-halves.
+"""`jit_compile` with an exchange inside a step, compiled in two halves since XLA cannot compile Horovod's operations.
 
     [forward, gradient, metrics]  ->  exchange  ->  [optimizer's apply]
 

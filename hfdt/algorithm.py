@@ -150,9 +150,7 @@ class LocalObjective(Protocol):
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """The function that a rank minimises in a round: O_i(w) - linear . w + mu/2 |w - w0|^2; w0 are the round's first
-    parameters.
-    """
+    """The function that a rank minimises in a round: O_i(w) - linear . w + mu/2 |w - w0|^2, w0 the round's first w."""
 
     linear: Tree
     mu: float

@@ -1,5 +1,4 @@
-"""The registry of HFDT's algorithms, which are the files of hfdt/algorithms. fdt/algorithm_registry.py defines the
-syntax.
+"""The registry of HFDT's algorithms, the files of hfdt/algorithms. Their syntax is in fdt/algorithm_registry.py.
 
 Some parameters have an option of their own on the command line: `--dane-mu 0.1` stands for `--rule "dane(mu=0.1)"`.
 """

@@ -69,9 +69,7 @@ def build_checks(built: tuple[bool, bool] | None) -> list[Check]:
 
 
 def install_horovod(optional: bool, console: Console) -> int:
-    """Install Horovod, print the result and return the exit code. With `optional` a failure is a note and the code is
-    0.
-    """
+    """Install Horovod, print the result and return the exit code. With `optional` a failure is only a note."""
     started = time.monotonic()
     try:
         with _bar(console) as progress:

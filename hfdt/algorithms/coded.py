@@ -128,9 +128,7 @@ class Xor:
 
 
 class Int32:
-    """The coding whose packets are fixed-point numbers of four bytes. Sums may overflow; taking the terms away undoes
-    it.
-    """
+    """The coding whose packets are fixed-point numbers of four bytes. Sums may overflow; subtraction undoes it."""
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = dtype

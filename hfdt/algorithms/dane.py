@@ -57,13 +57,12 @@ def rule(eta: float = 1.0, mu: float | None = None, local_epochs: int = 1, solve
 
 
 def _measured(shard: LocalObjective, g: Tree, group: ReduceGroup) -> float:
-    """Return mu = h q / (1 + q), where h = g.H g / g.g and q = mean_i |H_i g - H g|^2 / |h g|^2. It costs an average,
-    once a run.
+    """Return mu = h q / (1 + q), where h = g.H g / g.g and q = mean_i |H_i g - H g|^2 / |h g|^2.
 
-    This mu makes the step Newton's on average. Let H_i come from a worker's n samples of d independent features, with
-    curvature h each. Then mean_i (H_i + mu)^-1 tends to the Stieltjes transform s of Marchenko and Pastur's law at -mu,
-    which solves s = 1 / (mu + h / (1 + d/n h s)). s = 1/h requires mu = h d/n / (1 + d/n), and q estimates d/n. One
-    worker, or equal shards, give 0: Newton's step itself.
+    It costs an average, once a run. This mu makes the step Newton's on average. Let H_i come from a worker's n samples
+    of d independent features, with curvature h each. Then mean_i (H_i + mu)^-1 tends to the Stieltjes transform s of
+    Marchenko and Pastur's law at -mu, which solves s = 1 / (mu + h / (1 + d/n h s)). s = 1/h requires mu = h d/n / (1 +
+    d/n), and q estimates d/n. One worker, or equal shards, give 0: Newton's step itself.
     """
     mine = shard.curvature(g)
     whole = group.mean(mine)

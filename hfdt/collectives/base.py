@@ -43,9 +43,7 @@ class MulticastTransport(Multicast, Protocol):
 def by_dtype(
     tensors: Sequence[Tensor], name: str, add: Callable[[list[Tensor], str], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Call `add` once for the tensors of each dtype, in a fixed order, and return the results in the order of
-    `tensors`.
-    """
+    """Call `add` once for the tensors of each dtype, in a fixed order; return the results in the order of `tensors`."""
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     out: list[Tensor] = list(tensors)
     for dtype in sorted({t.dtype.name for t in tensors}):

@@ -9,8 +9,9 @@ from hfdt.collectives.base import Comm, Tensor
 
 
 class CountedComm:
-    """A wrapper of `comm` that counts. In a graph, two additions beside each exchange count it, and no operation waits
-    for them.
+    """A wrapper of `comm` that counts exchanges. In a graph, two additions beside each exchange count it.
+
+    No operation waits for the additions.
     """
 
     def __init__(self, comm: Comm) -> None:

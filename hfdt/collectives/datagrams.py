@@ -1,6 +1,4 @@
-"""The datagrams of hfdt/collectives/ip_multicast.py: a keyed tag, a header, and a piece of a packet or a receiver's
-report.
-"""
+"""The datagrams of hfdt/collectives/ip_multicast.py: a keyed tag, a header, and a piece of a packet or a report."""
 
 import hashlib
 import hmac

@@ -1,5 +1,4 @@
-"""IP multicast among ranks whose hosts share a switch: datagrams to a multicast group for each team, with repair of
-losses.
+"""IP multicast among ranks whose hosts share a switch: datagrams to a multicast group for each team, with loss repair.
 
 A packet is sent once and the network copies it (RFC 1112; with a time to live of 1 no router forwards it). Lost pieces
 are sent again (hfdt/collectives/repair.py). A team of two uses unicast instead of a group. Datagrams have a tag keyed
@@ -44,9 +43,7 @@ class OutgoingPacket:
 
 @dataclass
 class IncomingPacket:
-    """The stream from one root to one team: the next packet's number, its state, and the queue of finished packets for
-    the rank.
-    """
+    """The packets from one root to one team: the next one's number, its state, and the queue of finished ones."""
 
     number: int
     receiving: Receiving | None
@@ -90,8 +87,8 @@ class IpMulticast:
 
     # -- the rank's thread ---------------------------------------------------------------------------------------------
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
-        """Send or receive a packet, see Multicast. The sender does not wait for receivers. Raises UserError where
-        datagrams are lost.
+        """Send or receive a packet, see Multicast. The sender does not wait. Raises UserError where datagrams are
+        lost.
         """
         self._check()
         team = sum(1 << k for k in members)
@@ -178,8 +175,8 @@ class IpMulticast:
         self._selector.register(joined, selectors.EVENT_READ, self._read)
 
     def _group(self, team: int) -> Address:
-        """Return the group of `team` within 239.0.0.0/8, which is for use inside an organisation (RFC 2365). It depends
-        on the key, so runs differ.
+        """Return the group of `team`, of 239.0.0.0/8 for use inside an organisation (RFC 2365). It differs between
+        runs.
         """
         a, b, c = hashlib.blake2b(team.to_bytes(8, "big"), digest_size=3, key=self._key).digest()
         return f"239.{a}.{b}.{c}", self._addresses[0][1]
@@ -192,8 +189,8 @@ class IpMulticast:
         self._outgoing.append(OutgoingPacket(packet, data, Sending(len(data), others, time.monotonic()), to))
 
     def _send(self) -> None:
-        """Send the due pieces of the oldest packet. Only one packet is sent at a time: several would compete for the
-        same link.
+        """Send the due pieces of the oldest packet. Only one is sent at a time: several would compete for the same
+        link.
         """
         while self._outgoing and self._outgoing[0].sending.done:
             self._outgoing.popleft()

@@ -1,6 +1,4 @@
-"""The rendezvous of IP multicast: ranks exchange their addresses and a key through the all-reduce that they have
-already.
-"""
+"""The rendezvous of IP multicast: ranks exchange addresses and a key through the all-reduce that they have already."""
 
 import fcntl
 import secrets
@@ -42,9 +40,7 @@ def meet(comm: Comm, interface: str = "") -> IpMulticast:
 
 
 def bound(address: str, port: int = 0) -> socket.socket:
-    """Return a UDP socket that multicasts through the interface of `address`, to the hosts of its network and to this
-    host.
-    """
+    """Return a UDP socket that multicasts through the interface of `address`, to its network and to this host."""
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
     own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))

@@ -24,8 +24,8 @@ def pieces_of(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class ReceiverReport:
-    """A receiver's state: it has all pieces below `first`; `missing` are ranges [low, high) that it lacks among later
-    pieces.
+    """A receiver's state: it has all pieces below `first`, and of later ones it lacks the ranges `missing`, [low,
+    high).
     """
 
     first: int
@@ -45,8 +45,8 @@ class Receiving:
         return self._first == self.count
 
     def take(self, number: int, payload: bytes | memoryview) -> bool:
-        """Store piece `number`; return whether to send a report now. Raises ValueError for a piece that does not fit
-        this packet.
+        """Store piece `number`; return whether to send a report now. Raises ValueError for a piece that does not
+        fit.
         """
         low = number * PIECE
         if not 0 <= number < self.count or len(payload) != min(PIECE, len(self.data) - low):
@@ -131,8 +131,6 @@ class Sending:
         return self._asked_s + self._wait_s
 
     def probe(self, now: float) -> int:
-        """Return the piece to send to the slowest receivers as a probe: the last one sent, so they report every gap
-        before it.
-        """
+        """Return the piece to send to the slowest receivers as a probe: the last one sent, so they report every gap."""
         self._asked_s, self._wait_s = now, min(2 * self._wait_s, LONGEST_PROBE_S)
         return self._next - 1

@@ -1,6 +1,4 @@
-"""The Comm of one rank: for runs with one worker, and wherever a global batch is computed alone
-(hfdt/exactness/probe.py).
-"""
+"""The Comm of one rank: for runs with one worker, and where a global batch is computed alone (exactness/probe.py)."""
 
 from collections.abc import Sequence
 

@@ -59,8 +59,8 @@ class RankProgram:
     ) -> list[str]:
         """Prepare a job's first epoch; the first job also probes and patches. Returns lines for the user. A collective.
 
-        `rebuilt`: sources that each rank built itself, which are compared across ranks. `lock_step`: the client's
-        callbacks run after every step.
+        `rebuilt`: sources that each rank built itself, to compare across ranks. `lock_step`: callbacks run after every
+        step.
         """
         at_once = 1 if lock_step else self._steps_at_once()
         self.trainable.flavor.set_steps_per_execution(self.trainable.model, at_once)

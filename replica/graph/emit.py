@@ -237,9 +237,7 @@ class Emitter:
             self.result.gathers.append((op.type, where_defined(op), size))
 
     def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
-        """Return small Partials that several operations take: sent once, before each operation derives others from
-        them.
-        """
+        """Return small Partials that several operations take: sent once, before operations derive others from them."""
         shared = [ref for ref in refs if self._uses[ref] > 1 and self._is_small_sum(self._values[ref])]
         return [ref for ref in shared if self._values[ref].whole is None]
 

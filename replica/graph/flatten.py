@@ -84,8 +84,8 @@ def flatten(graph: Any) -> Flat:
 
 
 def _written(node: GraphNode) -> list[Ref]:
-    """Return the inputs that are variables which a node assigns; of a branch or a loop that assigns any, all
-    variables.
+    """Return the inputs that are variables which a node assigns; all variables of a branch or a loop that assigns
+    any.
     """
     if node.op.type.startswith(WRITES):
         return node.inputs[:1]

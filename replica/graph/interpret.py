@@ -1,5 +1,5 @@
-"""The interpreter of functions that draw batches in a loop: it runs loops and branches, an iteration as a function
-call.
+"""The interpreter of functions that draw batches in a loop: it runs loops and branches, calling a function an
+iteration.
 
 A loop over a dataset inside a tf.function is one operation to TensorFlow. Run by the interpreter, its body is a
 function that is called with an element, and is emitted like any other.

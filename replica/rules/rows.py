@@ -210,8 +210,7 @@ def strided_slice_gradient(call: OpCall) -> Plan | None:
 def _where(
     call: OpCall, arg: Arg, axis: int, begin: list[int] | None, end: list[int] | None, strides: list[int] | None
 ) -> tuple[int, int] | None:
-    """Return `axis`'s position in the slice's specification, which must take all of it, and its dimension in the
-    result.
+    """Return `axis`'s position in the slice's specification, and its dimension in the result; None unless all is taken.
 
     Begin and end may be unknown, as an index of other dimensions is in a loop.
     """

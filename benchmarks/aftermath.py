@@ -1,4 +1,4 @@
-"""What a command has started and used, and what of it is left when it has ended: found by a mark in its environment."""
+"""The processes and files that a command used, and those left after its end, found by a mark in its environment."""
 
 import secrets
 import stat

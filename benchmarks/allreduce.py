@@ -1,4 +1,4 @@
-"""HFDT's samples/s against two hand-written loops that do the same: Horovod's, and MultiWorkerMirroredStrategy's.
+"""HFDT's samples/s against two equivalent hand-written loops: Horovod's, and MultiWorkerMirroredStrategy's.
 
 All train the same network on the same rows with the same global batch, workers and threads. samples/s is the steady
 state: from the end of the first epoch to the end of the last, over all workers.

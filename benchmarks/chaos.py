@@ -1,11 +1,12 @@
 """Runs with one process killed at a random moment: does each end right, or with the promised error in time?
 
-The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the kills is
-at the start (the victim has just come), a third in a random epoch, a third in the last epoch or behind it. After each
-run: no process of it, nothing in /dev/shm, no socket, no temporary file but logs. Nothing is killed but what this
-script has started. With --out, finished runs are kept, and the same command again goes on behind them.
+The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the kills is at
+the start, just after the victim started, a third in a random epoch, a third in the last epoch or after it. After each
+run the benchmark checks that nothing is left: no process, no file in /dev/shm, no socket, no temporary file but logs.
+It only kills processes that it started. With --out, finished runs are stored, and the same command continues after
+them.
 
-What is lost before the script trains is said when it begins to, so seconds count from there where that is later.
+A loss before training is reported when training begins, so seconds count from there if that is later.
 """
 
 import argparse

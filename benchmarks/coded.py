@@ -2,14 +2,14 @@
 
     python benchmarks/coded.py                                # DNN on MNIST, about 10 minutes
     python benchmarks/coded.py --task cnn --mark 0.6 --factors 1,0.4 --networks "medium 1 Gbit/s"
-    python benchmarks/coded.py --budget-s -1 --out benchmarks/results/coded.jsonl    # what is kept, no training
+    python benchmarks/coded.py --budget-s -1 --out benchmarks/results/coded.jsonl    # stored results, no training
 
-A synchronous step with the sum of all blocks is the same step whatever the placement (tests/single/test_hfdt_coded.py),
-so steps to the mark are trained once, for real, and a step's time is that of hfdt's own rule, its packets sent over
-fdt/network's links on a simulated clock. Asynchronous SGD is trained for real in nfdt's simulator at every number of
-nodes, at each of --factors times the script's rate, and the fastest counts. The batch is the script's own: n workers
-share it under coded and SSGD, under asynchronous SGD each takes whole ones. Trainings are kept in --out, a JSON line
-each, and not run twice.
+A synchronous step with the sum of all blocks is the same for every placement (tests/single/test_hfdt_coded.py). So the
+steps to the mark are trained once, with real gradients. The time of a step is that of hfdt's own algorithm, whose
+packets cross the links of fdt/network on a simulated clock. Asynchronous SGD is trained in nfdt's simulator for every
+number of nodes, at each of --factors times the script's rate, and the fastest counts. The batch is the script's own:
+under coded SGD and SSGD n workers share it, under asynchronous SGD each takes whole batches. Trainings are stored in
+--out, a JSON line each, and are not repeated.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""The trainings behind coded.py: steps of plain SGD, and seconds of asynchronous SGD on a described network, to a mark.
+"""The trainings of coded.py: steps of plain SGD, and seconds of asynchronous SGD on a described network, to a mark.
 
-A synchronous step with the sum of all blocks is the same step whatever the placement, so the steps of one machine are
-those of every synchronous rule. Asynchronous SGD runs in nfdt's own simulator, without a client.
+A synchronous step with the sum of all blocks is the same for every placement, so the steps of one machine are those of
+every synchronous algorithm. Asynchronous SGD runs in nfdt's own simulator, without a client.
 """
 
 import contextlib

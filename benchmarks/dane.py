@@ -1,6 +1,6 @@
-"""DANE on ridge regression, exact minimisers, beside ADMM at its best rho and gradient descent at its best step.
+"""DANE on ridge regression with exact minimisers, against ADMM at its best rho and gradient descent at its best step.
 
-f - f* against rounds and against averages over the 16 problems of DANE's paper: a table and a picture. Half a minute.
+f - f* by rounds and by averages over the 16 problems of DANE's paper: a table and a plot. Half a minute.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""DANE and its neighbours on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
+"""DANE, ADMM and averaging methods on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
 
     python benchmarks/dane_networks.py                                       # MNIST, LeNet5, 1, 2 and 4 workers
     python benchmarks/dane_networks.py --data cifar10 --rule "dane(mu=0.1)" -np 4 --batches per-worker
     python benchmarks/dane_networks.py --rule allreduce                      # the averages that allreduce needs
 
-Through HFDT's own session, its ranks threads of this process: real gradients, real averages, no network. What counts
-is accuracy and rounds, which do not depend on where ranks are; not seconds.
+It uses HFDT's own session with ranks as threads of this process: real gradients and averages, no network. Accuracy and
+rounds are measured, which do not depend on where ranks run; seconds are not.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Trains examples/digits.py alone, under `hfdt run -np 2` and under `nfdt run --async -np 2`, and compares the three.
+"""The demo: it trains examples/digits.py alone, under `hfdt run` and under `nfdt run --async`, and compares them.
 
-The script times its own epochs and prints its own accuracy; this program only reads what it prints.
+Both use -np 2. The script times its own epochs and prints its own accuracy; this program only parses its output.
 """
 
 import os

@@ -3,9 +3,10 @@
     python benchmarks/groups.py                              # unequal12.yaml; a quarter of an hour on one core
     python benchmarks/groups.py --rules group_sync,ssgd --rates 4 --epochs 2
 
-One machine trains as in rules.py: two epochs, its rate a tenth for the last 30 %. The others keep the rate, times each
-of --rates (a round's mean may bear more than a batch), until they are as accurate on the test data or have done
---epochs. Same model, data, policy, rule and applier as rules.py; the workers' times are the cluster file's.
+One machine trains as in rules.py: two epochs, with a tenth of its rate for the last 30 %. The others train at a
+constant rate, times each of --rates (a round's mean may allow a larger one than a batch), until they reach that
+accuracy on the test data or have done --epochs. Model, data, scheduler, algorithm and applier are those of rules.py;
+the workers' times are from the cluster file.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Runs two sides of a comparison in turns, and says what came out: medians, spread, one ratio."""
+"""The harness of comparisons: it runs two sides alternately, and prints medians, spread and one ratio."""
 
 import itertools
 import json

@@ -1,6 +1,6 @@
-"""Seconds that HFDT's probe adds before the first step: two ranks, each model in a process that has traced none before.
+"""The seconds that HFDT's probe adds before the first step: two ranks, each model in a process without earlier traces.
 
-Beside it: the same step traced with its update, as Keras does once in any case, which a hand-written loop pays, too.
+For comparison: the same step traced with its update, which Keras does in any case and a hand-written loop needs too.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""All asynchronous rules on real data: accuracy by number of workers, mean and spread over seeds.
+"""All asynchronous algorithms on real data: accuracy by number of workers, mean and spread over seeds.
 
     python benchmarks/rules.py                                   # Fashion-MNIST; about half an hour on one core
     python benchmarks/rules.py --rules asgd,ddc_asgd --workers 8 --seeds 0
     python benchmarks/rules.py --data cifar10 --workers 8,16     # hours
-    python benchmarks/rules.py --budget-s 200                    # what can be done in 200 s; the same again goes on
-    python benchmarks/rules.py --held-out --seeds 10 --rates 1,0.3,0.1   # 10,000 rows of the training data are the test
-    python benchmarks/rules.py --tuned --seeds 0                 # each rule at the rate that was best on them
+    python benchmarks/rules.py --budget-s 200                    # 200 s of the work; the same command continues it
+    python benchmarks/rules.py --held-out --seeds 10 --rates 1,0.3,0.1   # test on 10,000 rows of the training data
+    python benchmarks/rules.py --tuned --seeds 0                 # each algorithm at its best rate on those rows
 
-The server's own Policy, Core, rule and compiled applier; one process, and a clock that is simulated: a worker's step
-takes Gamma(100) of mean 1, so tau is about workers - 1. Results are kept in --out, a JSON line each, and not run twice.
-A run whose weights are no longer numbers ends there, with what its network is worth then: 10 points.
+It uses the server's own scheduler, algorithm and compiled applier in one process, with a simulated clock: a worker's
+step takes Gamma(100) of mean 1, so tau is about workers - 1. Results are stored in --out, a JSON line each, and are not
+repeated. A run whose weights become NaN or infinite ends there, with the accuracy of its network: 10 points.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""The rules in real runs: test accuracy under `nfdt run --async -np 4`, beside the same script simulated.
+"""The asynchronous algorithms in real runs: test accuracy under `nfdt run --async -np 4`, against simulated runs.
 
     python benchmarks/rules_real.py                             # Fashion-MNIST, SGD with momentum
     python benchmarks/rules_real.py --script cifar10_lenet5     # CIFAR-10, Adam
     python benchmarks/rules_real.py --rules asgd,ddc_asgd --budget-s 600 --sides real
 
-Four workers on fewer cores take turns on them, so gradients are late in earnest. Results are kept in --out, a JSON line
-each, and not run twice: the same command goes on where --budget-s ended it. The script alone is `python script.py`.
+Four workers share fewer cores, so gradients are really stale. Results are stored in --out, a JSON line each, and are
+not repeated: the same command continues where --budget-s ended it. The script alone is `python script.py`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One training by an asynchronous rule on a simulated clock: what rules.py and groups.py make tables of."""
+"""One training by an asynchronous algorithm on a simulated clock, for the tables of rules.py and groups.py."""
 
 import functools
 import heapq

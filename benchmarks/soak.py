@@ -1,9 +1,9 @@
-"""A long run that loses a worker every 20 s: does its memory stay flat, and is what it learns as good?
+"""A long run that loses a worker every 20 s: does its memory stay constant, and is its model as good?
 
-Measured every few seconds: what the client, the server and worker 0 have for themselves (USS), the largest of the
-other workers (each lives until it is killed, by SIGKILL), file descriptors, threads, and the bytes and files of
-the run's store. A slope is the least-squares line through ten means of the time behind the warm-up, with its standard
-error. Then the same script undisturbed for a while: test accuracies after equally many epochs are compared.
+Every few seconds it measures the private memory (USS) of the client, the server and worker 0, and the largest one of
+the other workers (each lives until SIGKILL). It also measures file descriptors, threads, and the bytes and files of the
+run's store. A slope is the least-squares line through ten means of the time after the warm-up, with its standard error.
+Then the same script runs undisturbed for a while: test accuracies after the same number of epochs are compared.
 """
 
 import argparse

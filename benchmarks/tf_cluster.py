@@ -1,4 +1,4 @@
-"""Peers of tf.distribute: the same script once for each task of a cluster, told by TF_CONFIG which one it is."""
+"""Runs of tf.distribute: the same script once for each task of a cluster, which TF_CONFIG names."""
 
 import json
 import os

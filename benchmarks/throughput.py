@@ -1,4 +1,4 @@
-"""samples/s of one workload on several sides: its arguments, their turns, one table."""
+"""samples/s of one workload on several sides: the arguments, the alternating runs, one table."""
 
 import argparse
 from collections.abc import Callable, Mapping

@@ -1,9 +1,9 @@
 """Push and pull of 100 MB of parameters over NFDT's own channel, against a plain copy of memory.
 
-Between two processes of this machine, through the code that training uses (nfdt.transport.channel.ShardChannel and
-nfdt.server.service.Service): the worker pushes a gradient, the server has it as tensors; the server answers with
-weights, the worker has them in its variables. No optimizer and no rule in between. GB/s (1e9 bytes) are of both
-directions added.
+Two processes of this machine use the code of training (nfdt.transport.channel.ShardChannel and
+nfdt.server.service.Service). The worker pushes a gradient until the server has it as tensors; the server answers with
+weights until the worker has them in its variables. There is no optimizer and no algorithm in between. GB/s (1e9 bytes)
+are of both directions added.
 """
 
 import argparse

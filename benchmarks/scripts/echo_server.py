@@ -1,6 +1,6 @@
-"""A parameter server's transport with nothing behind it: every push is answered with the same weights at once.
+"""The transport of a parameter server without a server: every push is answered with the same weights at once.
 
-Arguments: address, blob directory, number of variables, floats in each. The token comes by FDT_TOKEN.
+Arguments: address, blob directory, number of variables, floats in each. FDT_TOKEN has the token.
 """
 
 import os

@@ -15,6 +15,8 @@ _KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  #
 
 
 class HorovodComm:
+    """The Comm of Horovod's ranks."""
+
     def __init__(self) -> None:
         # A negotiation waits for the background thread's next cycle, by default 1 ms: longer than a small model's step.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")

@@ -44,6 +44,8 @@ class InProcessWorld:
 
 
 class InProcessComm:
+    """The Comm and multicast transport of one thread."""
+
     eager_only = True  # the ranks' graphs would share TensorFlow's thread pool and could block each other
 
     def __init__(self, world: InProcessWorld, rank: int) -> None:

@@ -87,9 +87,7 @@ class IpMulticast:
 
     # -- the rank's thread ---------------------------------------------------------------------------------------------
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
-        """Send or receive a packet, see Multicast. The sender does not wait. Raises UserError where datagrams are
-        lost.
-        """
+        """Send or receive a packet, see Multicast. The sender does not wait. Raises UserError if datagrams get lost."""
         self._check()
         team = sum(1 << k for k in members)
         if team not in self._groups:
@@ -175,9 +173,7 @@ class IpMulticast:
         self._selector.register(joined, selectors.EVENT_READ, self._read)
 
     def _group(self, team: int) -> Address:
-        """Return the group of `team`, of 239.0.0.0/8 for use inside an organisation (RFC 2365). It differs between
-        runs.
-        """
+        """Return the group of `team`, of 239.0.0.0/8 for use inside an organisation (RFC 2365). Runs differ."""
         a, b, c = hashlib.blake2b(team.to_bytes(8, "big"), digest_size=3, key=self._key).digest()
         return f"239.{a}.{b}.{c}", self._addresses[0][1]
 
@@ -189,9 +185,7 @@ class IpMulticast:
         self._outgoing.append(OutgoingPacket(packet, data, Sending(len(data), others, time.monotonic()), to))
 
     def _send(self) -> None:
-        """Send the due pieces of the oldest packet. Only one is sent at a time: several would compete for the same
-        link.
-        """
+        """Send the due pieces of the oldest packet. Only one is sent at a time: several would compete for a link."""
         while self._outgoing and self._outgoing[0].sending.done:
             self._outgoing.popleft()
             self._room.release()

@@ -14,6 +14,8 @@ from hfdt.collectives.packed import Packed, Vector
 
 
 class MpiComm:
+    """The Comm and multicast transport of MPI's ranks."""
+
     def __init__(self) -> None:
         self._world = MPI.COMM_WORLD.Dup()  # a context of its own: no other library's messages can match ours
         self.rank: int = self._world.Get_rank()

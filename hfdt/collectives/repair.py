@@ -24,8 +24,8 @@ def pieces_of(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class ReceiverReport:
-    """A receiver's state: it has all pieces below `first`, and of later ones it lacks the ranges `missing`, [low,
-    high).
+    """A receiver's state: it has all pieces below `first`, and lacks the ranges `missing`, [low, high), of later
+    ones.
     """
 
     first: int
@@ -45,9 +45,7 @@ class Receiving:
         return self._first == self.count
 
     def take(self, number: int, payload: bytes | memoryview) -> bool:
-        """Store piece `number`; return whether to send a report now. Raises ValueError for a piece that does not
-        fit.
-        """
+        """Store piece `number`; return whether to send a report. Raises ValueError for a piece that does not fit."""
         low = number * PIECE
         if not 0 <= number < self.count or len(payload) != min(PIECE, len(self.data) - low):
             raise ValueError(f"piece {number} of {self.count}, {len(payload)} bytes")

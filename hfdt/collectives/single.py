@@ -8,6 +8,8 @@ from hfdt.collectives.base import Tensor
 
 
 class SoloComm:
+    """A process group of one rank."""
+
     rank, size = 0, 1
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:

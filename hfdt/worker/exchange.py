@@ -33,7 +33,9 @@ class StepGroup:
         self.whose: Tensor = None  # with a guard, after `mean`: which ranks' gradients are not finite
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
-        """Sum the ranks' weighted tensors (see step_context.py), and the state that the forward pass assigned."""
+        """Sum the ranks' weighted tensors, and the state that the forward pass assigned
+        (hfdt/worker/step_context.py).
+        """
         step = self._step
         slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
         gather = Gather(step, slices) if slices else None

@@ -84,9 +84,7 @@ def flatten(graph: Any) -> Flat:
 
 
 def _written(node: GraphNode) -> list[Ref]:
-    """Return the inputs that are variables which a node assigns; all variables of a branch or a loop that assigns
-    any.
-    """
+    """Return the inputs that are variables which a node assigns; all variables for a branch or loop that assigns."""
     if node.op.type.startswith(WRITES):
         return node.inputs[:1]
     inner = [function_graph(node.op.graph, name) for name in functions_of(node.op)]

@@ -1,5 +1,4 @@
-"""The interpreter of functions that draw batches in a loop: it runs loops and branches, calling a function an
-iteration.
+"""The interpreter of functions that draw batches in a loop: it runs loops and branches, each iteration as a call.
 
 A loop over a dataset inside a tf.function is one operation to TensorFlow. Run by the interpreter, its body is a
 function that is called with an element, and is emitted like any other.

@@ -1,4 +1,6 @@
-"""A training loop that the source does not show: the run starts over, and every rank runs the script."""
+"""A training loop that capture detection does not find in the source: the run restarts, and all ranks run the
+script.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""DANE, ADMM and averaging methods on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
+"""DANE and other algorithms of rounds on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
 
     python benchmarks/dane_networks.py                                       # MNIST, LeNet5, 1, 2 and 4 workers
     python benchmarks/dane_networks.py --data cifar10 --rule "dane(mu=0.1)" -np 4 --batches per-worker

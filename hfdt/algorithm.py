@@ -30,7 +30,8 @@ class ReduceGroup(Protocol):
         """Average tensors over the ranks, each rank weighted by its number of samples.
 
         Args:
-            tensors: Tensors or None. Shapes, dtypes and positions of None agree across ranks.
+            tensors: Tensors, IndexedSlices (inside a step only) or None. Dtypes, dense shapes and positions of None
+                agree across ranks.
 
         Returns:
             The averages, in the same order; None stays None. The samples are those of the batch, or of the round.

@@ -23,7 +23,7 @@ def rule(rho: float = 0.1, local_epochs: int = 1, solver: str = "optimizer") -> 
         solver: "optimizer" or "cg", as in RoundAlgorithm.
 
     Raises:
-        ValueError: `rho` is not above 0.
+        ValueError: A parameter is out of range.
     """
     if rho <= 0:
         raise ValueError(f"admm: rho must be above 0. Received: rho={rho}")

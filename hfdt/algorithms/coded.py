@@ -116,9 +116,11 @@ class Xor:
         self._dtype = dtype
 
     def encode(self, vector: Words) -> Words:
+        """View the floats as unsigned integers of their size."""
         return vector.view(np.uint32 if self._dtype.itemsize == 4 else np.uint64)
 
     def decode(self, words: Words) -> Words:
+        """View the integers as floats."""
         return words.view(self._dtype)
 
     def add(self, left: Words, right: Words) -> Words:
@@ -144,6 +146,7 @@ class Int32:
         return np.rint(vector.astype(np.float64) * SCALE).astype(np.int32)
 
     def decode(self, words: Words) -> Words:
+        """Convert from fixed point."""
         return (words / SCALE).astype(self._dtype)
 
     def add(self, left: Words, right: Words) -> Words:

@@ -36,7 +36,7 @@ def rule(eta: float = 1.0, mu: float | None = None, local_epochs: int = 1, solve
         solver: "optimizer" or "cg", as in RoundAlgorithm.
 
     Raises:
-        ValueError: `eta` or `mu` is out of range.
+        ValueError: A parameter is out of range.
     """
     _check(eta, mu)
 

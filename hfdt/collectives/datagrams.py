@@ -26,6 +26,8 @@ class PacketId:
 
 @dataclass(frozen=True)
 class Piece:
+    """A piece of a packet."""
+
     packet: PacketId
     number: int
     nbytes: int  # of the whole packet
@@ -34,6 +36,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class ReportDatagram:
+    """A receiver's report on a packet."""
+
     packet: PacketId
     receiver: int
     report: ReceiverReport
@@ -46,9 +50,11 @@ class Wire:
         self._key = key
 
     def piece(self, packet: PacketId, number: int, nbytes: int, payload: memoryview) -> bytes:
+        """Encode a piece of a packet of `nbytes` bytes."""
         return self._tagged(self._head(_PIECE, packet.root, packet, number, nbytes), payload)
 
     def report(self, packet: PacketId, receiver: int, report: ReceiverReport) -> bytes:
+        """Encode a receiver's report."""
         ranges = b"".join(_RANGE.pack(low, high) for low, high in report.missing)
         return self._tagged(self._head(_REPORT, receiver, packet, report.first, len(report.missing)), ranges)
 

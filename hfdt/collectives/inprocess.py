@@ -32,6 +32,7 @@ class InProcessWorld:
         }
 
     def comm(self, rank: int) -> "InProcessComm":
+        """Return the Comm of `rank`."""
         return InProcessComm(self, rank)
 
     def received(self, sender: int, receiver: int) -> Vector:

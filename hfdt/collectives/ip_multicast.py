@@ -35,6 +35,8 @@ Address = tuple[str, int]
 
 @dataclass
 class OutgoingPacket:
+    """A packet that is queued or being sent to a group or one receiver."""
+
     id: PacketId
     data: memoryview
     sending: Sending

@@ -24,9 +24,7 @@ def pieces_of(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class ReceiverReport:
-    """A receiver's state: it has all pieces below `first`, and lacks the ranges `missing`, [low, high), of later
-    ones.
-    """
+    """A receiver's state: it has all pieces below `first`, but not the ranges `missing`, [low, high), of later ones."""
 
     first: int
     missing: tuple[tuple[int, int], ...] = ()
@@ -42,6 +40,7 @@ class Receiving:
 
     @property
     def done(self) -> bool:
+        """Whether all pieces have arrived."""
         return self._first == self.count
 
     def take(self, number: int, payload: bytes | memoryview) -> bool:
@@ -60,6 +59,7 @@ class Receiving:
         return out_of_line or self.done or self._unsaid >= SAY_EVERY
 
     def report(self) -> ReceiverReport:
+        """Return the state of this packet for the sender."""
         self._unsaid = 0
         missing: list[tuple[int, int]] = []
         at = self._first
@@ -89,6 +89,7 @@ class Sending:
 
     @property
     def done(self) -> bool:
+        """Whether every receiver has all pieces."""
         return self._least == self.count
 
     @property
@@ -109,6 +110,7 @@ class Sending:
         return again, new
 
     def hear(self, receiver: int, report: ReceiverReport, now: float) -> None:
+        """Handle a receiver's report: schedule missing pieces to be sent again, and adapt the window."""
         before = self._least
         if receiver not in self._first:
             return

@@ -37,6 +37,7 @@ class SimulatedWorld:
 
     @property
     def now_s(self) -> float:
+        """The simulated time in seconds."""
         return float(self.env.now)
 
     def mail(self, sender: int, receiver: int) -> Any:
@@ -99,6 +100,7 @@ class SimulatedComm:
 
     @property
     def now_s(self) -> float:
+        """The simulated time in seconds."""
         return self._world.now_s
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
@@ -159,6 +161,7 @@ class SimulatedComm:
             self._blocked.release()
 
     def release(self) -> None:
+        """Let the rank's thread continue."""
         self._turn.release()
 
 

@@ -39,6 +39,7 @@ class Mpi:
 
     @property
     def in_environment(self) -> bool:
+        """Whether this MPI is installed in the Python environment."""
         return self.mpirun.parent == Path(sys.executable).parent
 
 
@@ -96,6 +97,7 @@ def verify(archive: Path) -> Path:
 
 
 def unpack(archive: Path, scratch: Path) -> Path:
+    """Extract the source archive; return its directory."""
     with tarfile.open(archive) as file:
         if hasattr(tarfile, "data_filter"):
             file.extractall(scratch, filter="data")

@@ -100,6 +100,7 @@ def key(mpi: Mpi | None) -> str:
 
 
 def cache_directory(name: str) -> Path:
+    """Return the directory of cached wheels with the key `name`; create it."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = root / "hfdt" / "wheels" / name
     directory.mkdir(parents=True, exist_ok=True)

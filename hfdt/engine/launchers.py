@@ -55,9 +55,11 @@ class GlooProcesses:
         self._ranks, self._rendezvous = ranks, rendezvous
 
     def exits(self) -> list[Exit]:
+        """Return the ranks that have ended."""
         return self._ranks.exits()
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """End the ranks within `grace_s` seconds, and the rendezvous server."""
         self._ranks.stop(grace_s)
         self._rendezvous.shutdown()
         self._rendezvous.server_close()

@@ -46,6 +46,7 @@ class RankRecovery:
 
     @property
     def wanted(self) -> bool:
+        """Whether the job may continue after a loss."""
         return self.restarts > 0 or self.least < self.size
 
     def commit(self, epoch: int, state: State) -> None:

@@ -33,9 +33,7 @@ class StepGroup:
         self.whose: Tensor = None  # with a guard, after `mean`: which ranks' gradients are not finite
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
-        """Sum the ranks' weighted tensors, and the state that the forward pass assigned
-        (hfdt/worker/step_context.py).
-        """
+        """Sum the ranks' weighted tensors (StepContext.weight), and the state that the forward pass assigned."""
         step = self._step
         slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
         gather = Gather(step, slices) if slices else None

@@ -6,7 +6,7 @@ from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate,
 from replica.plan import Arg, OpCall, Plan, any_partial, rule, widest
 from replica.rules.lists import added as added_lists
 
-# Elementwise functions of one tensor.
+# Elementwise functions of one tensor, then of several.
 _UNARY = (
     "Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0e BesselI1e Bucketize Ceil ComplexAbs Cos Cosh "
     "Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p "

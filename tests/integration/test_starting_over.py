@@ -1,6 +1,4 @@
-"""A training loop that capture detection does not find in the source: the run restarts, and all ranks run the
-script.
-"""
+"""A training loop that capture detection does not find in the source: the run restarts as a replicated script."""
 
 import os
 import subprocess

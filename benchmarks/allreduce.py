@@ -25,7 +25,7 @@ def hfdt(workers: int, words: Sequence[str]) -> Run:
 
 
 def horovod(workers: int, words: Sequence[str], script: str = "horovod_loop.py") -> Run:
-    """mpirun, each rank bound to its share of the cores, as HFDT binds its own (horovodrun would not bind them)."""
+    """Run under mpirun with each rank bound to its part of the cores, as HFDT does (horovodrun does not bind)."""
     from fdt.launch.mpirun import find_mpirun
 
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []

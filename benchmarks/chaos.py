@@ -33,7 +33,7 @@ PHASES = {"start": 5.0, "training": 0.5, "end": 2.5}  # how many seconds behind 
 
 @dataclass(frozen=True)
 class Case:
-    """`flags` of the command; `victim`: the module of the process to kill, "client" or "mpirun"."""
+    """A kind of run: `flags` of the command; `victim`: the module of the process to kill, "client" or "mpirun"."""
 
     engine: str
     flags: tuple[str, ...]
@@ -197,12 +197,12 @@ def _kill_and_watch(
 
 
 def _told(log: Path, traces: Aftermath) -> str:
-    """What the command has printed; that of a detached run is in its own directory."""
+    """Return the output of the command; that of a detached run is in its own directory."""
     return "".join(path.read_text() for path in (log, *traces.temporary.glob("state/hfdt/runs/*/output")))
 
 
 def _code(running: subprocess.Popen[bytes], traces: Aftermath) -> int:
-    """The exit code of the run, as Popen has it."""
+    """Return the exit code of the run, in the form of Popen."""
     for path in traces.temporary.glob("state/hfdt/runs/*/end.json"):
         return int(json.loads(path.read_text())["code"])
     return int(running.returncode)

@@ -39,7 +39,7 @@ Times = dict[str, tuple[str, float | None]]  # by method: what it was best with,
 
 # -- a synchronous step ------------------------------------------------------------------------------------------------
 def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> float:
-    """Of one synchronous step. `rule`: a placement, or "ring"."""
+    """Return the seconds of one synchronous step. `rule`: a placement, or "ring"."""
     world = SimulatedWorld(cluster(text, n, task, slower=words / WORDS))
     plan = None if rule == "ring" else algorithm_registry.make(f"coded(placement={rule!r})").plan(n, r)
     vector = np.zeros(WORDS, np.float32)
@@ -62,7 +62,7 @@ def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> floa
 
 
 def fastest_step(text: str, n: int, task: Task, words: int, method: str) -> tuple[int, float]:
-    """(r, 0 for none, and seconds) of the fastest redundancy."""
+    """Return (r, seconds) of the fastest redundancy; r is 0 for none."""
     if method not in PLACEMENTS:
         return 0, step_s(text, n, task, words, {"ssgd": "groups"}.get(method, method), 1)
     times = {}
@@ -82,7 +82,7 @@ def asynchronous(given: argparse.Namespace, text: str, n: int) -> list[Run]:
 
 
 def show(given: argparse.Namespace, kept: Kept) -> None:
-    """For each network a table of seconds to the mark, what coding saves, and a picture."""
+    """Print, for each network, a table of seconds to the mark and the gain by coding, and make a plot."""
     task, words, steps = TASKS[given.task], weights(given.task), kept[alone(given)]["steps"]
     if steps is None:
         console.print(f"{given.task}: SGD on one node has not reached {given.mark:.0%}: there is nothing to compare")

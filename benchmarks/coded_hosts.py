@@ -48,7 +48,7 @@ def cluster(args: argparse.Namespace, *, multicast: bool) -> Cluster:
 
 
 def emulated(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
-    """What each host measured, by rank."""
+    """Return the measurements of each host, by rank."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "engine").touch()
         network = EmulatedNetwork(topology_of(cluster(args, multicast=True)))

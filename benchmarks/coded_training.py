@@ -108,7 +108,7 @@ class Step:
 
 
 class Kept:
-    """Results, in a file of JSON lines: what is in there is not trained, or simulated, again."""
+    """Stored results, in a file of JSON lines: they are not trained or simulated again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,11 +145,11 @@ class Kept:
 
 
 class Enough(Exception):
-    """The mark is reached, or will not be in time."""
+    """Raised when the mark is reached, or cannot be reached in time."""
 
 
 def train(run: Run, within_s: float = float("inf")) -> dict[str, Any]:
-    """Steps and simulated seconds to the mark, None where it takes more than the task's longest or `within_s`."""
+    """Return steps and simulated seconds to the mark, None where the task's longest or `within_s` is exceeded."""
     task, began = TASKS[run.task], time.monotonic()
     (x, y), (tx, ty) = images(task.data)
     steps, seconds, pushes = None, None, 0

@@ -72,7 +72,7 @@ def rounds(args: argparse.Namespace) -> None:
 
 
 def accuracies(args: argparse.Namespace, size: int, x: Any, y: Any, test: Any) -> list[float]:
-    """Test accuracy after every epoch of the rule over `size` ranks."""
+    """Return the test accuracy after every epoch of the algorithm over `size` ranks."""
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
     from hfdt.worker.session import RankProgram, patches
@@ -113,7 +113,7 @@ def opened(flavor: Any, models: list[Any], args: argparse.Namespace, x: Any, y: 
 
 # -- allreduce ---------------------------------------------------------------------------------------------------------
 def allreduce(args: argparse.Namespace) -> None:
-    """Batches, that is averages, until the mark: it trains as one machine does."""
+    """Print the batches, which are averages, until the mark: allreduce trains as one machine does."""
     import keras
 
     (x, y), test = images(args.data)

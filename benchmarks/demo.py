@@ -59,9 +59,9 @@ def main() -> int:
 
 
 def relay(argv: Sequence[str]) -> tuple[int, str]:
-    """Run `argv`, showing what it prints as it prints it; its exit code and all it said.
+    """Run `argv` and copy its output to the terminal; return its exit code and its output.
 
-    On a terminal it gets one of its own, so that it draws its progress bar.
+    On a terminal the command gets a pseudo-terminal, so that it draws its progress bar.
     """
     return _on_terminal(argv) if sys.stdout.isatty() and sys.stdin.isatty() else _through_pipe(argv)
 
@@ -95,7 +95,7 @@ def _exit_code(code: int) -> int:
 
 
 def read(said: str, wall_s: float) -> Result:
-    """Raises ValueError when the script did not print its two numbers."""
+    """Parse the script's two numbers. Raises ValueError where they are missing."""
     accuracy = re.search(r"test accuracy: ([\d.]+)", said)
     rate = re.search(r"throughput: ([\d.]+) samples/s", said)
     if accuracy is None or rate is None:

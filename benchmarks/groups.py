@@ -30,14 +30,14 @@ LOOKS = 10  # at the test data, in an epoch
 
 
 class Constant(training.Task):
-    """fashion_mnist, its rate never lowered."""
+    """fashion_mnist at a constant rate."""
 
     def optimizer(self, steps: int, factor: float) -> Any:
         return keras.optimizers.SGD(0.02 * factor, momentum=0.9)
 
 
 class Unequal(training.Cluster):
-    """Workers whose steps take what the cluster file says. Stops when `goal` (points) is reached."""
+    """Workers whose steps take the times of the cluster file. Training stops when `goal` (points) is reached."""
 
     def __init__(self, run: training.Run, task: training.Task, file: Path, goal: float) -> None:
         super().__init__(run, task)
@@ -50,7 +50,7 @@ class Unequal(training.Cluster):
         return self._paces[worker].seconds(self.now)
 
     def pushed(self) -> bool:
-        """False: it is accurate enough."""
+        """Return False when the accuracy is reached."""
         self._seen += 1
         if self._seen % (self.steps // LOOKS):
             return True

@@ -40,7 +40,7 @@ def model(name):  # type: ignore[no-untyped-def]
 
 
 def rank(name: str) -> None:
-    """Print what one model took, on rank 0."""
+    """Measure one model, and print the result on rank 0."""
     import keras
     import numpy as np
     import tensorflow as tf

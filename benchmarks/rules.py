@@ -31,7 +31,7 @@ WAITING = ("ssgd", "k_sync", "ssp", "group_sync")  # they wait: another bargain 
 
 
 def runs(given: argparse.Namespace, done: dict[Run, dict[str, float]]) -> list[Run]:
-    """Seeds outermost: a table of one seed is whole before the next begins."""
+    """Return the runs, seeds outermost: a table of one seed is complete before the next begins."""
     task = TASKS[given.data]
     epochs = given.epochs or task.epochs
     workers = [int(n) for n in given.workers.split(",")] if given.workers else task.workers
@@ -46,7 +46,7 @@ def runs(given: argparse.Namespace, done: dict[Run, dict[str, float]]) -> list[R
 
 
 def tuned(run: Run, done: dict[Run, dict[str, float]]) -> float:
-    """The rate that was best for its rule and number of workers on held-out rows, over seeds; 1 if none was run."""
+    """Return the best rate of an algorithm and number of workers on held-out rows, over seeds; 1 if none was run."""
     found: dict[float, list[float]] = {}
     for other, result in done.items():
         if other.held_out and replace(other, seed=run.seed, rate=run.rate, held_out=run.held_out) == run:
@@ -71,7 +71,7 @@ def read(out: Path) -> dict[Run, dict[str, float]]:
 
 
 def show(wanted: Sequence[Run], done: dict[Run, dict[str, float]], by_rate: bool) -> None:
-    """Mean over seeds (smallest .. largest); a dash where nothing was run. `by_rate`: a row for each rate."""
+    """Print the mean over seeds (smallest .. largest), a dash where nothing was run. `by_rate`: a row for each rate."""
     columns = sorted({run.workers for run in wanted if run.rule != ALONE})
     rows = []
     for name in dict.fromkeys(label(run, by_rate) for run in wanted):

@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
 
 
 def simulate(args: argparse.Namespace, pushes: int) -> dict[str, float]:
-    """Seconds by part, over all epochs of one run."""
+    """Return seconds by part, over all epochs of one run."""
     with tempfile.TemporaryDirectory() as scratch:
         cluster = Path(scratch) / "cluster.yaml"
         cluster.write_text(CLUSTER)

@@ -159,7 +159,7 @@ class LocalProblem:
 
 @dataclass(frozen=True)
 class RoundAlgorithm(SyncAlgorithm):
-    """An algorithm that exchanges parameters once a round, between which each rank trains alone.
+    """An algorithm whose ranks train alone and exchange parameters once a round.
 
     Attributes:
         init: `init(params) -> state`.

@@ -22,7 +22,7 @@ from nfdt.transport.buffers import Layout
 
 
 class EchoDesk:
-    """In place of nfdt.server.shard_service.ShardService."""
+    """A replacement of nfdt.server.shard_service.ShardService."""
 
     def __init__(self, count: int, size: int) -> None:
         layout = Layout([((size,), "float32")] * count, [], [])

@@ -53,7 +53,7 @@ def layers(model: str) -> list:
 
 
 class Clock:
-    """Notes when each epoch ended, and at the end prints all on one line for benchmarks/harness.py."""
+    """A clock that records the end of each epoch, and prints all on one line for benchmarks/harness.py."""
 
     def __init__(self, rows: int) -> None:
         self._said: dict[str, object] = {"rows": rows, "started": STARTED, "epoch_ends": []}

@@ -1,4 +1,4 @@
-"""What a command has started and used, and what of it is left when it has ended: found by a mark in its environment."""
+"""The processes and files that a command used, and those left after its end, found by a mark in its environment."""
 
 import secrets
 import stat
@@ -28,7 +28,7 @@ class Aftermath:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What the command's environment must have."""
+        """The environment that the command must have."""
         return {MARK: self._mark, "TMPDIR": str(self.temporary), "XDG_STATE_HOME": str(self.temporary / "state")}
 
     def __enter__(self) -> "Aftermath":
@@ -36,7 +36,7 @@ class Aftermath:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what is left: only what carries the mark."""
+        """End the remaining processes, but only those with the mark."""
         self._over.set()
         self._watch.join()
         for process in self.processes():
@@ -44,23 +44,23 @@ class Aftermath:
         self._folder.cleanup()
 
     def processes(self) -> list[psutil.Process]:
-        """All that live, whoever their parents are by now; zombies that only wait for a parent to look left out."""
+        """All living processes of the command, whatever their parents are now, without zombies."""
         return [p for p in psutil.process_iter() if self._is_ours(p)]
 
     def wait(self, within_s: float) -> None:
-        """Until no process is left."""
+        """Wait until no process is left."""
         deadline = time.monotonic() + within_s
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.1)
 
     def left(self) -> list[str]:
-        """Processes, what they had in shared memory, sockets, and whatever is in the temporary folder but logs."""
+        """Return remaining processes, their shared memory, sockets, and temporary files other than logs."""
         found = [f"process {' '.join(words_of(p)[:4])}" for p in self.processes()]
         found += [f"shared memory {path}" for path in sorted(self.shared) if path.exists()]
         return found + [f"{_kind(path)} {path.relative_to(self.temporary)}" for path in self._files()]
 
     def _files(self) -> Iterator[Path]:
-        """Logs may stay, with the code that their tracebacks show; so may a detached run's directory."""
+        """Logs may remain, with the code that their tracebacks show, and a detached run's directory."""
         for path in sorted(self.temporary.rglob("*")):
             kept = path.suffix in (".log", ".said") or path.name.startswith("__autograph_generated_file")
             if not path.is_dir() and not kept and "state" not in path.parts:

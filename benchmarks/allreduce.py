@@ -1,4 +1,4 @@
-"""HFDT's samples/s against two hand-written loops that do the same: Horovod's, and MultiWorkerMirroredStrategy's.
+"""HFDT's samples/s against two equivalent hand-written loops: Horovod's, and MultiWorkerMirroredStrategy's.
 
 All train the same network on the same rows with the same global batch, workers and threads. samples/s is the steady
 state: from the end of the first epoch to the end of the last, over all workers.
@@ -25,7 +25,7 @@ def hfdt(workers: int, words: Sequence[str]) -> Run:
 
 
 def horovod(workers: int, words: Sequence[str], script: str = "horovod_loop.py") -> Run:
-    """mpirun, each rank bound to its share of the cores, as HFDT binds its own (horovodrun would not bind them)."""
+    """Run under mpirun with each rank bound to its part of the cores, as HFDT does (horovodrun does not bind)."""
     from fdt.launch.mpirun import find_mpirun
 
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []

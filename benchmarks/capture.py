@@ -1,7 +1,7 @@
-"""Seconds and bytes that a model's program takes: captured as `fit` does it, rebuilt as a worker does it.
+"""Seconds and bytes of a model's program: captured as `fit` does it, and rebuilt as a worker does it.
 
-Each model in a process of its own, so nothing is warm. Its program is its Python objects without the values of
-variables; those are copied apart, with the optimizer's, and shown beside it.
+Each model runs in a process of its own, so that no cache is warm. Its program is its Python objects without the values
+of variables. Those are copied separately, with the optimizer's, and are shown in a column of their own.
 """
 
 import argparse

@@ -1,11 +1,12 @@
 """Runs with one process killed at a random moment: does each end right, or with the promised error in time?
 
-The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the kills is
-at the start (the victim has just come), a third in a random epoch, a third in the last epoch or behind it. After each
-run: no process of it, nothing in /dev/shm, no socket, no temporary file but logs. Nothing is killed but what this
-script has started. With --out, finished runs are kept, and the same command again goes on behind them.
+The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the kills is at
+the start, just after the victim started, a third in a random epoch, a third in the last epoch or after it. After each
+run the benchmark checks that nothing is left: no process, no file in /dev/shm, no socket, no temporary file but logs.
+It only kills processes that it started. With --out, finished runs are stored, and the same command continues after
+them.
 
-What is lost before the script trains is said when it begins to, so seconds count from there where that is later.
+A loss before training is reported when training begins, so seconds count from there if that is later.
 """
 
 import argparse
@@ -32,7 +33,7 @@ PHASES = {"start": 5.0, "training": 0.5, "end": 2.5}  # how many seconds behind 
 
 @dataclass(frozen=True)
 class Case:
-    """`flags` of the command; `victim`: the module of the process to kill, "client" or "mpirun"."""
+    """A kind of run: `flags` of the command; `victim`: the module of the process to kill, "client" or "mpirun"."""
 
     engine: str
     flags: tuple[str, ...]
@@ -196,12 +197,12 @@ def _kill_and_watch(
 
 
 def _told(log: Path, traces: Aftermath) -> str:
-    """What the command has printed; that of a detached run is in its own directory."""
+    """Return the output of the command; that of a detached run is in its own directory."""
     return "".join(path.read_text() for path in (log, *traces.temporary.glob("state/hfdt/runs/*/output")))
 
 
 def _code(running: subprocess.Popen[bytes], traces: Aftermath) -> int:
-    """The exit code of the run, as Popen has it."""
+    """Return the exit code of the run, in the form of Popen."""
     for path in traces.temporary.glob("state/hfdt/runs/*/end.json"):
         return int(json.loads(path.read_text())["code"])
     return int(running.returncode)

@@ -2,14 +2,14 @@
 
     python benchmarks/coded.py                                # DNN on MNIST, about 10 minutes
     python benchmarks/coded.py --task cnn --mark 0.6 --factors 1,0.4 --networks "medium 1 Gbit/s"
-    python benchmarks/coded.py --budget-s -1 --out benchmarks/results/coded.jsonl    # what is kept, no training
+    python benchmarks/coded.py --budget-s -1 --out benchmarks/results/coded.jsonl    # stored results, no training
 
-A synchronous step with the sum of all blocks is the same step whatever the placement (tests/single/test_hfdt_coded.py),
-so steps to the mark are trained once, for real, and a step's time is that of hfdt's own rule, its packets sent over
-fdt/network's links on a simulated clock. Asynchronous SGD is trained for real in nfdt's simulator at every number of
-nodes, at each of --factors times the script's rate, and the fastest counts. The batch is the script's own: n workers
-share it under coded and SSGD, under asynchronous SGD each takes whole ones. Trainings are kept in --out, a JSON line
-each, and not run twice.
+A synchronous step with the sum of all blocks is the same for every placement (tests/single/test_hfdt_coded.py). So the
+steps to the mark are trained once, with real gradients. The time of a step is that of hfdt's own algorithm, whose
+packets cross the links of fdt/network on a simulated clock. Asynchronous SGD is trained in nfdt's simulator for every
+number of nodes, at each of --factors times the script's rate, and the fastest counts. The batch is the script's own:
+under coded SGD and SSGD n workers share it, under asynchronous SGD each takes whole batches. Trainings are stored in
+--out, a JSON line each, and are not repeated.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Times = dict[str, tuple[str, float | None]]  # by method: what it was best with,
 
 # -- a synchronous step ------------------------------------------------------------------------------------------------
 def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> float:
-    """Of one synchronous step. `rule`: a placement, or "ring"."""
+    """Return the seconds of one synchronous step. `rule`: a placement, or "ring"."""
     world = SimulatedWorld(cluster(text, n, task, slower=words / WORDS))
     plan = None if rule == "ring" else algorithm_registry.make(f"coded(placement={rule!r})").plan(n, r)
     vector = np.zeros(WORDS, np.float32)
@@ -62,7 +62,7 @@ def step_s(text: str, n: int, task: Task, words: int, rule: str, r: int) -> floa
 
 
 def fastest_step(text: str, n: int, task: Task, words: int, method: str) -> tuple[int, float]:
-    """(r, 0 for none, and seconds) of the fastest redundancy."""
+    """Return (r, seconds) of the fastest redundancy; r is 0 for none."""
     if method not in PLACEMENTS:
         return 0, step_s(text, n, task, words, {"ssgd": "groups"}.get(method, method), 1)
     times = {}
@@ -82,7 +82,7 @@ def asynchronous(given: argparse.Namespace, text: str, n: int) -> list[Run]:
 
 
 def show(given: argparse.Namespace, kept: Kept) -> None:
-    """For each network a table of seconds to the mark, what coding saves, and a picture."""
+    """Print, for each network, a table of seconds to the mark and the gain by coding, and make a plot."""
     task, words, steps = TASKS[given.task], weights(given.task), kept[alone(given)]["steps"]
     if steps is None:
         console.print(f"{given.task}: SGD on one node has not reached {given.mark:.0%}: there is nothing to compare")

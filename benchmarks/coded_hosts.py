@@ -1,10 +1,10 @@
-"""Coded SGD's exchange over IP multicast between emulated hosts on shaped links: seconds a step by placement and r.
+"""Coded SGD's exchange over IP multicast between emulated hosts on shaped links: seconds per step by placement and r.
 
     python benchmarks/coded_hosts.py                             # 4 hosts, 100 Mbit/s; a minute, as root
     python benchmarks/coded_hosts.py --hosts 5 --mbit 50
 
-`paper` at r 1 is SSGD by unicast (each gradient to every other host by itself), `groups` at r 1 SSGD that sums and then
-multicasts. Beside them: what hfdt's simulator says of the same links.
+`paper` at r 1 is SSGD by unicast (each gradient is sent to every other host separately); `groups` at r 1 is SSGD that
+sums and then multicasts. Another column has the time of the same links in hfdt's simulator.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def cluster(args: argparse.Namespace, *, multicast: bool) -> Cluster:
 
 
 def emulated(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
-    """What each host measured, by rank."""
+    """Return the measurements of each host, by rank."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "engine").touch()
         network = EmulatedNetwork(topology_of(cluster(args, multicast=True)))

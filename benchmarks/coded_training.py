@@ -1,7 +1,7 @@
-"""The trainings behind coded.py: steps of plain SGD, and seconds of asynchronous SGD on a described network, to a mark.
+"""The trainings of coded.py: steps of plain SGD, and seconds of asynchronous SGD on a described network, to a mark.
 
-A synchronous step with the sum of all blocks is the same step whatever the placement, so the steps of one machine are
-those of every synchronous rule. Asynchronous SGD runs in nfdt's own simulator, without a client.
+A synchronous step with the sum of all blocks is the same for every placement, so the steps of one machine are those of
+every synchronous algorithm. Asynchronous SGD runs in nfdt's own simulator, without a client.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ class Step:
 
 
 class Kept:
-    """Results, in a file of JSON lines: what is in there is not trained, or simulated, again."""
+    """Stored results, in a file of JSON lines: they are not trained or simulated again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,11 +145,11 @@ class Kept:
 
 
 class Enough(Exception):
-    """The mark is reached, or will not be in time."""
+    """Raised when the mark is reached, or cannot be reached in time."""
 
 
 def train(run: Run, within_s: float = float("inf")) -> dict[str, Any]:
-    """Steps and simulated seconds to the mark, None where it takes more than the task's longest or `within_s`."""
+    """Return steps and simulated seconds to the mark, None where the task's longest or `within_s` is exceeded."""
     task, began = TASKS[run.task], time.monotonic()
     (x, y), (tx, ty) = images(task.data)
     steps, seconds, pushes = None, None, 0

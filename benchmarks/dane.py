@@ -1,6 +1,6 @@
-"""DANE on ridge regression, exact minimisers, beside ADMM at its best rho and gradient descent at its best step.
+"""DANE on ridge regression with exact minimisers, against ADMM at its best rho and gradient descent at its best step.
 
-f - f* against rounds and against averages over the 16 problems of DANE's paper: a table and a picture. Half a minute.
+f - f* by rounds and by averages over the 16 problems of DANE's paper: a table and a plot. Half a minute.
 """
 
 import argparse
@@ -29,8 +29,7 @@ def arguments() -> argparse.Namespace:
 # -- one problem ------------------------------------------------------------------------------------------------------
 @dataclass
 class Quadratic:
-    """O_i(w) = |X w - y|^2 / n + PENALTY |w|^2 as a rule sees it (hfdt/algorithm.py, Shard), and its exact
-    minimiser."""
+    """The objective O_i(w) = |X w - y|^2 / n + PENALTY |w|^2 (a LocalObjective), with its exact minimiser."""
 
     x: np.ndarray
     y: np.ndarray
@@ -66,7 +65,7 @@ def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass
 class Curve:
-    """f - f*, relative to its start, after each round; averages made by then."""
+    """f - f*, relative to its start, after each round, with the number of averages until then."""
 
     gaps: list[float]
     averages: list[int]
@@ -112,7 +111,7 @@ def descent(whole: Quadratic, rounds: int) -> Curve:
 
 
 def admm(shards: list[Quadratic], whole: Quadratic, rounds: int) -> Curve:
-    """At the best of RHOS for this very problem: a better start than DANE gets, whose mu is its own."""
+    """ADMM at the best of RHOS for this very problem, an advantage over DANE, whose mu is not tuned."""
     curves = [(rho, ruled(f"admm(rho={rho})", shards, whole, rounds)) for rho in RHOS]
     rho, curve = min(curves, key=lambda pair: pair[1].rounds() or pair[1].gaps[-1] + rounds)
     curve.note = f"rho {rho:.2f}"

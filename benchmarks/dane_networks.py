@@ -1,11 +1,11 @@
-"""DANE and its neighbours on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
+"""DANE and other algorithms of rounds on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
 
     python benchmarks/dane_networks.py                                       # MNIST, LeNet5, 1, 2 and 4 workers
     python benchmarks/dane_networks.py --data cifar10 --rule "dane(mu=0.1)" -np 4 --batches per-worker
     python benchmarks/dane_networks.py --rule allreduce                      # the averages that allreduce needs
 
-Through HFDT's own session, its ranks threads of this process: real gradients, real averages, no network. What counts
-is accuracy and rounds, which do not depend on where ranks are; not seconds.
+It uses HFDT's own session with ranks as threads of this process: real gradients and averages, no network. Accuracy and
+rounds are measured, which do not depend on where ranks run; seconds are not.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def rounds(args: argparse.Namespace) -> None:
 
 
 def accuracies(args: argparse.Namespace, size: int, x: Any, y: Any, test: Any) -> list[float]:
-    """Test accuracy after every epoch of the rule over `size` ranks."""
+    """Return the test accuracy after every epoch of the algorithm over `size` ranks."""
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
     from hfdt.worker.session import RankProgram, patches
@@ -113,7 +113,7 @@ def opened(flavor: Any, models: list[Any], args: argparse.Namespace, x: Any, y: 
 
 # -- allreduce ---------------------------------------------------------------------------------------------------------
 def allreduce(args: argparse.Namespace) -> None:
-    """Batches, that is averages, until the mark: it trains as one machine does."""
+    """Print the batches, which are averages, until the mark: allreduce trains as one machine does."""
     import keras
 
     (x, y), test = images(args.data)

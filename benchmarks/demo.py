@@ -1,6 +1,6 @@
-"""Trains examples/digits.py alone, under `hfdt run -np 2` and under `nfdt run --async -np 2`, and compares the three.
+"""The demo: it trains examples/digits.py alone, under `hfdt run` and under `nfdt run --async`, and compares them.
 
-The script times its own epochs and prints its own accuracy; this program only reads what it prints.
+Both use -np 2. The script times its own epochs and prints its own accuracy; this program only parses its output.
 """
 
 import os
@@ -59,9 +59,9 @@ def main() -> int:
 
 
 def relay(argv: Sequence[str]) -> tuple[int, str]:
-    """Run `argv`, showing what it prints as it prints it; its exit code and all it said.
+    """Run `argv` and copy its output to the terminal; return its exit code and its output.
 
-    On a terminal it gets one of its own, so that it draws its progress bar.
+    On a terminal the command gets a pseudo-terminal, so that it draws its progress bar.
     """
     return _on_terminal(argv) if sys.stdout.isatty() and sys.stdin.isatty() else _through_pipe(argv)
 
@@ -95,7 +95,7 @@ def _exit_code(code: int) -> int:
 
 
 def read(said: str, wall_s: float) -> Result:
-    """Raises ValueError when the script did not print its two numbers."""
+    """Parse the script's two numbers. Raises ValueError where they are missing."""
     accuracy = re.search(r"test accuracy: ([\d.]+)", said)
     rate = re.search(r"throughput: ([\d.]+) samples/s", said)
     if accuracy is None or rate is None:

@@ -3,9 +3,10 @@
     python benchmarks/groups.py                              # unequal12.yaml; a quarter of an hour on one core
     python benchmarks/groups.py --rules group_sync,ssgd --rates 4 --epochs 2
 
-One machine trains as in rules.py: two epochs, its rate a tenth for the last 30 %. The others keep the rate, times each
-of --rates (a round's mean may bear more than a batch), until they are as accurate on the test data or have done
---epochs. Same model, data, policy, rule and applier as rules.py; the workers' times are the cluster file's.
+One machine trains as in rules.py: two epochs, with a tenth of its rate for the last 30 %. The others train at a
+constant rate, times each of --rates (a round's mean may allow a larger one than a batch), until they reach that
+accuracy on the test data or have done --epochs. Model, data, scheduler, algorithm and applier are those of rules.py;
+the workers' times are from the cluster file.
 """
 
 import argparse
@@ -29,14 +30,14 @@ LOOKS = 10  # at the test data, in an epoch
 
 
 class Constant(training.Task):
-    """fashion_mnist, its rate never lowered."""
+    """fashion_mnist at a constant rate."""
 
     def optimizer(self, steps: int, factor: float) -> Any:
         return keras.optimizers.SGD(0.02 * factor, momentum=0.9)
 
 
 class Unequal(training.Cluster):
-    """Workers whose steps take what the cluster file says. Stops when `goal` (points) is reached."""
+    """Workers whose steps take the times of the cluster file. Training stops when `goal` (points) is reached."""
 
     def __init__(self, run: training.Run, task: training.Task, file: Path, goal: float) -> None:
         super().__init__(run, task)
@@ -49,7 +50,7 @@ class Unequal(training.Cluster):
         return self._paces[worker].seconds(self.now)
 
     def pushed(self) -> bool:
-        """False: it is accurate enough."""
+        """Return False when the accuracy is reached."""
         self._seen += 1
         if self._seen % (self.steps // LOOKS):
             return True

@@ -1,4 +1,4 @@
-"""Runs two sides of a comparison in turns, and says what came out: medians, spread, one ratio."""
+"""The harness of comparisons: it runs two sides alternately, and prints medians, spread and one ratio."""
 
 import itertools
 import json
@@ -32,9 +32,9 @@ console = Console(width=118, highlight=False, markup=False)
 
 @dataclass(frozen=True)
 class Run:
-    """One command, start to end. `said` is the script's own report (scripts/workload.py).
+    """One command, from start to end. `said` is the script's own report (scripts/workload.py).
 
-    `cpu_s`: of all its processes; what else the machine does disturbs it less than `wall_s`.
+    `cpu_s` is of all its processes; other load on the machine changes it less than `wall_s`.
     """
 
     launched: float
@@ -52,13 +52,13 @@ class Run:
 
     @property
     def fastest(self) -> float:
-        """samples/s of the fastest epoch but the first: what it can do where the machine is not its own."""
+        """samples/s of the fastest epoch but the first: the least disturbed one."""
         ends = self.said["epoch_ends"]
         return float(self.said["rows"] / min(b - a for a, b in itertools.pairwise(ends)))
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds, in the order they passed. They add up to `wall_s`."""
+        """Seconds of the phases, in order. Their sum is `wall_s`."""
         said, ends = self.said, self.said["epoch_ends"]
         return {
             "until the script's first line": said["started"] - self.launched,
@@ -72,11 +72,11 @@ class Run:
 
 
 class Failed(Exception):
-    """A side of a comparison did not do its work."""
+    """Raised where a side of a comparison failed."""
 
 
 def engine(name: str, workers: int, *options: str, script: str = "keras_fit.py") -> list[str]:
-    """`hfdt run` or `nfdt run` on a script."""
+    """Return the command line of `hfdt run` or `nfdt run` on a script."""
     return [sys.executable, "-m", f"{name}.cli", "run", *options, str(SCRIPTS / script), "-np", str(workers)]
 
 
@@ -85,13 +85,13 @@ def python(script: str) -> list[str]:
 
 
 def threads(processes: int) -> dict[str, str]:
-    """What HFDT and NFDT give each of their processes, for a peer to have the same (fdt/environment.py)."""
+    """Return the variables that give peers the threads of HFDT's and NFDT's processes (fdt/environment.py)."""
     share = str(max(1, CORES // processes))
     return {"OMP_NUM_THREADS": share, "TF_NUM_INTRAOP_THREADS": share}
 
 
 def run(argv: Sequence[str], env: Mapping[str, str] = {}, timeout_s: float = 600) -> Run:
-    """Run `argv` to its end. Raises Failed when it fails, or does not report."""
+    """Run `argv` to its end. Raises Failed where it fails or prints no report."""
     launched, start, cpu_s = time.time(), time.perf_counter(), children_cpu_s()
     popen = subprocess.Popen(
         list(argv),
@@ -115,7 +115,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] = {}, timeout_s: float = 600
 
 
 def children_cpu_s() -> float:
-    """CPU seconds of all children, and theirs, that have ended."""
+    """Return the CPU seconds of all descendants that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -140,7 +140,7 @@ def end(popen: "subprocess.Popen[Any]") -> None:
 
 
 def in_turns(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
-    """Run all sides once, then all again, ...: what else the machine does then falls on all alike."""
+    """Run all sides once, then all again, and so on, so that other load on the machine affects all alike."""
     results: dict[str, list[Any]] = {name: [] for name in sides}
     for repeat in range(repeats):
         order = list(sides) if repeat % 2 == 0 else list(reversed(list(sides)))
@@ -155,7 +155,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float], form: str = ",.0f") -> str:
-    """median (smallest .. largest)"""
+    """Return "median (smallest .. largest)"."""
     low, high = min(values), max(values)
     return f"{median(values):{form}} ({low:{form}} .. {high:{form}})" if len(values) > 1 else f"{low:{form}}"
 
@@ -171,12 +171,12 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """One for each turn."""
+    """Return one ratio for each turn."""
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
 def verdict(what: str, ratios: Sequence[float], *, at_least: float | None = None, at_most: float | None = None) -> None:
-    """The ratio line. `ratios`: one for each turn; their median counts."""
+    """Print the ratio line. `ratios`: one for each turn; their median counts."""
 
     def meets(ratio: float) -> bool:
         return (at_least is None or ratio >= at_least) and (at_most is None or ratio <= at_most)
@@ -190,7 +190,7 @@ def verdict(what: str, ratios: Sequence[float], *, at_least: float | None = None
 
 
 def conclude(main: Callable[[], int]) -> NoReturn:
-    """Exit with what `main` returns; a side that failed says so without a traceback."""
+    """Exit with the code that `main` returns; a failed side is one line without a traceback."""
     try:
         sys.exit(main())
     except Failed as error:

@@ -1,7 +1,7 @@
-"""What `hfdt run -np 1` and `nfdt run -np 1` cost over plain `python`, on the same unmodified script.
+"""The overhead of `hfdt run -np 1` and `nfdt run -np 1` against plain `python`, on the same unmodified script.
 
-A whole command is timed, its start-up included, on a job of a minute or so and on a short one. Of the line through the
-two, the slope is what an epoch costs and the rest is the fixed cost.
+A whole command is timed, with its start, on a job of a minute or so and on a short one. The slope of the line through
+the two points is the cost of an epoch, and its intercept is the fixed cost.
 """
 
 import argparse

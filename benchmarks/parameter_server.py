@@ -1,8 +1,8 @@
-"""NFDT's samples/s against a hand-written loop under TensorFlow's ParameterServerStrategy that does the same.
+"""NFDT's samples/s against an equivalent hand-written loop under TensorFlow's ParameterServerStrategy.
 
-Both: one parameter server and `-np` workers as processes of this machine, whole batches dealt to workers, asynchronous
-momentum SGD, the same network, rows and threads. samples/s is the steady state: from the end of the first epoch to the
-end of the last, over all workers.
+Both have one parameter server and `-np` workers as processes of this machine, whole batches dispatched to workers,
+asynchronous momentum SGD, the same network, rows and threads. samples/s is the steady state: from the end of the first
+epoch to the end of the last, over all workers.
 """
 
 import functools

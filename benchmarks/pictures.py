@@ -1,4 +1,4 @@
-"""Real pictures for benchmarks that train Keras models in their own process, and how many of them a model knows."""
+"""Image data for benchmarks that train Keras models in their own process, and a model's accuracy on them."""
 
 from functools import cache
 from typing import Any

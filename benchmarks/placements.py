@@ -1,4 +1,4 @@
-"""Eager operations on a batch's rows under `hfdt run -np 2`, against plain TensorFlow: CPU microseconds of a call.
+"""Eager operations on a batch's rows under `hfdt run -np 2`, against plain TensorFlow: CPU microseconds per call.
 
 python benchmarks/placements.py [--repeats 3]
 """

@@ -1,6 +1,6 @@
-"""Seconds that HFDT's probe adds before the first step: two ranks, each model in a process that has traced none before.
+"""The seconds that HFDT's probe adds before the first step: two ranks, each model in a process without earlier traces.
 
-Beside it: the same step traced with its update, as Keras does once in any case, which a hand-written loop pays, too.
+For comparison: the same step traced with its update, which Keras does in any case and a hand-written loop needs too.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def model(name):  # type: ignore[no-untyped-def]
 
 
 def rank(name: str) -> None:
-    """Print what one model took, on rank 0."""
+    """Measure one model, and print the result on rank 0."""
     import keras
     import numpy as np
     import tensorflow as tf

@@ -1,15 +1,15 @@
-"""All asynchronous rules on real data: accuracy by number of workers, mean and spread over seeds.
+"""All asynchronous algorithms on real data: accuracy by number of workers, mean and spread over seeds.
 
     python benchmarks/rules.py                                   # Fashion-MNIST; about half an hour on one core
     python benchmarks/rules.py --rules asgd,ddc_asgd --workers 8 --seeds 0
     python benchmarks/rules.py --data cifar10 --workers 8,16     # hours
-    python benchmarks/rules.py --budget-s 200                    # what can be done in 200 s; the same again goes on
-    python benchmarks/rules.py --held-out --seeds 10 --rates 1,0.3,0.1   # 10,000 rows of the training data are the test
-    python benchmarks/rules.py --tuned --seeds 0                 # each rule at the rate that was best on them
+    python benchmarks/rules.py --budget-s 200                    # 200 s of the work; the same command continues it
+    python benchmarks/rules.py --held-out --seeds 10 --rates 1,0.3,0.1   # test on 10,000 rows of the training data
+    python benchmarks/rules.py --tuned --seeds 0                 # each algorithm at its best rate on those rows
 
-The server's own Policy, Core, rule and compiled applier; one process, and a clock that is simulated: a worker's step
-takes Gamma(100) of mean 1, so tau is about workers - 1. Results are kept in --out, a JSON line each, and not run twice.
-A run whose weights are no longer numbers ends there, with what its network is worth then: 10 points.
+It uses the server's own scheduler, algorithm and compiled applier in one process, with a simulated clock: a worker's
+step takes Gamma(100) of mean 1, so tau is about workers - 1. Results are stored in --out, a JSON line each, and are not
+repeated. A run whose weights become NaN or infinite ends there, with the accuracy of its network: 10 points.
 """
 
 import argparse
@@ -31,7 +31,7 @@ WAITING = ("ssgd", "k_sync", "ssp", "group_sync")  # they wait: another bargain 
 
 
 def runs(given: argparse.Namespace, done: dict[Run, dict[str, float]]) -> list[Run]:
-    """Seeds outermost: a table of one seed is whole before the next begins."""
+    """Return the runs, seeds outermost: a table of one seed is complete before the next begins."""
     task = TASKS[given.data]
     epochs = given.epochs or task.epochs
     workers = [int(n) for n in given.workers.split(",")] if given.workers else task.workers
@@ -46,7 +46,7 @@ def runs(given: argparse.Namespace, done: dict[Run, dict[str, float]]) -> list[R
 
 
 def tuned(run: Run, done: dict[Run, dict[str, float]]) -> float:
-    """The rate that was best for its rule and number of workers on held-out rows, over seeds; 1 if none was run."""
+    """Return the best rate of an algorithm and number of workers on held-out rows, over seeds; 1 if none was run."""
     found: dict[float, list[float]] = {}
     for other, result in done.items():
         if other.held_out and replace(other, seed=run.seed, rate=run.rate, held_out=run.held_out) == run:
@@ -71,7 +71,7 @@ def read(out: Path) -> dict[Run, dict[str, float]]:
 
 
 def show(wanted: Sequence[Run], done: dict[Run, dict[str, float]], by_rate: bool) -> None:
-    """Mean over seeds (smallest .. largest); a dash where nothing was run. `by_rate`: a row for each rate."""
+    """Print the mean over seeds (smallest .. largest), a dash where nothing was run. `by_rate`: a row for each rate."""
     columns = sorted({run.workers for run in wanted if run.rule != ALONE})
     rows = []
     for name in dict.fromkeys(label(run, by_rate) for run in wanted):

@@ -1,11 +1,11 @@
-"""The rules in real runs: test accuracy under `nfdt run --async -np 4`, beside the same script simulated.
+"""The asynchronous algorithms in real runs: test accuracy under `nfdt run --async -np 4`, against simulated runs.
 
     python benchmarks/rules_real.py                             # Fashion-MNIST, SGD with momentum
     python benchmarks/rules_real.py --script cifar10_lenet5     # CIFAR-10, Adam
     python benchmarks/rules_real.py --rules asgd,ddc_asgd --budget-s 600 --sides real
 
-Four workers on fewer cores take turns on them, so gradients are late in earnest. Results are kept in --out, a JSON line
-each, and not run twice: the same command goes on where --budget-s ended it. The script alone is `python script.py`.
+Four workers share fewer cores, so gradients are really stale. Results are stored in --out, a JSON line each, and are
+not repeated: the same command continues where --budget-s ended it. The script alone is `python script.py`.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def argv(run: Run, log_dir: str) -> list[str]:
 
 
 def train(run: Run) -> dict[str, float]:
-    """Test accuracy in points, mean staleness, seconds. Raises harness.Failed."""
+    """Return test accuracy in points, mean staleness, seconds. Raises harness.Failed."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         env = {**os.environ, **harness.QUIET}
@@ -65,14 +65,14 @@ def train(run: Run) -> dict[str, float]:
 
 
 def staleness(records: Path) -> float:
-    """Mean over the epochs that --log-dir tells of; 0 where there is no such file."""
+    """Return the mean over the epochs in --log-dir; 0 where there is no such file."""
     lines = records.read_text().splitlines() if records.exists() else []
     ends = [said["extra"] for said in map(json.loads, lines) if said["kind"] == "epoch_end"]
     return statistics.fmean(end.get("staleness_mean", 0.0) for end in ends) if ends else 0.0
 
 
 def runs(given: argparse.Namespace) -> list[Run]:
-    """Alone, then rule by rule, real and simulated; seeds outermost."""
+    """Return the runs: alone, then by algorithm, real and simulated; seeds outermost."""
     words, rules = TASKS[given.script]
     wanted = []
     for seed in map(int, given.seeds.split(",")):

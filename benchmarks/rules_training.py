@@ -1,4 +1,4 @@
-"""One training by an asynchronous rule on a simulated clock: what rules.py and groups.py make tables of."""
+"""One training by an asynchronous algorithm on a simulated clock, for the tables of rules.py and groups.py."""
 
 import functools
 import heapq
@@ -30,14 +30,14 @@ LOOK = 50  # pushes between two looks at whether it has diverged
 
 @dataclass(frozen=True)
 class Task:
-    """A data set, a network of two convolutions (each pooled) and dense layers, and how it is trained alone."""
+    """A data set, a network of two convolutions (each pooled) and dense layers, and its training on one machine."""
 
     shapes: Sequence[tuple[int, ...]]  # of the kernels
     epochs: int
     workers: Sequence[int]
 
     def optimizer(self, steps: int, factor: float) -> Any:
-        """Of a training of `steps`, its rate times `factor`."""
+        """Return the optimizer for a training of `steps`, with its rate times `factor`."""
         rates = [0.02 * factor, 0.002 * factor]
         decay = keras.optimizers.schedules.PiecewiseConstantDecay([int(0.7 * steps)], rates)
         return keras.optimizers.SGD(decay, momentum=0.9)
@@ -58,7 +58,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What is run. `rate`: times the task's; `held_out`: tested on training rows that are not trained on."""
+    """A training to run. `rate`: times the task's; `held_out`: tested on training rows that are not trained on."""
 
     data: str
     rule: str
@@ -74,7 +74,7 @@ class Run:
 
 @functools.cache
 def load(data: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test images in [0, 1] and labels."""
+    """Return training and test images in [0, 1] and labels."""
     (x, y), (x_test, y_test) = getattr(keras.datasets, data.removesuffix("_adam")).load_data()
 
     def images(raw: Any) -> Tensor:
@@ -84,7 +84,7 @@ def load(data: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def initial_weights(shapes: Sequence[tuple[int, ...]], rng: np.random.Generator) -> list[Any]:
-    """Glorot's uniform kernels and zero biases, as Keras has them."""
+    """Return Glorot's uniform kernels and zero biases, as in Keras."""
     weights: list[Any] = []
     for shape in shapes:
         limit = np.sqrt(6 / (np.prod(shape[:-2]) * (shape[-2] + shape[-1])))
@@ -104,7 +104,7 @@ def logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
 
 @tf.function(autograph=False)
 def gradient(weights: list[Tensor], images: Tensor, labels: Tensor, rows: Tensor) -> list[Tensor]:
-    """Of the mean cross-entropy on `rows`: one compiled function for all workers."""
+    """Return the gradient of the mean cross-entropy on `rows`, by one compiled function for all workers."""
     x, y = tf.gather(images, rows), tf.gather(labels, rows)
     with tf.GradientTape() as tape:
         tape.watch(weights)
@@ -119,7 +119,7 @@ def hits(weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
 
 
 def accuracy(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> float:
-    """In points."""
+    """Return the accuracy in points."""
     blocks = range(0, len(images), 1000)
     right = sum(float(hits(list(weights), images[i : i + 1000], labels[i : i + 1000])) for i in blocks)
     return 100 * right / len(images)
@@ -138,7 +138,7 @@ def finite(weights: Sequence[Tensor]) -> bool:
 
 
 class Cluster:
-    """Simulated workers around the server's policy."""
+    """Simulated workers around the server's scheduler."""
 
     def __init__(self, run: Run, task: Task) -> None:
         self.rng, self.clock = np.random.default_rng(run.seed), np.random.default_rng(run.seed + 1000)
@@ -159,15 +159,15 @@ class Cluster:
         self.pushes, self.taus = [0] * run.workers, [0, 0]
 
     def step_s(self, worker: int) -> float:
-        """How long a step that `worker` begins now takes."""
+        """Return the duration of a step that `worker` begins now."""
         return float(self.clock.gamma(100, 0.01))
 
     def pushed(self) -> bool:
-        """Called after each push; False stops the training: a weight that is no number stays none."""
+        """Called after each push; False stops the training, because a weight that is NaN stays NaN."""
         return bool(sum(self.pushes) % LOOK) or finite(self.applier.params)
 
     def epoch(self, number: int) -> bool:
-        """One pass over the data, in an order of its own. False: it was stopped."""
+        """Run one pass over the data, in an order of its own; return False if it was stopped."""
         order = self.rng.permutation(self.rows)
         self.take(self.policy.start_epoch(number))
         for worker in range(self.workers):
@@ -198,7 +198,7 @@ class Cluster:
 
 
 def train(run: Run) -> dict[str, float]:
-    """Accuracy on the test rows, in points, and what it took."""
+    """Return accuracy on the test rows, in points, and the cost."""
     start = time.perf_counter()
     cluster = Cluster(run, TASKS[run.data])
     for epoch in range(run.epochs):

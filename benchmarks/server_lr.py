@@ -1,9 +1,9 @@
 """The server's learning rate under server_optimizer: worker rate fixed, server rate 0.1, 0.5, 1.0; accuracy by samples.
 
     python benchmarks/server_lr.py                     # 8 simulated workers, examples/fashion_mnist_cnn.py
-    python benchmarks/server_lr.py --plot out          # the curves as pictures and a CSV in out/
+    python benchmarks/server_lr.py --plot out          # the curves as plots and a CSV in out/
 
-Each is one `nfdt simulate`; needs Fashion-MNIST where keras.datasets finds it.
+Each is one `nfdt simulate`; it needs Fashion-MNIST where keras.datasets finds it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SCRIPT = harness.ROOT / "examples" / "fashion_mnist_cnn.py"
 
 
 def simulate(rate: float, args: argparse.Namespace, directory: Path) -> SimulationOutcome:
-    """One run's record. Raises harness.Failed."""
+    """Return the record of one run. Raises harness.Failed."""
     options = ["--rule", "server_optimizer", "--server-lr", str(rate), "--local-steps", str(args.local_steps)]
     options += ["--server-optimizer", args.optimizer, "--workers", str(args.workers), "--seed", str(args.seed)]
     argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, "--data", str(directory), "--quiet", str(SCRIPT)]

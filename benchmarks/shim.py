@@ -1,7 +1,7 @@
-"""What the shim costs a script that never trains: the whole command against `python script.py`, in seconds.
+"""The shim's cost for a script that never trains: the whole command against `python script.py`, in seconds.
 
 Two scripts have no `fit`, so no worker is started: one only prints, one makes a model. The third has a `fit` that it
-does not come to.
+does not reach.
 """
 
 import argparse

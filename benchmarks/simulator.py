@@ -1,7 +1,8 @@
-"""What `nfdt simulate` costs beyond gradients and updates: a small model, many workers, on described links.
+"""The cost of `nfdt simulate` beyond gradients and updates: a small model, many workers, on described links.
 
-Overhead is the wall time of the simulation less that of workers' steps (reading the batch included) and of the rule and
-optimizer's calls: events, links, policy, records. Run at two lengths: per push it must stay the same.
+Overhead is the wall time of the simulation minus that of workers' steps (reading the batch included) and of the calls
+of algorithm and optimizer: it consists of events, links, scheduler and records. It is measured at two lengths: per push
+it must stay the same.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def arguments() -> argparse.Namespace:
 
 
 def simulate(args: argparse.Namespace, pushes: int) -> dict[str, float]:
-    """Seconds by part, over all epochs of one run."""
+    """Return seconds by part, over all epochs of one run."""
     with tempfile.TemporaryDirectory() as scratch:
         cluster = Path(scratch) / "cluster.yaml"
         cluster.write_text(CLUSTER)

@@ -1,9 +1,9 @@
-"""A long run that loses a worker every 20 s: does its memory stay flat, and is what it learns as good?
+"""A long run that loses a worker every 20 s: does its memory stay constant, and is its model as good?
 
-Measured every few seconds: what the client, the server and worker 0 have for themselves (USS), the largest of the
-other workers (each lives until it is killed, by SIGKILL), file descriptors, threads, and the bytes and files of
-the run's store. A slope is the least-squares line through ten means of the time behind the warm-up, with its standard
-error. Then the same script undisturbed for a while: test accuracies after equally many epochs are compared.
+Every few seconds it measures the private memory (USS) of the client, the server and worker 0, and the largest one of
+the other workers (each lives until SIGKILL). It also measures file descriptors, threads, and the bytes and files of the
+run's store. A slope is the least-squares line through ten means of the time after the warm-up, with its standard error.
+Then the same script runs undisturbed for a while: test accuracies after the same number of epochs are compared.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """One run of 3 workers; what became of it, and what was measured while it trained."""
+    """Run 3 workers once; return the outcome and the measurements during training."""
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         log = Path(temporary) / "said"
         argv = [sys.executable, "-m", "nfdt.cli", "run", "-np", "3", "--ps", str(ps), "--restarts", "100000"]
@@ -82,7 +82,7 @@ def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[
 
 
 def watch(running: "subprocess.Popen[bytes]", log: Path, every_s: float) -> tuple[list[dict[str, float]], int]:
-    """Measure and kill until it ends by itself."""
+    """Measure and kill until the run ends by itself."""
     while "fit begins" not in log.read_text() and running.poll() is None:
         time.sleep(0.2)
     begin, samples, kills, chance = time.monotonic(), [], 0, random.Random(0)
@@ -104,7 +104,7 @@ def watch(running: "subprocess.Popen[bytes]", log: Path, every_s: float) -> tupl
 
 
 def measured(client: int) -> dict[str, float]:
-    """MiB, but for the counts."""
+    """Return the measurements, in MiB except for counts."""
     processes = below(client)
     ranks = workers(processes)
     servers = [process for process in processes if is_a(process, "nfdt.server")]
@@ -122,7 +122,7 @@ def measured(client: int) -> dict[str, float]:
 
 
 def workers(processes: Sequence[psutil.Process]) -> dict[int, psutil.Process]:
-    """By rank."""
+    """Return the workers by rank."""
     found = [process for process in processes if is_a(process, "nfdt.worker.process")]
     return {int(process.environ()["FDT_RANK"]): process for process in found}
 
@@ -139,12 +139,15 @@ def is_a(process: psutil.Process, module: str) -> bool:
 
 
 def store_of(member: psutil.Process) -> Path:
-    """The engine's, in shared memory."""
+    """Return the engine's store in shared memory."""
     return Path(member.environ()["FDT_ENGINE"].split(",")[0].removeprefix("unix:")).parent
 
 
 def slope(minutes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """A minute, and its standard error. Neighbours in time are alike: means of blocks count as one value each."""
+    """Return the slope per minute and its standard error.
+
+    Neighbours in time are correlated, so means of blocks count as one value each.
+    """
     blocks = [b for b in np.array_split(np.arange(len(values)), BLOCKS) if len(b)]
     if len(blocks) < 4:
         return math.nan, math.nan
@@ -154,7 +157,7 @@ def slope(minutes: Sequence[float], values: Sequence[float]) -> tuple[float, flo
 
 
 def report(samples: list[dict[str, float]], disturbed: dict[str, Any], reference: dict[str, Any]) -> bool:
-    """Print the figures; whether all is as it should be."""
+    """Print the figures; return whether all of them are as required."""
     end = samples[-1]["minute"] if samples else 0.0
     table = Table("after the warm-up", "first", "last", "largest", "slope a minute", "+-", "flat")
     good = bool(samples)

@@ -1,4 +1,4 @@
-"""Peers of tf.distribute: the same script once for each task of a cluster, told by TF_CONFIG which one it is."""
+"""Runs of tf.distribute: the same script once for each task of a cluster, which TF_CONFIG names."""
 
 import json
 import os
@@ -15,7 +15,7 @@ def addresses(count: int) -> list[str]:
 
 
 def run(argv: Sequence[str], cluster: Mapping[str, Sequence[str]], threads: Mapping[str, str]) -> harness.Run:
-    """The run of the cluster's first task, which reports; the others are ended with it."""
+    """Run the cluster; return the run of its first task, which reports. The other tasks are ended with it."""
     first, *others = [(kind, index) for kind, tasks in cluster.items() for index in range(len(tasks))]
 
     def env(kind: str, index: int) -> Mapping[str, str]:

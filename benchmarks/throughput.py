@@ -1,4 +1,4 @@
-"""samples/s of one workload on several sides: its arguments, their turns, one table."""
+"""samples/s of one workload on several sides: the arguments, the alternating runs, one table."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from harness import Run
 
 
 def parser(description: str | None, epochs: int) -> argparse.ArgumentParser:
-    """`-np`, `--repeats`, and what scripts/workload.py reads."""
+    """Return a parser with `-np`, `--repeats`, and the arguments of scripts/workload.py."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("-np", type=int, default=2)
     parser.add_argument("--model", choices=["cnn", "mlp"], default="cnn", help="57 k weights, or 1.9 M")
@@ -20,12 +20,12 @@ def parser(description: str | None, epochs: int) -> argparse.ArgumentParser:
 
 
 def words(args: argparse.Namespace, *more: str) -> list[str]:
-    """The script's command line; `more` names arguments that not all scripts read."""
+    """Return the script's command line; `more` names arguments that only some scripts take."""
     return [f"--{name}={getattr(args, name)}" for name in ("model", "rows", "epochs", "batch", *more)]
 
 
 def compare(sides: Mapping[str, Callable[[], Run]], args: argparse.Namespace) -> list[list[float]]:
-    """samples/s of each side, turn by turn: from the end of the first epoch to the end of the last."""
+    """Return samples/s of each side, by turn: from the end of the first epoch to the end of the last."""
     runs = harness.in_turns(sides, args.repeats)
     rows = [
         [

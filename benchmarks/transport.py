@@ -1,9 +1,9 @@
 """Push and pull of 100 MB of parameters over NFDT's own channel, against a plain copy of memory.
 
-Between two processes of this machine, through the code that training uses (nfdt.transport.channel.ShardChannel and
-nfdt.server.service.Service): the worker pushes a gradient, the server has it as tensors; the server answers with
-weights, the worker has them in its variables. No optimizer and no rule in between. GB/s (1e9 bytes) are of both
-directions added.
+Two processes of this machine use the code of training (nfdt.transport.channel.ShardChannel and
+nfdt.server.service.Service). The worker pushes a gradient until the server has it as tensors; the server answers with
+weights until the worker has them in its variables. There is no optimizer and no algorithm in between. GB/s (1e9 bytes)
+are of both directions added.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 
 @contextmanager
 def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
-    """One push+pull with a server in a process of its own; it returns the bytes that moved."""
+    """One push+pull with a server in a process of its own; it returns the number of bytes moved."""
     from fdt.quiet import quiet_import
 
     with quiet_import():
@@ -74,7 +74,7 @@ def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def server(way: str, count: int, size: int) -> Iterator[tuple[str, str, Path]]:
-    """Address, token and blob directory of a running scripts/echo_server.py."""
+    """Yield address, token and blob directory of a running scripts/echo_server.py."""
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="fdt-", dir=shm if os.access(shm, os.W_OK) else None) as name:
         address = "127.0.0.1:0" if way.endswith("loopback") else f"unix:{name}/socket"
@@ -95,7 +95,7 @@ def server(way: str, count: int, size: int) -> Iterator[tuple[str, str, Path]]:
 
 @contextmanager
 def memory(count: int, size: int) -> Iterator[Callable[[], int]]:
-    """The peer: the same arrays copied within one process."""
+    """Copy the same arrays within one process, for comparison."""
     import numpy as np
 
     sources = [np.ones(size, np.float32) for _ in range(count)]
@@ -110,7 +110,7 @@ def memory(count: int, size: int) -> Iterator[Callable[[], int]]:
 
 
 def rate(side: Any, rounds: int) -> float:
-    """GB/s over the faster half of the rounds; two more come first, for pages to be there and functions traced."""
+    """Return GB/s over the faster half of the rounds, after two more that touch pages and trace functions."""
     with side as once:
         for _ in range(2):
             once()

@@ -1,9 +1,9 @@
-"""What an NFDT worker pays for a step that is another's: every worker comes to every iteration and draws every batch.
+"""The cost of a step that is another NFDT worker's: every worker runs every iteration and draws every batch.
 
     python benchmarks/turns.py [--steps 300]
 
-One worker of very many, so that all but its first steps are others'; the CPU time of an iteration, beside that of an
-iteration which computes its step.
+There is one worker of very many, so that all but its first steps are others'. The CPU time of such an iteration is
+compared with that of an iteration which computes its step.
 """
 
 import argparse

@@ -1,0 +1,1 @@
+"""HFDT: synchronous data-parallel training of an unmodified TensorFlow script by all-reduce."""

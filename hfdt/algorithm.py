@@ -1,19 +1,15 @@
-"""What a synchronous algorithm is: pure steps over a rank's own work and what ranks say to one another.
+"""The interface of a synchronous algorithm: pure functions over a rank's own results and collectives between ranks.
 
-A rule is a file of hfdt/algorithms/ with a function `rule(**options)`; adding the file adds the algorithm. It returns
-one
-of the kinds below, which differ in what passes between ranks and when:
+An algorithm is a file of hfdt/algorithms/ with a function `rule(**options)`; adding the file adds the algorithm. `rule`
+returns one of three kinds, which differ in what ranks exchange and when:
 
-    StepAlgorithm    gradients, in every batch; its step is traced into the training step's graph, so decisions that
-    depend
-                on values are TensorFlow's (`tf.cond`), and every rank must meet the same exchanges
-    BlockAlgorithm   gradients of blocks of every batch, some of them worked on by several ranks; nothing of it is
-    traced
-    RoundAlgorithm   parameters, now and then: ranks train on their own in between, and nothing of a round's beginning
-    or
-                end is traced
+    StepAlgorithm    gradients, in every batch. Its step is traced into the training step's graph: decisions that depend
+                     on values use `tf.cond`, and every rank must call the same collectives.
+    BlockAlgorithm   gradients of blocks of every batch; several ranks may compute the same block. It is not traced.
+    RoundAlgorithm   parameters, once a round: ranks train alone in between. A round's start and end are not traced.
 
-State and parameters are flat lists of tensors; arithmetic is operators, so a rule runs on NumPy arrays too.
+State and parameters are flat lists of tensors. An algorithm uses arithmetic operators only, so it also runs on NumPy
+arrays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,36 +21,54 @@ Tree = list[Tensor]
 
 
 class ReduceGroup(Protocol):
-    """The ranks that a rule speaks to."""
+    """The ranks among which an algorithm averages tensors."""
 
     rank: int
     size: int
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
-        """Mean over ranks, each weighing its share of the samples: of the batch, or of the round. None stays None."""
+        """Average tensors over the ranks, each rank weighted by its number of samples.
+
+        Args:
+            tensors: Tensors, IndexedSlices (inside a step only) or None. Dtypes, dense shapes and positions of None
+                agree across ranks.
+
+        Returns:
+            The averages, in the same order; None stays None. The samples are those of the batch, or of the round.
+        """
         ...
 
 
 class SyncAlgorithm:
-    """An algorithm of any kind."""
+    """The base class of the three kinds of synchronous algorithm."""
 
 
 # -- gradients in every batch ------------------------------------------------------------------------------------------
 class Local(Protocol):
-    """A rank's own work in one step."""
+    """A rank's own part of one training step."""
 
-    gradient: Tree  # of the rank's slice of the batch, at the parameters of now: tensors, IndexedSlices, or None
+    gradient: Tree  # of the rank's local batch at the current parameters: tensors, IndexedSlices, or None
 
     def update(self, gradient: Tree) -> Tree:
-        """Take one step of the script's own optimizer with `gradient`; the parameters after it."""
+        """Take one step of the script's own optimizer.
+
+        Args:
+            gradient: A tensor, IndexedSlices or None for each parameter.
+
+        Returns:
+            The parameters after the step.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class StepAlgorithm(SyncAlgorithm):
-    """`init(params, group) -> state`; `step(state, params, local, group) -> (params, state)`.
+    """An algorithm that exchanges gradients in every batch.
 
-    A step returns what `local.update` gave, or parameters of its own, which are then assigned.
+    Attributes:
+        init: `init(params, group) -> state`.
+        step: `step(state, params, local, group) -> (params, state)`. It returns the parameters that `local.update`
+            returned, or others, which are then assigned to the variables.
     """
 
     init: Callable[[Tree, ReduceGroup], Tree]
@@ -63,26 +77,35 @@ class StepAlgorithm(SyncAlgorithm):
 
 # -- blocks of every batch ---------------------------------------------------------------------------------------------
 class Multicast(Protocol):
-    """Ranks that send to many at once."""
+    """Ranks that can send one packet to several ranks at once."""
 
     rank: int
     size: int
 
     def multicast(self, packet: Any, root: int, members: tuple[int, ...]) -> Any:
-        """Rank `root`'s `packet`, a NumPy vector, at every one of `members`, who all call this in one order.
+        """Send rank `root`'s packet to every rank of `members`. All members make the same calls in the same order.
 
-        What others than the root give is a vector of the same kind, and stays as it is.
+        Args:
+            packet: A NumPy vector. On the other ranks it only gives length and dtype, and is not changed.
+            root: The rank that sends.
+            members: The ranks of the group, `root` among them.
+
+        Returns:
+            The packet of rank `root`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """Who works on what, for a number of ranks. `owners`: of each block, the ranks that compute its gradient.
+    """Which ranks compute which blocks of a batch, and how their gradients are summed.
 
-    total(own, air): the sum of all blocks' vectors; own: block -> vector of this rank's blocks.
-    sent_words(words): that a rank sends for vectors of that length.
-    needs_same_bits: ranks rely on another's copy of a block being as their own, to the bit.
+    Attributes:
+        owners: For each block, the ranks that compute its gradient.
+        total: `total(own, air)` returns the sum of all blocks' vectors. `own` maps a block's number to its gradient as
+            a NumPy vector, for the blocks of this rank; `air` is the transport.
+        sent_words: `sent_words(words)` is the number of words that a rank sends when a gradient has `words` of them.
+        needs_same_bits: The owners of a block must compute bit-identical gradients.
     """
 
     owners: list[tuple[int, ...]]
@@ -93,10 +116,13 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class BlockAlgorithm(SyncAlgorithm):
-    """`plan(ranks, redundancy)` raises ValueError where there is none. `redundancy` None: the fastest, measured.
+    """An algorithm that exchanges the gradients of blocks of every batch.
 
-    speeds: of the ranks, beside one another; blocks are sized so that all are done at once. None: measured; (): equal
-    blocks.
+    Attributes:
+        plan: `plan(ranks, redundancy)` returns the BlockPlan, or raises ValueError where there is none.
+        redundancy: How many ranks compute each block; None chooses the fastest number by measurement.
+        speeds: Relative speeds of the ranks, by which blocks are sized so that all ranks finish at once; None measures
+            them, () makes the blocks equal.
     """
 
     plan: Callable[[int, int], BlockPlan]
@@ -109,17 +135,23 @@ class LocalObjective(Protocol):
     """A rank's part of a round's data; O_i is the mean loss over it."""
 
     def gradient(self) -> Tree:
-        """grad O_i at the parameters that the round begins with."""
+        """Return grad O_i at the parameters at which the round begins, one tensor for each parameter."""
         ...
 
     def curvature(self, direction: Tree) -> Tree:
-        """The Hessian of O_i there, times `direction`. Costs one more pass over the rank's data."""
+        """Return the product of O_i's Hessian at those parameters and `direction`.
+
+        It costs one more pass over the rank's data.
+
+        Args:
+            direction: One tensor for each parameter, of its shape.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """What a rank minimises instead of O_i(w): O_i(w) - linear . w + mu/2 |w - w0|^2, w0 the round's first w."""
+    """The function that a rank minimises in a round: O_i(w) - linear . w + mu/2 |w - w0|^2, w0 the round's first w."""
 
     linear: Tree
     mu: float
@@ -127,14 +159,18 @@ class LocalProblem:
 
 @dataclass(frozen=True)
 class RoundAlgorithm(SyncAlgorithm):
-    """`init(params) -> state`, then in every round
+    """An algorithm whose ranks train alone and exchange parameters once a round.
 
-        begin(state, params, shard, group) -> (Task, state)           None: each rank minimises its own loss
-        each rank works on its own: `passes` times over the round's data, or exactly
-        end(state, params, mine, group) -> (params, state)            params: the round's first; mine: this rank's last
-
-    batches: of a round; 0: a round is an epoch.  solver: "optimizer" is the script's own, "cg" conjugate gradients,
-    exact where the loss is a quadratic.  slots: the optimizer's own variables are averaged with the parameters.
+    Attributes:
+        init: `init(params) -> state`.
+        end: `end(state, params, mine, group) -> (params, state)`, after a round. `params` are the parameters at which
+            the round began, `mine` those that this rank reached.
+        begin: `begin(state, params, shard, group) -> (problem, state)`, before a round. None: each rank minimises its
+            own loss.
+        batches: Batches of a round; 0 makes an epoch one round.
+        passes: Passes over the round's data with the script's optimizer.
+        solver: "optimizer" is the script's own; "cg" is conjugate gradients, exact where the loss is a quadratic.
+        slots: Average the optimizer's own variables with the parameters.
     """
 
     init: Callable[[Tree], Any]

@@ -17,7 +17,7 @@ RULES = Path(__file__).parent / "algorithms"
 
 
 class Redundancy(CountType):
-    """A number of workers, or "auto"."""
+    """The type of --redundancy: a number of workers, or "auto"."""
 
     def __init__(self) -> None:
         super().__init__("a number of workers (or auto)")
@@ -27,7 +27,7 @@ class Redundancy(CountType):
 
 
 class MulticastType(click.ParamType[str]):
-    """What carries packets: MPI, or IP multicast, by an interface."""
+    """The type of --multicast: MPI, or IP multicast through an interface."""
 
     name = "mpi|ip|ip:INTERFACE"
 
@@ -39,7 +39,7 @@ class MulticastType(click.ParamType[str]):
 
 
 def rule_options(function: Decorated) -> Decorated:
-    """--rule, and the parameters of rules that have an option of their own (hfdt/algorithm_registry.py, OPTIONS)."""
+    """Add --rule, and the options that stand for parameters of algorithms (hfdt/algorithm_registry.py, OPTIONS)."""
     rule = option(
         ALGORITHM,
         "--rule",

@@ -1,6 +1,6 @@
-"""HFDT's rules by name: the files of hfdt/algorithms. How a rule is spelled: fdt/algorithm_registry.py.
+"""The registry of HFDT's algorithms, the files of hfdt/algorithms. Their syntax is in fdt/algorithm_registry.py.
 
-Some parameters have an option of their own on the command line, `--dane-mu 0.1` for `--rule "dane(mu=0.1)"`.
+Some parameters have an option of their own on the command line: `--dane-mu 0.1` stands for `--rule "dane(mu=0.1)"`.
 """
 
 from collections.abc import Mapping
@@ -31,17 +31,26 @@ names, parameters, describe, make = _book.names, _book.parameters, _book.describ
 
 
 def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
-    """The rule `text` (None: the default) with those of OPTIONS that are given; None where nothing was asked for.
+    """Merge the options of the command line into the text of the algorithm.
 
-    Raises UsageError for a rule that cannot be made, and for options of another one.
+    Args:
+        text: The value of --rule; None is the default.
+        given: The options of the command line by name; those of OPTIONS are read.
+
+    Returns:
+        The text with the parameters that are given, or None where neither --rule nor an option of OPTIONS is given.
+
+    Raises:
+        UsageError: The algorithm cannot be made, or an option belongs to another one.
     """
     return _book.spelled(text, DEFAULT, OPTIONS, given)
 
 
 def step_rule(text: str) -> StepAlgorithm:
-    """`make`, for a training loop of the script's own. Raises UserError for a rule of another kind.
+    """Make the algorithm that `text` names, for a training loop of the script's own.
 
-    Those train on their own between rounds, or on blocks.
+    Raises:
+        UserError: The algorithm trains between rounds or on blocks, so a loop of the script's own cannot run it.
     """
     made = make(text)
     if not isinstance(made, StepAlgorithm):

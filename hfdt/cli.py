@@ -59,7 +59,7 @@ JOB_OPTIONS = (
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated", "bind_to")
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
-PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded cuts the script's own batches
+PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded divides the script's own batches
 
 EXAMPLES = """\b
 Examples:
@@ -86,7 +86,7 @@ main = program(
 
 
 def rank_options(function: Decorated) -> Decorated:
-    """RANK_OPTIONS."""
+    """Add RANK_OPTIONS."""
     launcher = option(
         RANKS,
         "--launcher",
@@ -109,7 +109,7 @@ def rank_options(function: Decorated) -> Decorated:
 
 
 def number_options(function: Decorated) -> Decorated:
-    """What changes the numbers, or how they are come by."""
+    """Add the options that change the numbers or how they are computed."""
     add = [
         option(NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats: half the bytes."),
         option(
@@ -145,7 +145,7 @@ def number_options(function: Decorated) -> Decorated:
 
 
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
-    """HFDT's engine by its options, once the directory of its logs is known."""
+    """Check the options of the ranks; return a function that makes HFDT's engine for a directory of logs."""
     chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
     hosts = chosen_hosts(given)
     if hosts and given["launcher"] == "gloo":
@@ -243,7 +243,7 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Raise UsageError for options that exclude each other."""
     if given["asynchronous"]:
         raise UsageError("hfdt trains synchronously; use `nfdt run`. Received: --async")
     if given["batch"] != "per-worker":

@@ -1,4 +1,4 @@
-"""`hfdt doctor`: what this machine has of what HFDT needs; with --install-horovod, builds and installs Horovod."""
+"""The command `hfdt doctor`: reports which requirements of HFDT this machine meets, and installs Horovod on request."""
 
 import shutil
 import time
@@ -18,7 +18,7 @@ INSTALL = "hfdt doctor --install-horovod"
 
 
 def checks() -> list[Check]:
-    """Everything, in the order of the table."""
+    """Return all checks, in the order of the table."""
     mpi, built = horovod_install.find_mpi(), horovod_install.probe()
     mpi4py = doctor.distribution_version("mpi4py")
     return [
@@ -31,7 +31,7 @@ def checks() -> list[Check]:
 
 
 def mpi_check(mpi: Mpi | None, built: tuple[bool, bool] | None) -> Check:
-    """MPI is needed unless Horovod brings Gloo."""
+    """Check for MPI, which is required unless Horovod has Gloo."""
     if mpi is None:
         gloo = built is not None and built[1]
         return Check(
@@ -42,7 +42,12 @@ def mpi_check(mpi: Mpi | None, built: tuple[bool, bool] | None) -> Check:
 
 
 def horovod_check(built: tuple[bool, bool] | None, can_do_without: bool) -> Check:
-    """`built`: with MPI, with Gloo; None when there is no Horovod that imports."""
+    """Check for Horovod.
+
+    Args:
+        built: (with MPI, with Gloo); None where no Horovod can be imported.
+        can_do_without: Ranks can use mpi4py instead.
+    """
     version = doctor.distribution_version("horovod")
     if built is None:
         said = f"{version}, does not import with this TensorFlow" if version else ""
@@ -53,7 +58,7 @@ def horovod_check(built: tuple[bool, bool] | None, can_do_without: bool) -> Chec
 
 
 def build_checks(built: tuple[bool, bool] | None) -> list[Check]:
-    """What building Horovod takes; nobody's need once it is built."""
+    """Check for the tools that build Horovod. None of them is required once Horovod is installed."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), "")
     cmake = (doctor.output(["cmake", "--version"]) or "").split("\n")[0].removeprefix("cmake version ")
     wanted = "" if built else f"for {INSTALL}: Debian: apt install g++ make"
@@ -64,7 +69,7 @@ def build_checks(built: tuple[bool, bool] | None) -> list[Check]:
 
 
 def install_horovod(optional: bool, console: Console) -> int:
-    """Install Horovod and say so; the exit code. `optional`: what goes wrong is a note."""
+    """Install Horovod, print the result and return the exit code. With `optional` a failure is only a note."""
     started = time.monotonic()
     try:
         with _bar(console) as progress:
@@ -89,7 +94,7 @@ def _sorry(error: str, optional: bool, console: Console) -> int:
 
 
 class _bar:
-    """A progress bar on a terminal; elsewhere a line at every new activity and every 20 percent."""
+    """A progress bar on a terminal; elsewhere one line for each new activity and for every 20 percent."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._said = console, ("", -20)
@@ -130,7 +135,7 @@ def doctor_command(install_horovod: bool, optional: bool, **given: Any) -> None:
         raise SystemExit(1)
 
 
-_install = install_horovod  # the option of the same name hides it above
+_install = install_horovod  # the option of the same name hides the function in doctor_command
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Commits(click.ParamType[int]):
-    """Steps between commits: 200steps; 0: 1epoch."""
+    """The type of --commit-every: a number of steps as in 200steps, or 0 for 1epoch."""
 
     name = "200steps|1epoch"
 
@@ -29,7 +29,7 @@ class Commits(click.ParamType[int]):
 
 
 def rank_fault_options(function: Decorated) -> Decorated:
-    """--commit-every, --stall-timeout, --on-nan."""
+    """Add --commit-every, --stall-timeout and --on-nan."""
     commits = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
     stalls = (
         "A rank that keeps the others waiting so long counts as lost; half of it before, a line says where it is.  "

@@ -1,1 +1,1 @@
-"""Replicated scripts: every rank runs the script, and each tensor that comes of divided rows carries a placement."""
+"""Replicated scripts: every rank runs the script, and each tensor that derives from divided rows has a placement."""

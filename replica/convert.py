@@ -16,7 +16,7 @@ from replica.exchange import GroupedExchange
 from replica.placement import Partial, Placement, Shard
 from replica.tensors import EagerTensor, Tensor, local_array, local_shape_of, mode, place, placement_of, unrecorded
 
-_fast_path = pywrap_tfe.TFE_Py_FastPathExecute  # TensorFlow's own: a batch is cut in every step
+_fast_path = pywrap_tfe.TFE_Py_FastPathExecute  # TensorFlow's own fast path, since a batch is divided in every step
 IN_A_THREAD = (
     "only the script's main thread may read divided rows. Received: a thread, a generator or a py_function that does, "
     "at {where}; read the numbers in the main thread (.numpy()) and use them there"
@@ -24,11 +24,11 @@ IN_A_THREAD = (
 
 
 class Converter:
-    """Converts eager tensors.
+    """A converter of eager tensors between placements.
 
     Args:
         exchange: The collectives.
-        execute: TensorFlow's own `execute`, which knows nothing of placements.
+        execute: TensorFlow's own `execute`, which ignores placements.
     """
 
     def __init__(self, exchange: GroupedExchange, execute: Any) -> None:
@@ -52,7 +52,7 @@ class Converter:
             self._replicate(list(missing.values()), name)
 
     def converted(self, tensor: Tensor, target: Placement) -> Tensor:
-        """Return a tensor whose memory holds what `target` says of the global tensor."""
+        """Return the tensor converted to placement `target`: its memory holds this rank's part under it."""
         placement = placement_of(tensor)
         if placement == target:
             return tensor
@@ -70,19 +70,19 @@ class Converter:
         return _fast_path(context.context(), "Slice", None, whole, begin, size)
 
     def cut(self, whole: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
-        """Return a placed tensor that remembers its global value."""
+        """Return a placed tensor that keeps its global value."""
         with unrecorded():
             placement = Shard(axis, sizes)
             return place(self.part(whole, placement), placement, local_shape_of(whole), whole)
 
     def _addend(self, whole: Tensor) -> Tensor:
-        """Rank 0's is the value, the others' are zeros."""
+        """Return the value on rank 0 and zeros on the others."""
         if self.rank == 0:
             return whole
         return self._execute("ZerosLike", 1, [whole], ("T", whole._datatype_enum()), context.context())[0]
 
     def _partial_siblings(self, tensor: Tensor) -> list[Tensor]:
-        """Return Partials that were made together with this one, as gradients are: one collective replicates all."""
+        """Return Partials that were made with this one, as gradients are: one collective replicates all of them."""
         if not isinstance(tensor._placement, Partial) or tensor._siblings is None:
             return []
         return [t for t in tensor._siblings if t is not tensor and t._replicated is None]
@@ -92,13 +92,13 @@ class Converter:
             raise CaptureError(IN_A_THREAD.format(where=where()))
         arrays = [np.asarray(local_array(t), t.dtype.as_numpy_dtype) for t in tensors]
         found = self.exchange.replicated(name, arrays, [t._placement for t in tensors])
-        with tf.init_scope(), unrecorded():  # a trace may read, too
+        with tf.init_scope(), unrecorded():  # tensors are also read during tracing
             for tensor, array in zip(tensors, found, strict=True):
                 tensor._replicated = constant_op.constant(array, tensor.dtype)
 
 
 def joined(tensors: Sequence[Any]) -> None:
-    """Note that these tensors were made together."""
+    """Record that these tensors were made together."""
     partial = [t for t in tensors if type(t) is EagerTensor and isinstance(t._placement, Partial)]
     if len(partial) > 1:
         for tensor in partial:

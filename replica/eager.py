@@ -41,19 +41,19 @@ from replica.tensors import (
 )
 from replica.variables import ReplicatedVariables
 
-_PLANS_KEPT = 1000  # of one operation, by the values that its rule reads
-_KNOWN_ELEMENTS = 64  # inputs of so many elements may be read by a rule
+_PLANS_KEPT = 1000  # plans of one operation, by the values that its rule reads
+_KNOWN_ELEMENTS = 64  # the largest input whose value a rule may read
 _FALLBACK = core._FallbackException
 
 
 class Eager:
-    """Runs eager operations.
+    """The execution of eager operations on placed tensors.
 
     Args:
         converter: Changes placements.
-        entry: Notes what was cut.
+        entry: Records divided rows.
         variables: Counts assignments.
-        report: Notes what was gathered.
+        report: Records gathers.
         original: TensorFlow's own `execute`.
     """
 
@@ -71,7 +71,7 @@ class Eager:
         self._plans: dict[Any, _Learnt] = {}
 
     def patches(self) -> list[Patch]:
-        """Return what is replaced in TensorFlow, but for the two functions below, which are too hot for a wrapper."""
+        """Return the replacements in TensorFlow, without the two functions below, which are too hot for a wrapper."""
         return [
             Patch(pywrap_tfe, "TFE_Py_TensorShapeSlice", _shape_slice),
             Patch(script_ops.EagerFunc, "_call", _in_python),
@@ -126,12 +126,12 @@ class Eager:
             return self._placed(op, num_outputs, inputs, attrs, ctx, name)
 
     def _undivided(self, op: Any, count: int, inputs: Any, attrs: Any, ctx: Any, name: Any) -> Any:
-        """Run an operation on whole inputs, in a thread that must not wait for other ranks."""
+        """Run an operation on replicated inputs, in a thread that must not wait for other ranks."""
         whole = [self._converter.whole(t) if _is_eager(t) else t for t in inputs]
         return self._original(op, count, whole, attrs, ctx, name)
 
     def pays(self, tensor: Tensor) -> bool:
-        """Tell whether a whole tensor has rows to divide."""
+        """Return whether a replicated tensor has rows to divide."""
         if type(tensor) is not EagerTensor:
             return False
         shape = local_shape_of(tensor)
@@ -177,7 +177,7 @@ class Eager:
                 check(local, placement, whole, self.rank, op)
         return place(local, placement, whole)
 
-    # -- plans, by what they depend on -----------------------------------------------------------------------------
+    # -- cached plans ----------------------------------------------------------------------------------------------
     def _planned(self, op: str, inputs: Sequence[Tensor], attrs: Any, ctx: Any) -> "_Cached":
         key = op, _hashable(attrs), tuple(map(_described, inputs))
         learnt = self._plans.get(key)
@@ -217,11 +217,11 @@ class Eager:
 
 
 class _Cached:
-    """A plan, or the constants that the operation returns. `moves`: inputs that are converted, and to what."""
+    """A plan, or the constants that the operation returns. `moves`: inputs to convert, with their target placements."""
 
     def __init__(self, found: Plan, constants: list[Array] | None, inputs: Sequence[Tensor]) -> None:
         self.plan, self.constants = found, constants
-        self.shapes: dict[tuple[int, Any], tuple[int | None, ...]] = {}  # of outputs: local, and the global one
+        self.shapes: dict[tuple[int, Any], tuple[int | None, ...]] = {}  # (output, its local shape) -> its global shape
         pairs = enumerate(zip(inputs, found.inputs, strict=True))
         self.moves = [(i, p) for i, (t, p) in pairs if _is_eager(t) and placement_of(t) != p]
 
@@ -258,13 +258,13 @@ def _with(attrs: Any, changed: Any) -> tuple[Any, ...]:
 
 
 def _in_python(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """A Python function that TensorFlow calls: what it returns is read in C++."""
+    """Call a Python function of a TensorFlow operation undivided: TensorFlow reads its results in C++."""
     with undivided():
         return original(*args, **kwargs)
 
 
 def _shape_slice(original: Any, tensors: Sequence[Tensor], dimension: int) -> Tensor:
-    """Sizes of one dimension, read in C++: of the global tensors."""
+    """Return the sizes of one dimension, which TensorFlow reads in C++, of the global tensors."""
     if any(t._placement is not None for t in tensors):
         return constant_op.constant([t._shape_tuple()[dimension] for t in tensors], tf.int32)
     return original(tensors, dimension)

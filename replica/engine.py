@@ -1,4 +1,4 @@
-"""Installs the placements in TensorFlow for the time that a script runs."""
+"""The placement engine, which installs the placements in TensorFlow while a script runs."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from replica.variables import ReplicatedVariables
 
 
 class PlacementEngine:
-    """Divides what a script computes over the ranks of a group.
+    """The division of a script's computations over the ranks of a group.
 
     Args:
         group: The ranks.
-        stepped: Called when a training step begins to move variables.
+        stepped: Called when a training step begins to assign variables.
         fp16: Send large float32 sums as float16.
     """
 
@@ -41,12 +41,12 @@ class PlacementEngine:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Within, tensors carry placements."""
+        """Let tensors have placements while the context lasts."""
         tensors.install()
         with contextlib.ExitStack() as stack:
             fast = self._eager.fast_path(pywrap_tfe.TFE_Py_FastPathExecute)
             replace(stack, pywrap_tfe, "TFE_Py_FastPathExecute", fast)
-            for name in ("execute", "quick_execute"):  # callbacks of operations run the second
+            for name in ("execute", "quick_execute"):  # callbacks of operations call the second
                 replace(stack, execute, name, self._eager.execute)
             stack.callback(tape.install())
             stack.enter_context(reads.global_reads(self.converter))

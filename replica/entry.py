@@ -1,6 +1,6 @@
-"""Where rows enter a script: elements of datasets, arguments of functions, constants. Each is cut along dimension 0.
+"""The entry of rows into a script: elements of datasets, arguments of functions, constants. Dimension 0 is divided.
 
-The choice decides speed only, never numbers: what is cut keeps its placement, and its global value.
+What is divided affects speed only, never numbers: a divided tensor keeps its placement and its global value.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from replica.tensors import EagerTensor, Tensor, is_placed, local_shape_of, mode
 
 
 class RowEntry:
-    """Cuts what enters.
+    """The division of tensors that enter the script.
 
     Attributes:
-        rows: This rank's and all rows of the last tensor that was cut; zeros before.
-        first: Where the first one was cut: file, line, and a description.
+        rows: This rank's rows and all rows of the last divided tensor; zeros before.
+        first: Where the first one was divided: file and line, a description, and its rows.
     """
 
     def __init__(self, converter: Converter) -> None:
@@ -36,7 +36,7 @@ class RowEntry:
         self.first: tuple[str, str, int] | None = None
 
     def patches(self) -> list[Patch]:
-        """Return what is replaced in TensorFlow."""
+        """Return the replacements in TensorFlow."""
         return [
             Patch(iterator_ops.OwnedIterator, "_next_internal", self._next),
             Patch(concrete_function.ConcreteFunction, "_call_flat", self._call_flat),
@@ -56,14 +56,14 @@ class RowEntry:
         return self._converter.cut(tensor, 0, divided(rows, self.size))
 
     def note(self, rows: int, what: str) -> None:
-        """Note that so many rows are divided."""
+        """Record that `rows` rows are divided."""
         self.rows = divided(rows, self.size)[self.rank], rows
         if self.first is None:
             self.first = where(), what, rows
 
     def cut_all(self, values: Any, what: str) -> Any:
-        """Cut every tensor of a structure."""
-        if type(values) is tuple:  # most batches
+        """Divide every tensor of a structure."""
+        if type(values) is tuple:  # the fast path of most batches
             return tuple(self.cut_all(v, what) for v in values)
         return self.cut(values, what) if type(values) is EagerTensor else self._cut_nested(values, what)
 
@@ -79,9 +79,9 @@ class RowEntry:
 
     @contextlib.contextmanager
     def loops(self) -> Iterator[None]:
-        """Within, a loop over a dataset in a tf.function is traced as one over its iterator, and can be run from here.
+        """Trace loops over datasets in a tf.function as loops over iterators, which this package can run.
 
-        TensorFlow's own way is a single operation of tf.data that contains the loop's body.
+        TensorFlow's own form is a single operation of tf.data that contains the loop's body.
         """
         with entry(control_flow.for_loop_registry._registry, dataset_ops.DatasetV2, _over_iterator):
             yield
@@ -91,7 +91,7 @@ class RowEntry:
         return self.cut_all(element, "batches of a dataset") if tf.executing_eagerly() else element
 
     def _call_flat(self, original: Any, function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
-        """Arguments of a function that is called from Python, where none of them is placed yet."""
+        """Divide the arguments of a function that is called from Python, where none of them is placed yet."""
         if tf.executing_eagerly() and not any(is_placed(t) for t in (*tensor_inputs, *captured_inputs)):
             rows = self._common_rows(tensor_inputs)
             tensor_inputs = [self._cut_recorded(t) if rows and _rows_of(t) == rows else t for t in tensor_inputs]

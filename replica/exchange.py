@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays: Partials are added, Shards gathered, in as few round trips as pay."""
+"""Collectives on NumPy arrays: Partials are summed and Shards gathered, in as few round trips as pays."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from fdt.process_group.streams import INLINE_BYTES
 from replica.placement import Placement, Shard, global_shape, local_shape
 
 Array = npt.NDArray[Any]
-# Dtypes that NumPy does not add, or adds too coarsely, and the one they are sent as.
+# Dtypes that NumPy cannot add, or adds too coarsely -> the dtype in which they are sent.
 _WIDE = {"float16": np.float32, "bfloat16": np.float32, "bool": np.uint8}
-HALF_FROM = 1024  # elements; fp16 saves nothing on fewer
+HALF_FROM = 1024  # elements below which fp16 saves nothing
 
 
 class GroupedExchange:
-    """Replicates local arrays.
+    """The replication of local arrays.
 
     Args:
         group: The ranks.
@@ -28,19 +28,19 @@ class GroupedExchange:
     def __init__(self, group: ReplicaGroup, *, fp16: bool = False) -> None:
         self._group, self.fp16 = group, fp16
         self.rank, self.size = group.rank, group.size
-        self.failure: Exception | None = None  # of a collective within a graph, where TensorFlow rewords it
+        self.failure: Exception | None = None  # the error of a collective inside a graph, which TensorFlow wraps
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
 
-        Partials of one dtype are added in one collective, and all Shards gathered in one. Where that would be several
-        and all ranks' arrays fit into one message, one gathers everything and each rank adds the Partials for itself:
-        up to that size a collective takes the time of its round trip, whatever it sends.
+        Partials of one dtype are summed in one collective, and all Shards are gathered in one. Where that would be
+        several, and all ranks' arrays fit into one message, one gather sends everything and each rank sums the Partials
+        itself. Up to that size a collective takes one round trip, whatever it sends.
 
         Args:
-            name: Of the collective, the same on every rank.
+            name: The collective's name, the same on every rank.
             arrays: This rank's local arrays.
-            placements: Partial or Shard, of each.
+            placements: The placement of each, Partial or Shard.
         """
         sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
         kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
@@ -61,7 +61,7 @@ class GroupedExchange:
         return out
 
     def rank_0s(self, name: str, arrays: Sequence[Array]) -> list[Array]:
-        """Return rank 0's arrays; every rank gives as many, of the same shapes and dtypes."""
+        """Return rank 0's arrays. Numbers, shapes and dtypes of `arrays` agree across ranks."""
         flat = [np.ravel(a) for a in arrays]
         mine = [a if self.rank == 0 else a[:0] for a in flat]
         found = self.replicated(name, mine, [Shard(0, (len(a), *[0] * (self.size - 1))) for a in flat])
@@ -73,13 +73,13 @@ class GroupedExchange:
         return array[(slice(None),) * placement.axis + (slice(low, high),)]
 
     def _added(self, name: str, vectors: Sequence[Array]) -> list[list[Array]]:
-        """Return the sum of each, by one all_reduce."""
+        """Return the sum of each vector over ranks, by one all_reduce."""
         vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         total = self._group.all_reduce(vector, name)
         return [[part] for part in _split(total, [len(v) for v in vectors])]
 
     def _gathered(self, name: str, vectors: Sequence[Array], counts: Sequence[Sequence[int]]) -> list[list[Array]]:
-        """Return every rank's of each, by one all_gather of bytes. `counts`: in bytes, of each by rank."""
+        """Return all ranks' parts of each vector, by one all_gather of bytes. `counts`: each vector's bytes by rank."""
         packed = [v.view(np.uint8) for v in vectors]
         mine = packed[0] if len(packed) == 1 else np.concatenate(packed)
         whole = self._group.all_gather(mine, [sum(of) for of in zip(*counts, strict=True)], name)
@@ -88,7 +88,7 @@ class GroupedExchange:
         return [list(of) for of in zip(*by_rank, strict=True)]
 
     def _counts(self, array: Array, sent: Array, placement: Placement) -> list[int]:
-        """Return the bytes of each rank's."""
+        """Return the number of bytes that each rank sends."""
         if not isinstance(placement, Shard):
             return [sent.nbytes] * self.size
         row = int(np.prod(array.shape[: placement.axis] + array.shape[placement.axis + 1 :])) * array.itemsize
@@ -103,7 +103,7 @@ class GroupedExchange:
 
 
 def arrays_of_rank_0(group: ReplicaGroup, held: Mapping[str, Sequence[Array]], name: str) -> dict[str, list[Array]]:
-    """Return rank 0's arrays by their names; the other ranks may hold other ones, or none."""
+    """Return rank 0's arrays by their names; the other ranks may have other arrays, or none."""
     mine = {key: [[a.dtype.name, a.shape] for a in arrays] for key, arrays in held.items()}
     forms = group.broadcast(mine, f"forms of {name}")
     like = [np.empty(shape, dtype) for key in forms for dtype, shape in forms[key]]
@@ -113,7 +113,7 @@ def arrays_of_rank_0(group: ReplicaGroup, held: Mapping[str, Sequence[Array]], n
 
 
 def _joined(parts: Sequence[Array], like: Array, placement: Placement) -> Array:
-    """Return the global array of the ranks' vectors, or of their sum; `like`: this rank's."""
+    """Return the global array of the ranks' vectors, or of their sum. `like` is this rank's array."""
     whole = global_shape(like.shape, placement)
     if isinstance(placement, Shard):
         arrays = [part.reshape(local_shape(whole, placement, rank)) for rank, part in enumerate(parts)]

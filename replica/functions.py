@@ -1,4 +1,4 @@
-"""tf.functions that are called with placed tensors: the traced graph is emitted for them, once per kind of call."""
+"""Calls of tf.functions with placed tensors: the traced graph is emitted for them, once for each kind of arguments."""
 
 import re
 import weakref
@@ -41,13 +41,13 @@ from replica.tensors import (
 from replica.variables import ReplicatedVariables
 
 _KNOWN_ELEMENTS = 64
-_RESOURCE = tf.resource.as_datatype_enum  # variables: most of a step's inputs, all alike
-_KINDS = 8  # an argument whose value is another in so many calls is not a shape
+_RESOURCE = tf.resource.as_datatype_enum  # variables, which are most of a step's inputs and need no further key
+_KINDS = 8  # values of an argument after which it is not treated as a constant, such as a shape
 
 
 @dataclass
 class _Variant:
-    """The emitted functions for one kind of arguments, by the values that went into their graphs."""
+    """The emitted functions for one kind of arguments, by the values that their graphs contain."""
 
     used: tuple[int, ...] = ()
     entries: dict[tuple[bytes, ...], tuple[Any, Emitted]] = field(default_factory=dict)
@@ -56,19 +56,19 @@ class _Variant:
 
 @dataclass
 class _Function:
-    """What is known of a traced function."""
+    """The analysis of a traced function."""
 
     flat: Flat
     sources: list[int]
     pays: bool
-    assigned: list[int]  # arguments: the variables that it assigns
-    draws: bool  # in loops of its own
-    random: bool  # its random operations keep a state
+    assigned: list[int]  # indices of the arguments that are variables it assigns
+    draws: bool  # it draws elements in its own loops
+    random: bool  # it has random operations with a state
     kinds: dict[Any, _Variant] = field(default_factory=dict)
 
 
 class Functions:
-    """Replaces the call of a traced function from eager code."""
+    """The replacement of calls of traced functions from eager code."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Functions:
         self._known: weakref.WeakKeyDictionary[Any, _Function] = weakref.WeakKeyDictionary()
 
     def patches(self) -> list[Patch]:
-        """Return what is replaced in TensorFlow."""
+        """Return the replacements in TensorFlow."""
         return [Patch(atomic_function.AtomicFunction, "call_flat", self._call_flat)]
 
     def _call_flat(self, original: Any, function: Any, *args: Any) -> Any:
@@ -126,7 +126,7 @@ class Functions:
         return known
 
     def _drawn(self, known: _Function, args: Sequence[Any]) -> list[Tensor]:
-        """Return the elements that the function would draw, cut. Raises OutOfRangeError as the function would."""
+        """Return the elements that the function would draw, divided. Raises OutOfRangeError as the function would."""
         drawn: list[Tensor] = []
         for number in known.sources:
             node = known.flat.nodes[number]
@@ -147,7 +147,7 @@ class Functions:
         name = f"{function.name.decode()}_{ops.uid()}"
         values = [None if i in kind.frozen else _value(t) for i, t in enumerate(inputs)]
         arguments = [_argument(t) for t in inputs]
-        plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # numbers are others on each rank
+        plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # the numbers differ between ranks
         result = emitted_for(known.flat, arguments, values, self._converter.exchange, plain)
         made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})
         self._remember(kind, inputs, (made, result))
@@ -169,7 +169,7 @@ class Functions:
         try:
             outputs = self._execute(emitted.name.decode(), count, [*inputs, *drawn], attrs, ctx)
         except tf.errors.OpError:
-            if self._converter.exchange.failure is not None:  # which TensorFlow has reworded
+            if self._converter.exchange.failure is not None:  # TensorFlow has wrapped it
                 raise self._converter.exchange.failure from None
             raise
         outputs = list(outputs or ())

@@ -1,4 +1,4 @@
-"""Placements on the one mesh axis: what a rank's tensor is of the global tensor, as in DTensor and GSPMD."""
+"""Placements on the one mesh axis: how a rank's tensor relates to the global tensor, as in DTensor and GSPMD."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Shard:
 
     @property
     def total(self) -> int:
-        """Return the global size of the divided dimension."""
+        """The global size of the divided dimension."""
         return sum(self.sizes)
 
     def bounds(self, rank: int) -> tuple[int, int]:
-        """Return the first entry of `rank` and the one behind its last."""
+        """Return the index of `rank`'s first entry and the one after its last."""
         low = sum(self.sizes[:rank])
         return low, low + self.sizes[rank]
 
@@ -43,19 +43,19 @@ PARTIAL = Partial()
 
 
 def divided(rows: int, size: int) -> tuple[int, ...]:
-    """Return how many of `rows` entries each of `size` ranks gets: the contiguous division of fdt/data/slicing.py."""
+    """Return the number of `rows` entries for each of `size` ranks: the contiguous division of fdt/data/slicing.py."""
     return tuple(rows * (rank + 1) // size - rows * rank // size for rank in range(size))
 
 
 def local_shape(shape: Sequence[int | None], placement: Placement, rank: int) -> tuple[int | None, ...]:
-    """Return the shape that `rank` holds of a global tensor of `shape`."""
+    """Return the shape of `rank`'s part of a global tensor of `shape`."""
     if not isinstance(placement, Shard):
         return tuple(shape)
     return (*shape[: placement.axis], placement.sizes[rank], *shape[placement.axis + 1 :])
 
 
 def global_shape(shape: Sequence[int | None], placement: Placement) -> tuple[int | None, ...]:
-    """Return the shape of the global tensor of which a rank holds `shape`."""
+    """Return the shape of the global tensor of which a rank's part has `shape`."""
     if not isinstance(placement, Shard):
         return tuple(shape)
     return (*shape[: placement.axis], placement.total, *shape[placement.axis + 1 :])

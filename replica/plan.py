@@ -1,7 +1,7 @@
 """The rule table: for an operation and its inputs' placements, the outputs' placements and the conversions needed.
 
-A rule is a pure function from a Call to a Plan; it needs no TensorFlow. An operation without a rule, and a call for
-which its rule returns None, gets its inputs replicated: always right, only slower.
+A rule is a pure function from an OpCall to a Plan; it needs no TensorFlow. Inputs are replicated for an operation
+without a rule, and for a call for which the rule returns None: always right, only slower.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +32,10 @@ class Arg:
     """An input of an operation.
 
     Attributes:
-        placement: Of the tensor at hand.
-        shape: Of the global tensor, or of a list's elements; None for an unknown rank, None entries for unknown
-            dimensions.
-        dtype: TensorFlow's name of it.
+        placement: The placement of the tensor.
+        shape: The shape of the global tensor, or of a list's elements; None for an unknown rank, None entries for
+            unknown dimensions.
+        dtype: TensorFlow's name of the dtype.
         known: Returns the global value where it is known before the operation runs, else None.
     """
 
@@ -46,24 +46,24 @@ class Arg:
 
     @property
     def value(self) -> Array | None:
-        """Return the global value, where it is known before the operation runs."""
+        """The global value, where it is known before the operation runs, else None."""
         return self.known() if isinstance(self.placement, Replicate) else None
 
     @property
     def rank(self) -> int:
-        """Return the number of dimensions, which must be known."""
+        """The number of dimensions, which must be known."""
         assert self.shape is not None
         return len(self.shape)
 
     @property
     def elements(self) -> int:
-        """Return the number of elements; unknown dimensions count as one."""
+        """The number of elements; unknown dimensions count as one."""
         return int(np.prod([1 if n is None else n for n in self.shape or ()]))
 
 
 @dataclass(frozen=True)
 class OpCall:
-    """An operation that is to be placed.
+    """An operation with its inputs, for which a plan is made.
 
     Attributes:
         op: Its type.
@@ -90,26 +90,26 @@ class OpCall:
         return _DTYPES.get(value, "") if isinstance(value, int) else str(getattr(value, "name", value))
 
     def value(self, index: int) -> Array | None:
-        """Return the known value of an input."""
+        """Return the value of an input, where it is known."""
         return self.args[index].value
 
     def integers(self, index: int) -> list[int] | None:
-        """Return the known value of an integer input as a flat list."""
+        """Return the value of an integer input as a flat list, where it is known."""
         value = self.args[index].value
         return None if value is None else [int(n) for n in np.ravel(value)]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How each rank runs an operation.
+    """The way in which each rank runs an operation.
 
     Attributes:
-        inputs: The placement each input is converted to first.
+        inputs: The placement to which each input is converted first.
         outputs: The placement of each output; one placement stands for all of them.
-        values: Inputs that are replaced: by index, one array per rank.
-        attrs: Attributes that are replaced: by integers, functions, or lists of functions or shapes.
-        op: The operation that runs in place of the call's, if it is another.
-        scale: The outputs are multiplied by it afterwards.
+        values: Replaced inputs: index -> one array per rank.
+        attrs: Replaced attributes: integers, functions, or lists of functions or shapes.
+        op: The operation that runs instead of the call's, if it is another.
+        scale: A factor of the outputs.
     """
 
     inputs: tuple[Placement, ...]
@@ -124,9 +124,9 @@ class Plan:
         return self.outputs[index] if len(self.outputs) > 1 else self.outputs[0]
 
 
-# Operations whose first input, where it is whole and has rows enough, is divided for their sake.
+# Operations worth dividing: their first input is divided where it is replicated and has enough rows.
 PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
-# Operations whose rules hold for lists, too. Of other rules, no shape is that of a list's elements.
+# Operations whose rules also hold for lists. Other rules must not take the shape of a list's elements.
 _OF_LISTS = frozenset(("AddN", "Identity", "IdentityN", "StopGradient", "ZerosLike"))
 Rule = Callable[[OpCall], Plan | None]
 RULES: dict[str, Rule] = {}
@@ -145,7 +145,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def plan(call: OpCall) -> Plan:
-    """Return how the ranks run `call`: without a rule for it, and on strings, which no collective moves, replicated."""
+    """Return how the ranks run `call`. Without a rule, and on strings, which no collective sends, it is replicated."""
     found = RULES.get(call.op)
     known = all(arg.shape is not None or arg.dtype in ("resource", "variant") for arg in call.args)
     numbers = all(arg.dtype != "string" and (arg.dtype != "variant" or of_lists(call.op)) for arg in call.args)
@@ -154,12 +154,12 @@ def plan(call: OpCall) -> Plan:
 
 
 def of_lists(op: str) -> bool:
-    """Tell whether an operation may take lists or Optionals of which a rank has its part."""
+    """Return whether an operation may take lists or Optionals of which a rank has its part."""
     return of_lists_alone(op) or op in _OF_LISTS
 
 
 def of_lists_alone(op: str) -> bool:
-    """Tell whether an operation makes lists or Optionals, or takes them apart."""
+    """Return whether an operation makes lists or Optionals, or reads their elements."""
     return op.startswith(("TensorList", "EmptyTensorList", "Optional"))
 
 
@@ -169,21 +169,21 @@ def replicated(call: OpCall) -> Plan:
 
 
 def any_placed(args: Sequence[Arg]) -> bool:
-    """Tell whether some input is not replicated."""
+    """Return whether some input is not replicated."""
     return any(not isinstance(arg.placement, Replicate) for arg in args)
 
 
 def any_partial(args: Sequence[Arg]) -> bool:
-    """Tell whether some input is Partial."""
+    """Return whether some input is Partial."""
     return any(isinstance(arg.placement, Partial) for arg in args)
 
 
 def widest(args: Sequence[Arg]) -> int | None:
-    """Return the index of the largest divided input, the one that is the dearest to gather."""
+    """Return the index of the largest divided input, which is the most expensive one to gather."""
     shards = [i for i, arg in enumerate(args) if isinstance(arg.placement, Shard)]
     return max(shards, key=lambda i: (args[i].elements, -i)) if shards else None
 
 
 def per_rank(shape: Sequence[int], axis: int, sizes: Sequence[int], like: Array) -> tuple[Array, ...]:
-    """Return the shape `shape`, as a tensor like `like`, with each rank's size of `axis`."""
+    """Return `shape` as tensors of the dtype of `like`, one for each rank, with the rank's size of `axis`."""
     return tuple(np.asarray([*shape[:axis], n, *shape[axis + 1 :]], like.dtype) for n in sizes)

@@ -1,4 +1,4 @@
-"""One rank of a replicated script: the placements, the guards, and what the run's end says of them."""
+"""A rank of a replicated script: the placements, the checks, and the counts and notes for the end of the run."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,13 +23,13 @@ class SessionHooks(Protocol):
 
 
 class PlacedRank:
-    """Implements client_shim.replica.run.ReplicaRank.
+    """The implementation of client_shim.replica.run.ReplicaRank by placements.
 
     Args:
         group: The ranks.
         options: The command line's: fp16_allreduce, allow_replicated.
-        say: Shows the user one line; only rank 0's is called.
-        sessions: Makes what divides TensorFlow 1's sessions, given how to count a step and a replicated one.
+        say: Prints a line for the user; called on rank 0 only.
+        sessions: Makes the SessionHooks from two functions: one counts a divided step, the other a replicated one.
     """
 
     by_hand = None
@@ -51,12 +51,12 @@ class PlacedRank:
 
     @contextlib.contextmanager
     def in_tensorflow(self) -> Iterator[None]:
-        """Install the placements, and what divides sessions."""
+        """Install the placements and the session hooks."""
         with self._engine.installed(), self._sessions.installed():
             yield
 
     def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Install nothing: Keras's layers, losses, metrics and optimizers are operations as any other."""
+        """Install nothing: Keras's layers, losses, metrics and optimizers are operations like any other."""
         return contextlib.nullcontext()
 
     def counts(self) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ class PlacedRank:
             self._engine.variables.check()
 
     def _stepped(self) -> None:
-        """A step begins to move variables: it must have been divided."""
+        """Handle a step's first assignment. Raises CaptureError where no rows were divided, unless that is allowed."""
         entry = self._engine.entry
         if entry.first is None:
             if not self._allow_replicated:

@@ -1,4 +1,4 @@
-"""What Python reads of a placed tensor: the global shape, length and values, never the rank's part."""
+"""Python's reads of a placed tensor: the global shape, length and values, never the rank's part."""
 
 import contextlib
 import ctypes
@@ -20,7 +20,7 @@ _GET = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes
 
 @contextlib.contextmanager
 def global_reads(converter: Converter) -> Iterator[None]:
-    """Within, every way by which Python reads an eager tensor gives the global one."""
+    """Let every way in which Python reads an eager tensor return the global one, while the context lasts."""
     with contextlib.ExitStack() as stack:
         for name, value in _methods(converter).items():
             stack.callback(setattr, EagerTensor, name, getattr(EagerTensor, name))
@@ -30,7 +30,7 @@ def global_reads(converter: Converter) -> Iterator[None]:
 
 
 def patches(converter: Converter) -> list[Patch]:
-    """Return the replacements that are not hot."""
+    """Return the replacements of functions that are called rarely."""
     base = EagerTensor.__mro__[1]
 
     def of_whole(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +57,7 @@ def _methods(converter: Converter) -> dict[str, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def _buffers(converter: Converter) -> Iterator[None]:
-    """`np.asarray(t)` reads a tensor's memory by the buffer protocol: of a placed one, give the global array's.
+    """Replace the buffer protocol, by which `np.asarray(t)` reads a tensor's memory, to give the global array's.
 
     Raises:
         RuntimeError: This Python does not let the protocol be replaced.
@@ -86,7 +86,7 @@ def _buffers(converter: Converter) -> Iterator[None]:
 
 
 def _verify_buffers(converter: Converter) -> None:
-    """Raise RuntimeError unless the guard works here."""
+    """Raise RuntimeError unless the replacement works here."""
     whole, local = tf.constant([1.0, 2.0]), tf.constant([0.0])
     local._placement, local._replicated, local._global_shape = converter, whole, (2,)
     if np.asarray(local).tolist() != [1.0, 2.0]:

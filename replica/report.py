@@ -1,4 +1,4 @@
-"""What a run of a replicated script divided, what it gathered, where, and at what cost."""
+"""The report of a replicated script's gathers: for which operations, where, and how many bytes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ _WORTH_A_LINE = 1_000_000  # bytes
 
 
 class DivisionReport:
-    """Notes gathers by operation and place.
+    """The gathers by operation and place.
 
     Args:
         where: Returns the script's file and line.
@@ -21,17 +21,17 @@ class DivisionReport:
         self.bytes_gathered: Counter[tuple[str, str]] = Counter()
 
     def gathered(self, op: str, tensors: Sequence[Any]) -> None:
-        """Note that an eager operation needed these Shards whole."""
+        """Record that an eager operation needed these Shards replicated."""
         size = sum(_size(t) for t in tensors if isinstance(t._placement, Shard) and t._replicated is None)
         if size:
             self.add(op, self._where(), size)
 
     def add(self, op: str, where: str, size: int) -> None:
-        """Note `size` bytes that were gathered for an operation."""
+        """Record `size` bytes that were gathered for an operation."""
         self.bytes_gathered[op, where] += size
 
     def lines(self, count: int = 5) -> list[str]:
-        """Return one line for each of the costliest gathers; those of less than a megabyte cost nothing to speak of."""
+        """Return one line for each of the largest gathers of a megabyte or more."""
         return [
             f"{where}: {op} is not divided: {size / 1e6:,.0f} MB of rows were gathered for it"
             for (op, where), size in self.bytes_gathered.most_common(count)

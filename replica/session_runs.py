@@ -1,4 +1,4 @@
-"""Runs of TensorFlow 1 sessions (client_shim/replica/sessions), as both engines take them."""
+"""The base class of runs of TensorFlow 1 sessions (client_shim/replica/sessions), for both engines."""
 
 import abc
 import threading
@@ -18,12 +18,12 @@ COPY = "a graph that was saved and imported is not divided. Received: its traini
 
 
 class SessionRuns(abc.ABC):
-    """One rank's runs.
+    """The session runs of a rank.
 
     Args:
         group: The ranks.
-        passed: Is given the gradients that a run computes, and returns what the run goes on with.
-        replicated: Called for a training run that every rank does whole; None where that is not allowed.
+        passed: Called with the gradients that a run computes; returns those with which the run continues.
+        replicated: Called for a training run that is replicated on every rank; None where that is not allowed.
     """
 
     def __init__(self, group: ReplicaGroup, passed: Pass, replicated: Callable[[], None] | None) -> None:
@@ -40,7 +40,7 @@ class SessionRuns(abc.ABC):
         options: Any = None,
         run_metadata: Any = None,
     ) -> Any:
-        """In place of Session.run."""
+        """Replace Session.run."""
 
         def plainly() -> Any:
             return original(session, fetches, feed_dict, options, run_metadata)
@@ -67,22 +67,22 @@ class SessionRuns(abc.ABC):
 
     @abc.abstractmethod
     def _trained(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any]) -> list[Any]:
-        """Return what a training run gives of `plan.fetches`."""
+        """Return the values of `plan.fetches` from a training run."""
 
     @abc.abstractmethod
     def _untrained(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
-        """Return what any other run gives, which `run` does."""
+        """Return the values of any other run, which `run` executes."""
 
     def _rank_0s(self, what: str, value: Any) -> Any:
         return self._group.broadcast(value, what)
 
     def _by_every_rank(self, reason: str) -> None:
-        """Count a training run that every rank does whole. Raises CaptureError, for `reason`, unless it may be."""
+        """Count a training run that is replicated on every rank. Raises CaptureError where that is not allowed."""
         if self._replicated is None:
             raise CaptureError(reason)
         self._replicated()
 
 
 def in_main() -> bool:
-    """Return whether this is the thread that the script runs in."""
+    """Return whether this is the main thread, in which the script runs."""
     return threading.current_thread() is threading.main_thread()

@@ -26,7 +26,7 @@ _accumulating: list[Any] = []
 
 
 def patches(taken: Callable[[], None]) -> list[Patch]:
-    """Return what is replaced while a script runs. `taken`: called when a gradient is taken."""
+    """Return the replacements while a script runs. `taken` is called when a gradient is computed."""
 
     def gradient(original: Any, *args: Any, **kwargs: Any) -> Any:
         taken()
@@ -42,7 +42,7 @@ def patches(taken: Callable[[], None]) -> list[Patch]:
 
 
 def refuse_forward_mode() -> None:
-    """Raise CaptureError where tangents of divided rows would be needed: TensorFlow makes them of a rank's shapes."""
+    """Raise CaptureError inside a ForwardAccumulator: TensorFlow makes tangents with the shapes of a rank's part."""
     if _accumulating:
         raise CaptureError(FORWARD_MODE.format(where=where()))
 
@@ -58,7 +58,7 @@ def _pop(original: Any, accumulator: Any) -> None:
 
 
 def install() -> Callable[[], None]:
-    """Register the callbacks of the C++ tape; the function that is returned puts TensorFlow's own back."""
+    """Register the callbacks of the C++ tape; return a function that restores TensorFlow's own."""
     own = backprop._default_vspace
     pywrap_tfe.TFE_Py_RegisterVSpace(own._replace(zeros_fn=_zeros))
     pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
@@ -71,7 +71,7 @@ def install() -> Callable[[], None]:
 
 
 def _zeros(shape: Any, dtype: Any) -> Any:
-    """Zeros for an output without a gradient; they are marked, as their shape is the rank's."""
+    """Return zeros for an output without a gradient, marked, since their shape is that of the rank's part."""
     made = backprop._zeros(shape, dtype)
     if made is not None:
         setattr(made, FILLED, True)
@@ -85,7 +85,7 @@ def _gradient_function(
 
 
 def _placed(gradients: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-    """Give zeros of the tape the placement of the output that they belong to."""
+    """Give zeros of the tape the placement of their output."""
     if outputs is None or not any(getattr(g, FILLED, False) for g in gradients):
         return gradients
     return [_like(g, o) if getattr(g, FILLED, False) else g for g, o in zip(gradients, outputs, strict=False)]
@@ -108,14 +108,14 @@ def _record_operation(
     backward_function: Any,
     forward_function: Any = None,
 ) -> Any:
-    """Functions and custom gradients: their backward functions get zeros of the tape, too."""
+    """Record functions and custom gradients, whose backward functions also get zeros of the tape."""
     if any(type(t) is EagerTensor and isinstance(t._placement, Shard) for t in output_tensors):
         backward_function = _with_placed(backward_function, list(output_tensors))
     return original(op_type, output_tensors, input_tensors, backward_function, forward_function)
 
 
 def _record_gradient(original: Any, op: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
-    """Operations of several outputs keep them: the tape drops those that a gradient does not read, and their shapes."""
+    """Record operations with all their outputs: the tape would drop those that no gradient reads, and their shapes."""
     if len(outputs) < 2 or not any(map(_is_sharded, outputs)):
         original(op, inputs, attrs, outputs)
         return
@@ -139,7 +139,7 @@ def _with_placed(backward: Any, outputs: list[Any]) -> Any:
 def _gradient(
     original: Any, tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Begin from ones of the global shape; gradients that come together are replicated together."""
+    """Start from ones of the global shape; gradients that are computed together are replicated together."""
     targets = composite_tensor_gradient.get_flat_tensors_for_gradients(tf.nest.flatten(target))
     if output_gradients is None and any(map(_is_sharded, targets)):
         output_gradients = [tf.ones_like(t) if _is_sharded(t) else None for t in targets]

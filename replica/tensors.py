@@ -1,4 +1,4 @@
-"""Eager tensors that carry a placement: the memory holds the rank's part, `.shape` says the global shape."""
+"""Eager tensors with a placement: their memory holds the rank's part, their `.shape` is the global shape."""
 
 import contextlib
 import functools
@@ -16,9 +16,9 @@ from replica.placement import REPLICATE, Placement, Replicate, local_shape
 EagerTensor = tf.__internal__.EagerTensor
 Tensor = Any
 
-# Attributes of an eager tensor; None for tensors that carry no placement.
+# Attributes of an eager tensor; None for tensors without a placement.
 PLACEMENT, SHAPE, WHOLE, SIBLINGS = "_placement", "_global_shape", "_replicated", "_siblings"
-local_shape_of = EagerTensor._shape_tuple  # of this rank's part, whatever is patched later
+local_shape_of = EagerTensor._shape_tuple  # of this rank's part: saved before reads.py patches it
 local_array = EagerTensor._numpy_internal
 
 
@@ -27,12 +27,12 @@ class _Mode(threading.local):
         self.undivided = threading.current_thread() is not threading.main_thread()
 
 
-mode = _Mode()  # undivided: of a thread that must not call collectives, as those that make data
+mode = _Mode()  # undivided: this thread must not call collectives, for instance because it makes data
 
 
 @contextlib.contextmanager
 def undivided() -> Iterator[None]:
-    """Within, this thread's operations get whole inputs and divide nothing."""
+    """Give this thread's operations replicated inputs, and divide nothing, while the context lasts."""
     before, mode.undivided = mode.undivided, True
     try:
         yield
@@ -41,17 +41,17 @@ def undivided() -> Iterator[None]:
 
 
 class PlacementError(Exception):
-    """A rule that contradicts its operation: a fault of this project, never of the script."""
+    """Raised where a rule contradicts its operation: an error of this project, never of the script."""
 
 
 def install() -> None:
-    """Give eager tensors the attributes' defaults."""
+    """Define the attributes' defaults on eager tensors."""
     for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS):
         setattr(ops._EagerTensorBase, name, None)
 
 
 def is_placed(value: Any) -> bool:
-    """Tell whether `value` is an eager tensor of which this rank may hold only a part."""
+    """Return whether `value` is an eager tensor of which this rank may have only a part."""
     return type(value) is EagerTensor and value._placement is not None
 
 
@@ -61,12 +61,12 @@ def placement_of(tensor: Tensor) -> Placement:
 
 
 def place(local: Tensor, placement: Placement, shape: Sequence[int | None], whole: Tensor = None) -> Tensor:
-    """Mark `local`, a new eager tensor, as this rank's part of a global tensor.
+    """Mark `local`, a new eager tensor, as this rank's part of a global tensor; return it.
 
     Args:
-        local: The part; it is marked itself.
-        placement: Replicate leaves it as it is.
-        shape: Of the global tensor.
+        local: The part.
+        placement: The placement; Replicate leaves `local` unmarked.
+        shape: The shape of the global tensor.
         whole: The global tensor, where it is known.
     """
     if isinstance(placement, Replicate):
@@ -82,7 +82,7 @@ def _tensor_shape(shape: tuple[int | None, ...]) -> Any:
 
 
 def check(local: Tensor, placement: Placement, shape: Sequence[int | None], rank: int, op: str) -> None:
-    """Raise PlacementError unless `local` has the shape that `rank` holds of `shape`."""
+    """Raise PlacementError unless `local` has the shape of `rank`'s part of a global tensor of `shape`."""
     expected = local_shape(shape, placement, rank)
     if any(e not in (None, n) for e, n in zip(expected, local_shape_of(local), strict=True)):
         raise PlacementError(f"{op}: {tuple(local_shape_of(local))} is no part of {tuple(shape)} as {placement}")
@@ -94,5 +94,5 @@ def unrecorded() -> Any:
 
 
 def value_bytes(tensor: Tensor) -> bytes:
-    """Return what this rank holds, as a part of a key."""
+    """Return the bytes of this rank's part, for use in a key."""
     return np.asarray(local_array(tensor)).tobytes()

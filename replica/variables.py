@@ -1,4 +1,4 @@
-"""The variables of a replicated script: they begin alike, stay alike, and say when a step is done."""
+"""The variables of a replicated script: they start and stay equal on all ranks, and their assignments count steps."""
 
 import weakref
 import zlib
@@ -20,7 +20,7 @@ from replica.tensors import unrecorded
 Array = npt.NDArray[Any]
 _CHECKED = (1, 2, 10, 100)
 _EVERY = 1000
-_ROUNDING = 1e-4  # relative: ranks that add in another order differ by less, ranks that have parted by far more
+_ROUNDING = 1e-4  # relative: another order of additions makes a smaller difference, diverged ranks a larger one
 
 PARTED = (
     "all ranks must have the same variables. Received: variable {name!r} differs by {off:.2%} between ranks after "
@@ -29,27 +29,27 @@ PARTED = (
 
 
 class ReplicatedVariables:
-    """Registers the variables that a script makes.
+    """The registry of the variables that a script makes.
 
-    A step is done when a trainable variable is assigned once more than before: optimizers assign each once a step.
+    A step begins when a trainable variable is assigned once more than before: optimizers assign each once a step.
 
     Args:
         exchange: The collectives.
-        stepped: Called when a step begins to move variables.
+        stepped: Called when a step begins to assign variables.
     """
 
     def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
         self._exchange, self._stepped = exchange, stepped
         self._made: list[weakref.ref[Any]] = []
-        self._by_handle: dict[int, int] = {}  # ids of handles -> place in `_made`
+        self._by_handle: dict[int, int] = {}  # ids of handles -> index in `_made`
         self._assigned: dict[int, int] = {}
         self._where: dict[int, str] = {}
         self._checked = 0
-        self.training = False  # a gradient has been taken
+        self.training = False  # whether a gradient has been computed
         self.steps = 0
 
     def patches(self) -> list[Patch]:
-        """Return what is replaced in TensorFlow."""
+        """Return the replacements in TensorFlow."""
         return [Patch(resource_variable_ops.ResourceVariable, "__init__", self._make)]
 
     # -- made ------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class ReplicatedVariables:
             self.made(variable)
 
     def made(self, variable: Any) -> None:
-        """Give a new variable rank 0's value, and watch it."""
+        """Assign rank 0's value to a new variable, and register it."""
         with unrecorded():
             value = variable.read_value().numpy()
             first = self._exchange.rank_0s("variable", [np.asarray(value)])[0]
@@ -70,7 +70,7 @@ class ReplicatedVariables:
 
     # -- assigned --------------------------------------------------------------------------------------------------
     def assigned(self, handles: Sequence[Any]) -> None:
-        """Note that an operation, or a function, is about to assign these variables."""
+        """Record that an operation or a function is about to assign these variables."""
         at = ""
         for handle in handles if self.training else ():
             place = self._by_handle.get(id(handle))
@@ -90,7 +90,7 @@ class ReplicatedVariables:
 
     # -- compared --------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Compare all variables with rank 0's; what rounding has moved is set to rank 0's.
+        """Compare all variables with rank 0's; set those that differ by rounding to rank 0's.
 
         Raises:
             WorkerError: On every rank, where a variable differs by more than rounding.
@@ -119,7 +119,7 @@ class ReplicatedVariables:
             variable.assign(tf.constant(first, variable.dtype))
 
     def _all(self) -> Iterator[Any]:
-        """Yield every variable, None for one that is gone: ranks collect garbage at other times."""
+        """Yield every variable, None for a collected one: ranks collect garbage at different times."""
         return (reference() for reference in self._made)
 
 
@@ -128,7 +128,7 @@ def _is_number(dtype: Any) -> bool:
 
 
 def _checksum(variable: Any) -> int:
-    """Return a checksum of the variable's bytes; 0 for one that is gone, or has no value yet."""
+    """Return a checksum of the variable's bytes; 0 for one that was collected, or has no value yet."""
     if variable is None:
         return 0
     try:

@@ -1,8 +1,8 @@
 """Refuse the glossary's refused words in identifiers and docstrings, and a class name that stands in two packages.
 
-`python tests/check_names.py` is part of `make check`. names_exceptions.txt lists what is left, a count for each file
-and
-word. A count may only fall: `python tests/check_names.py --write` writes the list anew and refuses to make it longer.
+`python tests/check_names.py` is part of `make check`. names_exceptions.txt lists the remaining cases, a count for each
+file and word. A count may only fall: `python tests/check_names.py --write` writes the list anew and refuses to make it
+longer.
 """
 
 import ast

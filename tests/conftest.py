@@ -1,4 +1,4 @@
-"""What every test has: TensorFlow's threads bounded before its import, real data if there is some, no process left."""
+"""The fixtures of all tests: TensorFlow's threads bounded before its import, real data, a check of left processes."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""A hostile caller: what it says at a door, and what it is answered."""
+"""A hostile caller: random and broken messages to a network service, and the statuses that it returns."""
 
 import random
 

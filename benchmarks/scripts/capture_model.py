@@ -38,7 +38,7 @@ def make(name: str) -> keras.Model:
 
 
 def timed(call: Callable[..., Any], *args: Any) -> tuple[tuple[float, float], Any]:
-    """Seconds of wall time and of CPU, and what `call` returns."""
+    """Return seconds of wall time and of CPU, and the result of `call`."""
     start, cpu = time.perf_counter(), time.process_time()
     result = call(*args)
     return (time.perf_counter() - start, time.process_time() - cpu), result

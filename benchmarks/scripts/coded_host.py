@@ -1,7 +1,7 @@
-"""One host of benchmarks/coded_hosts.py: `coded_host.py OUT SIZE WORDS COMPUTE_S STEPS`, FDT_RANK being set.
+"""One host of benchmarks/coded_hosts.py: `coded_host.py OUT SIZE WORDS COMPUTE_S STEPS`, with FDT_RANK set.
 
-Computing is waited for, not done: two cores cannot compute for four hosts. The exchange is hfdt's own rule over IP
-multicast, its sums and packets real.
+Computation is replaced by sleep: two cores cannot compute for four hosts. The exchange is hfdt's own algorithm over IP
+multicast, with real sums and packets.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Plain Keras that counts: weight i ends as minus a quarter of how often row i was trained on, in whatever order."""
+"""Plain Keras that counts: weight i ends as minus a quarter of how often row i was trained on, in any order."""
 
 import sys
 

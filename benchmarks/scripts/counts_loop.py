@@ -1,4 +1,4 @@
-"""As counts.py, with a training loop of the script's own."""
+"""counts.py with a training loop of the script's own."""
 
 import sys
 

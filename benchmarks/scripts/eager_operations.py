@@ -1,4 +1,4 @@
-"""CPU microseconds of eager operations on the rows of a batch; a step first, so that a run has something to divide."""
+"""CPU microseconds of eager operations on a batch's rows, after a training step, which gives a run rows to divide."""
 
 import json
 import resource

@@ -1,6 +1,6 @@
-"""A parameter server's transport with nothing behind it: every push is answered with the same weights at once.
+"""The transport of a parameter server without a server: every push is answered with the same weights at once.
 
-Arguments: address, blob directory, number of variables, floats in each. The token comes by FDT_TOKEN.
+Arguments: address, blob directory, number of variables, floats in each. FDT_TOKEN has the token.
 """
 
 import os
@@ -22,7 +22,7 @@ from nfdt.transport.buffers import Layout
 
 
 class EchoDesk:
-    """In place of nfdt.server.shard_service.ShardService."""
+    """A replacement of nfdt.server.shard_service.ShardService."""
 
     def __init__(self, count: int, size: int) -> None:
         layout = Layout([((size,), "float32")] * count, [], [])

@@ -1,4 +1,4 @@
-"""As no_training.py, but its source has a `fit`, for another day: workers come up beside it for nothing."""
+"""no_training.py with a `fit` that is not reached: workers start beside it for nothing."""
 
 import workload  # isort: skip
 import keras

@@ -1,4 +1,4 @@
-"""A script without TensorFlow: what is left of the command is the shim's."""
+"""A script without TensorFlow: the command's remaining time is the shim's."""
 
 print("hi")
 print("bench {}")  # for benchmarks/harness.py

@@ -1,6 +1,6 @@
-"""The peer: what somebody who knows Horovod and TensorFlow writes by hand.
+"""The hand-written counterpart by an expert in Horovod and TensorFlow.
 
-The same Keras model and optimizer; the whole step is one tf.function (gradient, one grouped all-reduce, update,
+It has the same Keras model and optimizer. The whole step is one tf.function (gradient, one grouped all-reduce, update,
 metrics) that draws its own batch; each rank gathers shuffled batches from its part of the rows. Metrics stay on the
 rank and are averaged once an epoch.
 """

@@ -1,7 +1,7 @@
-"""The peer: tape_loop.py with Horovod added by hand, as its guide says.
+"""The hand-written counterpart of tape_loop.py: Horovod added by its guide.
 
-Each rank takes its part of the rows and of the batch; the tape is Horovod's; variables start as rank 0's; metrics
-are averaged once an epoch.
+Each rank takes its part of the rows and of the batch; the tape is Horovod's; variables start as rank 0's; metrics are
+averaged once an epoch.
 """
 
 import workload  # isort: skip

@@ -1,4 +1,4 @@
-"""The unmodified script: a Keras model, `fit`, and a callback that notes when epochs end."""
+"""The unmodified script: a Keras model, `fit`, and a callback that records the ends of epochs."""
 
 import workload  # isort: skip
 import keras

@@ -1,6 +1,6 @@
-"""The peer: MultiWorkerMirroredStrategy in a hand-written loop, on a tf.Module (Keras 3 models fail under it).
+"""The hand-written counterpart under MultiWorkerMirroredStrategy, on a tf.Module (Keras 3 models fail under it).
 
-Started once per worker with TF_CONFIG. The gradients meet in one batch_reduce_to, as Keras 2's optimizers did it.
+It is started once per worker with TF_CONFIG. One batch_reduce_to sums the gradients, as in Keras 2's optimizers.
 """
 
 import json

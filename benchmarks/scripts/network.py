@@ -1,6 +1,6 @@
-"""The same two networks as keras_fit.py's, in plain TensorFlow: Keras 3 models do not work under tf.distribute.
+"""The two networks of keras_fit.py in plain TensorFlow: Keras 3 models do not work under tf.distribute.
 
-A tf.Module with its own momentum: no Keras in the step at all, which is the least work a hand-written loop can do.
+A tf.Module with its own momentum: there is no Keras in the step, which is the least work of a hand-written loop.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Data as somebody careful feeds them: whole batches gathered from arrays in memory, not rows one by one."""
+"""An efficient input pipeline: whole batches gathered from arrays in memory, not rows one by one."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,7 +1,7 @@
-"""The peer: ParameterServerStrategy in a hand-written loop, on a tf.Module (Keras 3 models fail under it).
+"""The hand-written counterpart under ParameterServerStrategy, on a tf.Module (Keras 3 models fail under it).
 
-Run as the chief, as a worker or as a server by TF_CONFIG. A scheduled step is one batch: pull, gradient, push; the
-server's variables change as pushes come, without locks.
+TF_CONFIG makes it the chief, a worker or a server. A scheduled step is one batch: pull, gradient, push; the server's
+variables change with each push, without locks.
 """
 
 import json

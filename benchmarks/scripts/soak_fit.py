@@ -1,4 +1,4 @@
-"""Plain Keras until the time is up: Fashion-MNIST, a network large enough for a leak of one copy to show."""
+"""Plain Keras until a time limit: Fashion-MNIST, with a network so large that a leak of one copy is visible."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The unmodified script: a tape loop as tutorials have it, its step a tf.function, over batches of a dataset."""
+"""The unmodified script: a tape loop as in tutorials, its step a tf.function, over batches of a dataset."""
 
 import workload  # isort: skip
 import keras

@@ -1,7 +1,7 @@
-"""What all sides of a comparison share: arguments, data, and the stop-watch. TensorFlow and NumPy only.
+"""The workload that all sides of a comparison share: arguments, data, and the stop-watch. TensorFlow and NumPy only.
 
-Data are generated: images of Fashion-MNIST's shape, a pattern for each class under noise, so that there is something to
-learn and nothing to download. Scripts import this module first: what they import next is timed.
+Data are generated: images of Fashion-MNIST's shape, a pattern for each class under noise. So the task can be learned
+and nothing is downloaded. Scripts import this module first: their later imports are timed.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def layers(model: str) -> list:
 
 
 class Clock:
-    """Notes when each epoch ended, and at the end prints all on one line for benchmarks/harness.py."""
+    """A clock that records the end of each epoch, and prints all on one line for benchmarks/harness.py."""
 
     def __init__(self, rows: int) -> None:
         self._said: dict[str, object] = {"rows": rows, "started": STARTED, "epoch_ends": []}

@@ -1,1 +1,1 @@
-"""One synchronous algorithm a file."""
+"""The synchronous algorithms of HFDT, one in each file."""

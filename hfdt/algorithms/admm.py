@@ -1,4 +1,4 @@
-"""Consensus ADMM: workers minimise their own loss, tied to a common w by a price and a spring.
+"""Consensus ADMM: each worker minimises its own loss, with multipliers and a penalty that bind it to a common w.
 
 Boyd et al., "Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers",
 2011, section 7.1, equations 7.3 to 7.5: the baseline that DANE's paper compares with. One average a round:
@@ -7,15 +7,24 @@ Boyd et al., "Distributed Optimization and Statistical Learning via the Alternat
     z   = mean_i (w_i + u_i / rho)                                                                 the average
     u_i <- u_i + rho (w_i - z)
 
-z is what the script's model holds. Deviations as in dane.py: `local_epochs` of the script's own optimizer from z on, or
-`solver` "cg".
+The script's model holds z. Deviation as in dane.py: a worker minimises by `local_epochs` of the script's own optimizer,
+which starts at z, unless `solver` is "cg".
 """
 
 from hfdt.algorithm import LocalObjective, LocalProblem, ReduceGroup, RoundAlgorithm, Tree
 
 
 def rule(rho: float = 0.1, local_epochs: int = 1, solver: str = "optimizer") -> RoundAlgorithm:
-    """`rho`: the spring, and the step of the prices."""
+    """Make consensus ADMM.
+
+    Args:
+        rho: The weight of the penalty, and the step size of the multipliers u_i; above 0.
+        local_epochs: Passes over a worker's data in each round.
+        solver: "optimizer" or "cg", as in RoundAlgorithm.
+
+    Raises:
+        ValueError: A parameter is out of range.
+    """
     if rho <= 0:
         raise ValueError(f"admm: rho must be above 0. Received: rho={rho}")
 

@@ -1,14 +1,16 @@
-"""Synchronous SGD: every rank applies the gradient of the whole global batch.
+"""Synchronous SGD: every rank applies the gradient of the global batch.
 
-The sum of the ranks' gradients, each weighed by its share of the batch, is the gradient of the batch's mean loss, so
-all ranks stay equal and the curve is the one of a single machine. Ring all-reduce: Patarasuk and Yuan, 2009; Sergeev
-and Del Balso, 2018, arXiv:1802.05799.
+The sum of the ranks' gradients, each multiplied by the rank's weight, is the gradient of the batch's mean loss. So all
+ranks stay equal, and the loss curve is that of a single machine. Ring all-reduce: Patarasuk and Yuan, 2009; Sergeev and
+Del Balso, 2018, arXiv:1802.05799.
 """
 
 from hfdt.algorithm import Local, ReduceGroup, StepAlgorithm, Tree
 
 
 def rule() -> StepAlgorithm:
+    """Make synchronous SGD. It has no parameters and no state."""
+
     def init(params: Tree, group: ReduceGroup) -> Tree:
         return []
 

@@ -1,17 +1,19 @@
-"""Coded synchronous SGD: work is done r times over, so that one multicast packet serves r workers at once.
+"""Coded synchronous SGD: r workers compute each block of a batch, so that one multicast packet serves r workers.
 
 Li, Maddah-Ali, Yu and Avestimehr, "A Fundamental Tradeoff Between Computation and Communication in Distributed
-Computing", 2018, arXiv:1604.07086, section IV, whose shuffle CSSGD applies to gradients. The batch is cut into blocks,
-each worked on by several workers. A gradient has G words. Three placements:
+Computing", 2018, arXiv:1604.07086, section IV, whose shuffle CSSGD applies to gradients. The batch is divided into
+blocks; several workers compute each block. A gradient has G words. Three placements:
 
-    paper   C(n, r) blocks, one for each r of the n workers. In every r + 1 of them each lacks one block, which the
-            other r know: each sends the XOR (or sum) of 1/r of what each other lacks, and who receives it takes away
-            what it knows itself. A worker sends C(n-1, r) G / r words; uncoded, the same blocks cost C(n-1, r) G.
-    groups  r divides n: n / r blocks, one for each r workers in a row, each of whom sends 1/r of the sum: G / r.
-    cyclic  ours, for any r: n blocks, worker k has k .. k + r - 1. The gradient is cut into n slices; in slice c the
-            workers c, c + r, c + 2r .. send the sums of what they have and nobody before them: ceil(n / r) G / n.
+    paper   C(n, r) blocks, one for each r of the n workers. In every r + 1 workers each lacks one block, which the r
+            others have. Each sends the XOR (or sum) of 1/r of each block that another one lacks; a receiver removes the
+            terms that it has itself. A worker sends C(n-1, r) G / r words; uncoded, these blocks cost C(n-1, r) G.
+    groups  r divides n: n / r blocks, one for each r consecutive workers, each of which sends 1/r of it: G / r.
+    cyclic  ours, for any r: n blocks; worker k has blocks k .. k + r - 1, modulo n. The gradient is divided into n
+            slices. In slice c the workers c, c + r, c + 2r .. each send the sum of their blocks, without those that an
+            earlier one has sent. A worker sends ceil(n / r) G / n words.
 
-SSGD that sums before it multicasts sends G. Workers end with the same bits, whoever sent what.
+Plain synchronous SGD that sums before it multicasts sends G. All workers end with the same bits, whichever sent which
+packet.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,16 +27,26 @@ import numpy.typing as npt
 from hfdt.algorithm import BlockAlgorithm, BlockPlan, Multicast
 
 Words = npt.NDArray[Any]  # a vector of float32 or float64
-RANGE = 10.0  # of what int32 can hold; the paper's
-SCALE = (2**31 - 1) / RANGE  # a value is off by 1 / (2 SCALE) = 2.3e-9 at most, a sum of k blocks by k times that
+RANGE = 10.0  # the largest value that int32 packets can hold, as in the paper
+SCALE = (
+    2**31 - 1
+) / RANGE  # a value's error is at most 1 / (2 SCALE) = 2.3e-9, that of a sum of k blocks k times as much
 
 
 def rule(
     redundancy: int | str = "auto", coding: str = "xor", placement: str = "paper", shares: str = "equal"
 ) -> BlockAlgorithm:
-    """redundancy: r, or "auto", from measured times.  coding: "xor" | "int32", of the paper placement's packets.
+    """Make coded synchronous SGD.
 
-    shares: of the work, by worker: "equal", "measured", or numbers such as "2,1,1". The sum is exact whatever they are.
+    Args:
+        redundancy: r, the number of workers that compute each block; "auto" chooses it from measured times.
+        coding: "xor" or "int32": the format of the paper placement's packets.
+        placement: "paper", "groups" or "cyclic".
+        shares: The division of the work among workers: "equal", "measured", or numbers such as "2,1,1". The sum is
+            exact for each of them.
+
+    Raises:
+        ValueError: A parameter has none of these values.
     """
     if redundancy != "auto" and not (isinstance(redundancy, int) and redundancy >= 1):
         raise ValueError(f"coded: redundancy must be 1 or more, or auto. Received: redundancy={redundancy!r}")
@@ -87,7 +99,7 @@ def _paper(coding: str, n: int, r: int) -> BlockPlan:
                     continue
                 packet = air.multicast(np.empty_like(next(iter(known.values()))[0]), sender, team)
                 lacked.setdefault(_without(team, air.rank), []).append(reduce(code.take, terms, packet))
-        vectors = known | lacked  # senders come in the order of a block's owners: so do its segments
+        vectors = known | lacked  # senders are in the order of a block's owners, as are its segments
         return _added([code.decode(np.concatenate(list(vectors[block]))[: len(like)]) for block in number])
 
     def sent_words(words: int) -> int:
@@ -98,15 +110,17 @@ def _paper(coding: str, n: int, r: int) -> BlockPlan:
 
 
 class Xor:
-    """Packets of the floats' bits: exact."""
+    """The coding whose packets are the floats' bits, combined by XOR: exact."""
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = dtype
 
     def encode(self, vector: Words) -> Words:
+        """View the floats as unsigned integers of their size."""
         return vector.view(np.uint32 if self._dtype.itemsize == 4 else np.uint64)
 
     def decode(self, words: Words) -> Words:
+        """View the integers as floats."""
         return words.view(self._dtype)
 
     def add(self, left: Words, right: Words) -> Words:
@@ -116,13 +130,13 @@ class Xor:
 
 
 class Int32:
-    """Packets of fixed-point numbers, four bytes each; sums may wrap, and come back when terms are taken away."""
+    """The coding whose packets are fixed-point numbers of four bytes. Sums may overflow; subtraction undoes it."""
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = dtype
 
     def encode(self, vector: Words) -> Words:
-        """Raises ValueError for what is out of range: it would be clipped."""
+        """Convert to fixed point. Raises ValueError for values out of range, which would be clipped."""
         largest = np.max(np.abs(vector), initial=0.0)
         if not largest <= RANGE:
             raise ValueError(
@@ -132,6 +146,7 @@ class Int32:
         return np.rint(vector.astype(np.float64) * SCALE).astype(np.int32)
 
     def decode(self, words: Words) -> Words:
+        """Convert from fixed point."""
         return (words / SCALE).astype(self._dtype)
 
     def add(self, left: Words, right: Words) -> Words:
@@ -142,7 +157,7 @@ class Int32:
 
 
 def _segments(words: Words, r: int) -> Words:
-    """(r, ceil(len / r)), zeros at the end."""
+    """Divide into r segments: shape (r, ceil(len / r)), padded with zeros."""
     width = -(-len(words) // r)
     return np.pad(words, (0, r * width - len(words))).reshape(r, width)
 
@@ -192,7 +207,7 @@ def _cyclic(n: int, r: int) -> BlockPlan:
 
 # -- all ---------------------------------------------------------------------------------------------------------------
 def _added(vectors: list[Words]) -> Words:
-    """In this very order. What is not finite is the optimizer's to judge, as it would be alone."""
+    """Sum in this order. A result that is not finite goes to the optimizer, as on a single machine."""
     whole: Words = vectors[0].copy()
     with np.errstate(invalid="ignore", over="ignore"):
         for vector in vectors[1:]:

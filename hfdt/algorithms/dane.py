@@ -8,11 +8,11 @@ the mean over all. A round from w0:
     w_i = argmin O_i(w) - (grad O_i(w0) - eta grad O(w0)) . w + mu/2 |w - w0|^2
     w   = mean_i w_i                                                                             the second
 
-For a quadratic this is w = w0 - eta mean_i (H_i + mu)^-1 grad O(w0): Newton's step, but for how far H_i is from H.
+For a quadratic this is w = w0 - eta mean_i (H_i + mu)^-1 grad O(w0): Newton's step, up to the difference between H_i
+and H.
 
-Deviations. A worker minimises by `local_epochs` of the script's own optimizer, unless
-`solver` is "cg". `mu` None: see `_measured`; with the optimizer it is NETWORK_MU.
-Means weigh a worker by its samples.
+Deviations. A worker minimises by `local_epochs` of the script's own optimizer, unless `solver` is "cg". With `mu` None,
+the optimizer uses NETWORK_MU and "cg" uses `_measured`. Means weight a worker by its number of samples.
 """
 
 from typing import Any
@@ -22,12 +22,22 @@ import numpy as np
 from hfdt.algorithm import LocalObjective, LocalProblem, ReduceGroup, RoundAlgorithm, Tree
 from hfdt.worker.conjugate_gradients import dot, norm
 
-# A few hundred steps of an optimizer do not get far from w0, and a pull back to it costs progress.
+# A few hundred steps of an optimizer stay close to w0 anyway, so a penalty on the distance only costs progress.
 NETWORK_MU = 0.0
 
 
 def rule(eta: float = 1.0, mu: float | None = None, local_epochs: int = 1, solver: str = "optimizer") -> RoundAlgorithm:
-    """`eta` weighs the whole gradient, `mu` the pull to w0; solver: "optimizer" | "cg"."""
+    """Make DANE.
+
+    Args:
+        eta: The weight of the gradient over all workers; above 0.
+        mu: The weight of the penalty on the distance from w0, 0 or more; None chooses it, see above.
+        local_epochs: Passes over a worker's data in each round.
+        solver: "optimizer" or "cg", as in RoundAlgorithm.
+
+    Raises:
+        ValueError: A parameter is out of range.
+    """
     _check(eta, mu)
 
     def init(params: Tree) -> float | None:
@@ -47,19 +57,19 @@ def rule(eta: float = 1.0, mu: float | None = None, local_epochs: int = 1, solve
 
 
 def _measured(shard: LocalObjective, g: Tree, group: ReduceGroup) -> float:
-    """mu = h q / (1 + q), where h = g.H g / g.g and q = mean_i |H_i g - H g|^2 / |h g|^2. Costs an average, once a run.
+    """Return mu = h q / (1 + q), where h = g.H g / g.g and q = mean_i |H_i g - H g|^2 / |h g|^2.
 
-    It is what makes the step Newton's on average: were H_i a worker's n samples of d independent features, curvature h
-    each, mean_i (H_i + mu)^-1 tends to the Stieltjes transform s of Marchenko and Pastur's law at -mu, which solves
-    s = 1 / (mu + h / (1 + d/n h s)), and s = 1/h asks for mu = h d/n / (1 + d/n); d/n is what q measures. One worker,
-    or equal shards, get 0: Newton's step itself.
+    It costs an average, once a run. This mu makes the step Newton's on average. Let H_i come from a worker's n samples
+    of d independent features, with curvature h each. Then mean_i (H_i + mu)^-1 tends to the Stieltjes transform s of
+    Marchenko and Pastur's law at -mu, which solves s = 1 / (mu + h / (1 + d/n h s)). s = 1/h requires mu = h d/n / (1 +
+    d/n), and q estimates d/n. One worker, or equal shards, give 0: Newton's step itself.
     """
     mine = shard.curvature(g)
     whole = group.mean(mine)
     apart = norm([h_i - h for h_i, h in zip(mine, whole, strict=True)]) ** 2
     square = max(norm(g) ** 2, np.finfo(np.float64).tiny)
     h = dot(g, whole) / square
-    if h <= 0:  # no quadratic with a least point
+    if h <= 0:  # not a quadratic with a minimum
         return 0.0
     q = float(group.mean([np.float64(apart)])[0]) / (h**2 * square)
     return float(h * q / (1 + q))

@@ -1,10 +1,10 @@
-"""Local SGD: every rank trains on its own for some batches, then parameters are averaged.
+"""Local SGD: every rank trains alone for some batches, then the parameters are averaged.
 
 Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767, algorithm 1; `local_steps` is
-its H. Averages weigh a rank by the samples it has seen in the round.
+its H. Averages weight a rank by its number of samples in the round.
 
 Deviation: the script's own optimizer takes the steps, and its slots (momentum, Adam's moments) are averaged too. So
-with local_steps = 1 and SGD, with momentum or without, it is allreduce.
+with local_steps = 1 and SGD, with or without momentum, it equals allreduce.
 """
 
 from typing import Any
@@ -13,7 +13,14 @@ from hfdt.algorithm import ReduceGroup, RoundAlgorithm, Tree
 
 
 def rule(local_steps: int = 8) -> RoundAlgorithm:
-    """`local_steps`: batches between two averages; an epoch's last round may be shorter."""
+    """Make local SGD.
+
+    Args:
+        local_steps: Batches between two averages, 1 or more; the last round of an epoch may be shorter.
+
+    Raises:
+        ValueError: `local_steps` is below 1.
+    """
     if local_steps < 1:
         raise ValueError(f"local_sgd: local_steps must be 1 or more. Received: local_steps={local_steps}")
 

@@ -1,4 +1,4 @@
-"""How ranks add tensors: one face (`Comm`), several implementations, chosen by name."""
+"""Collectives between ranks: one interface (`Comm`) and several implementations, chosen by name."""
 
 import importlib.util
 import os
@@ -15,9 +15,18 @@ WITHOUT_HOROVOD = (
 
 
 def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
-    """The Comm of that name ("auto" | "horovod" | "mpi") and notes for the user. One rank needs none, and imports none.
+    """Make the Comm of a name. A single rank needs no library and imports none.
 
-    Raises UserError when the name is unknown or what it needs is not installed.
+    Args:
+        name: "auto", "horovod" or "mpi".
+        rank: This rank, as the launcher numbers it.
+        size: The number of ranks.
+
+    Returns:
+        The Comm, and notes for the user.
+
+    Raises:
+        UserError: The name is unknown, its library is not installed, or the library numbers the ranks differently.
     """
     if name not in ("auto", "horovod", "mpi"):
         raise UserError(f"--comm must be auto, horovod or mpi. Received: {name!r}")
@@ -31,9 +40,14 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
 
 
 def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
-    """What multicasts between the ranks of `comm`. `by`: "mpi", itself or mpi4py beside it; "ip" or "ip:INTERFACE".
+    """Return the transport that multicasts between the ranks of `comm`.
 
-    Raises UserError where there is no MPI for it, or no such interface.
+    Args:
+        comm: The collectives of the run.
+        by: "mpi" is `comm` itself, or mpi4py beside it; "ip" or "ip:INTERFACE" is IP multicast.
+
+    Raises:
+        UserError: There is no MPI for it, or no such interface.
     """
     kind, _, interface = by.partition(":")
     if kind == "ip":

@@ -1,4 +1,4 @@
-"""What an exchange stands on: adding tensors over ranks."""
+"""The interface of collectives: sums of tensors over ranks, and multicasts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,35 +11,39 @@ Tensor = Any  # tf.Tensor
 
 
 class Comm(Protocol):
-    """All ranks of a run. Every rank calls `sum` with the same names in the same order."""
+    """The process group of a run. Every rank calls `sum` with the same names in the same order."""
 
     rank: int
     size: int
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        """Each tensor added over all ranks; inside a tf.function and eagerly.
+        """Add each tensor over all ranks, inside a tf.function or eagerly.
 
-        Tensors are dense numbers of any dtypes; shapes and dtypes agree across ranks. `name` must not be in use by
-        another `sum` of the same step. No gradient is defined: who differentiates wraps it
-        (hfdt/exactness/batchnorm.py).
+        Args:
+            tensors: Dense numeric tensors. Shapes and dtypes agree across ranks.
+            name: The name of the exchange, which no other `sum` of the same step uses.
+
+        Returns:
+            The sums, with the shapes and dtypes of `tensors`. They have no gradient: a caller that differentiates
+                defines one (hfdt/exactness/batchnorm.py).
         """
         ...
 
 
 class MulticastTransport(Multicast, Protocol):
-    """Ranks that multicast, and count what they send."""
+    """Ranks that multicast, and count the bytes that they send."""
 
-    sent_bytes: int  # of packets, each counted once, where it was sent
+    sent_bytes: int  # of packets that this rank sent, each counted once
 
     def close(self) -> None:
-        """What it holds for multicasts alone is given back."""
+        """Release the resources that only multicasts need."""
         ...
 
 
 def by_dtype(
     tensors: Sequence[Tensor], name: str, add: Callable[[list[Tensor], str], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Call `add` once for the tensors of each dtype, in a fixed order, and put the results back in their places."""
+    """Call `add` once for the tensors of each dtype, in a fixed order; return the results in the order of `tensors`."""
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     out: list[Tensor] = list(tensors)
     for dtype in sorted({t.dtype.name for t in tensors}):

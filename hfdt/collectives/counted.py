@@ -1,4 +1,4 @@
-"""Counts the exchanges that a rank has entered and left, so that another thread sees whether it waits for others."""
+"""A Comm that counts the exchanges a rank entered and left, so that another thread sees whether the rank waits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,10 @@ from hfdt.collectives.base import Comm, Tensor
 
 
 class CountedComm:
-    """As `comm`, counted. An exchange in a graph is counted by two additions beside it, which nothing waits for."""
+    """A wrapper of `comm` that counts exchanges. In a graph, two additions beside each exchange count it.
+
+    No operation waits for the additions.
+    """
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -27,8 +30,10 @@ class CountedComm:
         return added
 
     def counts(self) -> tuple[int, int]:
-        """(entered, left). From any thread."""
-        left = int(self._left.numpy())  # first: an exchange that begins and ends meanwhile must not seem to last
+        """Return the numbers of exchanges entered and left. Callable from any thread."""
+        left = int(
+            self._left.numpy()
+        )  # read first: an exchange that begins and ends between the two reads must not appear unfinished
         return int(self._entered.numpy()), left
 
     def __getattr__(self, name: str) -> Any:

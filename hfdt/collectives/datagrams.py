@@ -1,5 +1,4 @@
-"""Datagrams of hfdt/collectives/ip_multicast.py: a tag keyed for this run, a head, and a piece of a packet or a report
-on one."""
+"""The datagrams of hfdt/collectives/ip_multicast.py: a keyed tag, a header, and a piece of a packet or a report."""
 
 import hashlib
 import hmac
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from hfdt.collectives.repair import ReceiverReport
 
 TAG = 16  # bytes
-# kind, sender; team (a bit for each rank), root, number of the packet; then two numbers as the kind has them
+# kind, sender; team (a bit for each rank), root, number of the packet; then two numbers that depend on the kind
 _HEAD = struct.Struct("!BBQBIII")
 _RANGE = struct.Struct("!II")
 _PIECE, _REPORT = 0, 1
@@ -18,7 +17,7 @@ LARGEST_TEAM = 64  # ranks
 
 @dataclass(frozen=True)
 class PacketId:
-    """The `number`th packet of `root` to `team`, a mask of ranks."""
+    """The identity of a packet: the `number`th that `root` sends to `team`, a bit mask of ranks."""
 
     team: int
     root: int
@@ -27,6 +26,8 @@ class PacketId:
 
 @dataclass(frozen=True)
 class Piece:
+    """A piece of a packet."""
+
     packet: PacketId
     number: int
     nbytes: int  # of the whole packet
@@ -35,26 +36,30 @@ class Piece:
 
 @dataclass(frozen=True)
 class ReportDatagram:
+    """A receiver's report on a packet."""
+
     packet: PacketId
     receiver: int
     report: ReceiverReport
 
 
 class Wire:
-    """Packs and opens datagrams with the run's `key`."""
+    """The encoder and decoder of datagrams, which authenticates them with the run's `key`."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def piece(self, packet: PacketId, number: int, nbytes: int, payload: memoryview) -> bytes:
+        """Encode a piece of a packet of `nbytes` bytes."""
         return self._tagged(self._head(_PIECE, packet.root, packet, number, nbytes), payload)
 
     def report(self, packet: PacketId, receiver: int, report: ReceiverReport) -> bytes:
+        """Encode a receiver's report."""
         ranges = b"".join(_RANGE.pack(low, high) for low, high in report.missing)
         return self._tagged(self._head(_REPORT, receiver, packet, report.first, len(report.missing)), ranges)
 
     def open(self, datagram: memoryview) -> Piece | ReportDatagram | None:
-        """None: not of this run."""
+        """Decode a datagram; None for one without the tag of this run."""
         tag, rest = datagram[:TAG], datagram[TAG:]
         if len(rest) < _HEAD.size or not hmac.compare_digest(tag, self._tag(rest)):
             return None

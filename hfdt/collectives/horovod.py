@@ -1,6 +1,6 @@
-"""Horovod's grouped all-reduce: its ops live inside the step's graph and fuse tensors themselves.
+"""The Comm on Horovod's grouped all-reduce, whose operations are part of the step's graph and fuse tensors themselves.
 
-Only the low-level ops are used: Horovod's Keras front end does not know Keras 3.
+Only Horovod's low-level operations are used: its Keras front end does not support Keras 3.
 """
 
 import os
@@ -11,12 +11,14 @@ import tensorflow as tf
 
 from hfdt.collectives.base import Tensor, by_dtype
 
-_KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  # dtypes that its op adds
+_KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  # dtypes that Horovod adds
 
 
 class HorovodComm:
+    """The Comm of Horovod's ranks."""
+
     def __init__(self) -> None:
-        # A negotiation waits for the background thread's next cycle; the default, 1 ms, outlasts a small model's step.
+        # A negotiation waits for the background thread's next cycle, by default 1 ms: longer than a small model's step.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         from horovod.tensorflow import mpi_ops
 

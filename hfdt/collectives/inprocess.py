@@ -1,6 +1,6 @@
-"""Ranks as threads of one process, for tests and benchmarks.
+"""A Comm whose ranks are threads of one process, for tests and benchmarks.
 
-Checks what MPI would only hang on: names that differ between ranks, a rank that failed.
+It reports mistakes at which MPI would only hang: exchange names that differ between ranks, and a rank that failed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class InProcessWorld:
-    """`size` ranks that meet in memory, and wait for one another `wait_s` at most."""
+    """`size` ranks that exchange vectors in memory, and wait for each other at most `wait_s` seconds."""
 
     def __init__(self, size: int, wait_s: float = WAIT_S) -> None:
         self.size, self.wait_s = size, wait_s
@@ -32,10 +32,11 @@ class InProcessWorld:
         }
 
     def comm(self, rank: int) -> "InProcessComm":
+        """Return the Comm of `rank`."""
         return InProcessComm(self, rank)
 
     def received(self, sender: int, receiver: int) -> Vector:
-        """Raises TimeoutError, at once where a rank has failed."""
+        """Return the next packet. Raises TimeoutError after `wait_s`, or at once where a rank has failed."""
         deadline = time.monotonic() + self.wait_s
         while not self.barrier.broken and time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
@@ -44,7 +45,9 @@ class InProcessWorld:
 
 
 class InProcessComm:
-    eager_only = True  # graphs of several ranks would wait for one another's threads of TensorFlow's pool
+    """The Comm and multicast transport of one thread."""
+
+    eager_only = True  # the ranks' graphs would share TensorFlow's thread pool and could block each other
 
     def __init__(self, world: InProcessWorld, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
@@ -64,7 +67,7 @@ class InProcessComm:
         return packet
 
     def close(self) -> None:
-        """Nothing is held for multicasts alone."""
+        """Do nothing: multicasts hold no resources of their own."""
 
     def _reduce(self, vector: Vector, name: str) -> Vector:
         world = self._world
@@ -78,7 +81,7 @@ class InProcessComm:
 
 
 def on_ranks(size: int, work: Callable[[InProcessComm], Result], wait_s: float = WAIT_S) -> list[Result]:
-    """What work(comm) returned on each of `size` ranks, run at once. Raises what the first rank to fail raised."""
+    """Run `work(comm)` on each of `size` ranks at once; return the results by rank. Raises a rank's first error."""
     world, raised = InProcessWorld(size, wait_s), []
     results: dict[int, Result] = {}
 

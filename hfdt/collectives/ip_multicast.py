@@ -1,9 +1,9 @@
-"""IP multicast among ranks whose hosts share a switch: datagrams to a group for every team, with repair.
+"""IP multicast among ranks whose hosts share a switch: datagrams to a multicast group for each team, with loss repair.
 
-A packet goes out once and the network copies it (RFC 1112; with a time to live of 1 no router passes it on). What gets
-lost is repaired (hfdt/collectives/repair.py). A team of two needs no group. Datagrams carry a tag keyed for this run,
-and what
-does not match it is dropped unread. A thread does all this, so a rank that computes still answers.
+A packet is sent once and the network copies it (RFC 1112; with a time to live of 1 no router forwards it). Lost pieces
+are sent again (hfdt/collectives/repair.py). A team of two uses unicast instead of a group. Datagrams have a tag keyed
+for this run, and others are dropped unread. A thread of its own does the input and output, so a rank that computes
+still answers.
 """
 
 import collections
@@ -24,17 +24,19 @@ from hfdt.collectives.datagrams import LARGEST_TEAM, PacketId, Piece, ReportData
 from hfdt.collectives.packed import Vector
 from hfdt.collectives.repair import PIECE, ReceiverReport, Receiving, Sending
 
-BUFFER = 4 << 20  # bytes that the kernel keeps for us
-SILENCE_S = 20.0  # without progress a packet is given up
-CLOSE_S = 2.0  # for what is still under way at the end
-MOST_WAITING = 64  # packets under way; the rank waits with more
-AT_ONCE = 64  # datagrams read before something is sent again
+BUFFER = 4 << 20  # bytes of a socket's receive buffer
+SILENCE_S = 20.0  # time without progress after which the run fails
+CLOSE_S = 2.0  # time for unfinished packets when the transport is closed
+MOST_WAITING = 64  # unfinished packets above which `multicast` blocks
+AT_ONCE = 64  # datagrams read before the next ones are sent
 ALL = 2**32 - 1
 Address = tuple[str, int]
 
 
 @dataclass
 class OutgoingPacket:
+    """A packet that is queued or being sent to a group or one receiver."""
+
     id: PacketId
     data: memoryview
     sending: Sending
@@ -43,7 +45,7 @@ class OutgoingPacket:
 
 @dataclass
 class IncomingPacket:
-    """Of one root to one team: how many packets have come, the next one, and where they are left for the rank."""
+    """The packets from one root to one team: the next one's number, its state, and the queue of finished ones."""
 
     number: int
     receiving: Receiving | None
@@ -51,9 +53,16 @@ class IncomingPacket:
 
 
 class IpMulticast:
-    """Rank `rank`'s. `addresses`: of every rank, `own` being bound to this one's; `key`: the run's.
+    """The transport of rank `rank`.
 
-    sent_bytes: of packets, each counted once.  again_bytes: of pieces that were sent again.
+    Args:
+        addresses: (IP, port) of every rank.
+        own: A UDP socket bound to this rank's address.
+        key: The run's key for tags and groups.
+
+    Attributes:
+        sent_bytes: Bytes of packets sent, each packet counted once.
+        again_bytes: Bytes of pieces that were sent again.
     """
 
     def __init__(self, rank: int, addresses: Sequence[Address], own: socket.socket, key: bytes) -> None:
@@ -80,7 +89,7 @@ class IpMulticast:
 
     # -- the rank's thread ---------------------------------------------------------------------------------------------
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
-        """The sender goes on at once. Raises UserError where datagrams do not arrive."""
+        """Send or receive a packet, see Multicast. The sender does not wait. Raises UserError if datagrams get lost."""
         self._check()
         team = sum(1 << k for k in members)
         if team not in self._groups:
@@ -101,7 +110,7 @@ class IpMulticast:
         return np.frombuffer(data_in, packet.dtype).reshape(packet.shape)
 
     def close(self) -> None:
-        """Returns once what was sent has arrived, or after CLOSE_S."""
+        """Return once all packets have arrived, or after CLOSE_S."""
         self._ends_s = time.monotonic() + CLOSE_S
         self._do(lambda: None)
         self._thread.join()
@@ -152,7 +161,7 @@ class IpMulticast:
         return max(0.0, self._outgoing[0].sending.probe_s - time.monotonic()) if self._outgoing else None
 
     def _join(self, team: int) -> None:
-        """Take in what is sent to the team."""
+        """Join the multicast group of `team`."""
         if team in self._groups or team.bit_count() == 2:
             return
         group, own = self._group(team), self._addresses[self.rank][0]
@@ -166,7 +175,7 @@ class IpMulticast:
         self._selector.register(joined, selectors.EVENT_READ, self._read)
 
     def _group(self, team: int) -> Address:
-        """Of 239.0.0.0/8, which is for one organisation's use (RFC 2365); another run's groups are others."""
+        """Return the group of `team`, of 239.0.0.0/8 for use inside an organisation (RFC 2365). Runs differ."""
         a, b, c = hashlib.blake2b(team.to_bytes(8, "big"), digest_size=3, key=self._key).digest()
         return f"239.{a}.{b}.{c}", self._addresses[0][1]
 
@@ -178,7 +187,7 @@ class IpMulticast:
         self._outgoing.append(OutgoingPacket(packet, data, Sending(len(data), others, time.monotonic()), to))
 
     def _send(self) -> None:
-        """One packet at a time: more would only fight over the same link."""
+        """Send the due pieces of the oldest packet. Only one is sent at a time: several would compete for a link."""
         while self._outgoing and self._outgoing[0].sending.done:
             self._outgoing.popleft()
             self._room.release()
@@ -193,7 +202,7 @@ class IpMulticast:
         self.again_bytes += PIECE * len(again)
         if now >= out.sending.probe_s:
             probe = self._piece(out, out.sending.probe(now))
-            for receiver in out.sending.behind:  # each by itself: it may not have joined yet
+            for receiver in out.sending.behind:  # by unicast: the receiver may not have joined the group yet
                 self._own.sendto(probe, self._addresses[receiver])
         if now - out.sending.progress_s > SILENCE_S:
             raise UserError(
@@ -224,7 +233,7 @@ class IpMulticast:
     def _take(self, piece: Piece) -> None:
         packet = piece.packet
         if packet.root == self.rank or not packet.team >> self.rank & 1:
-            return  # our own, copied back by the host
+            return  # this rank's own packet, looped back by the host
         self._join(packet.team)
         mine = self._from(packet.team, packet.root)
         if packet.number < mine.number:

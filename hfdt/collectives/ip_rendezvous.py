@@ -1,4 +1,4 @@
-"""How the ranks of a run find one another for IP multicast: addresses and a key, by the sum that they have already."""
+"""The rendezvous of IP multicast: ranks exchange addresses and a key through the all-reduce that they have already."""
 
 import fcntl
 import secrets
@@ -19,9 +19,15 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def meet(comm: Comm, interface: str = "") -> IpMulticast:
-    """`interface`: that all ranks' hosts share; "": loopback on one host, else the one that multicasts leave by.
+    """Make the IP multicast transport of this rank. A collective.
 
-    Raises UserError where there is none.
+    Args:
+        comm: The collectives of the run.
+        interface: The network interface on all ranks' hosts; "" is loopback on one host, else the interface of the
+            route for multicasts.
+
+    Raises:
+        UserError: There is no such interface or no route.
     """
     address = interface_address(interface) if interface else LOOPBACK if _on_one_host(comm) else _default_address()
     own = bound(address)
@@ -34,7 +40,7 @@ def meet(comm: Comm, interface: str = "") -> IpMulticast:
 
 
 def bound(address: str, port: int = 0) -> socket.socket:
-    """A socket whose multicasts leave by the interface of `address`, to this network's hosts and this host itself."""
+    """Return a UDP socket that multicasts through the interface of `address`, to its network and to this host."""
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
     own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
@@ -45,7 +51,7 @@ def bound(address: str, port: int = 0) -> socket.socket:
 
 
 def interface_address(interface: str) -> str:
-    """IPv4. Raises UserError for an interface without one."""
+    """Return the interface's IPv4 address. Raises UserError for an interface without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
@@ -67,7 +73,7 @@ def _on_one_host(comm: Comm) -> bool:
 def _default_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
-            asked.connect(("239.0.0.1", 9))  # sends nothing: asks the routes
+            asked.connect(("239.0.0.1", 9))  # sends nothing: selects a route
         except OSError as error:
             raise UserError(
                 f"--multicast ip needs a route for multicasts. Received: {error.strerror}; --multicast ip:INTERFACE "

@@ -1,4 +1,7 @@
-"""mpi4py: wheels only, no compiler. One packed vector a dtype goes through MPI_Allreduce; multicasts are broadcasts."""
+"""The Comm on mpi4py, which needs wheels only and no compiler.
+
+`sum` packs the tensors of a dtype into one vector for MPI_Allreduce. A multicast is an MPI_Bcast.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +14,10 @@ from hfdt.collectives.packed import Packed, Vector
 
 
 class MpiComm:
+    """The Comm and multicast transport of MPI's ranks."""
+
     def __init__(self) -> None:
-        self._world = MPI.COMM_WORLD.Dup()  # its own context: nobody else's messages meet ours
+        self._world = MPI.COMM_WORLD.Dup()  # a context of its own: no other library's messages can match ours
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
         self._packed = Packed(self._reduce)
@@ -23,18 +28,18 @@ class MpiComm:
         return self._packed.sum(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
-        """MPI_Bcast in the members' own communicator, which is made the first time they meet."""
+        """Broadcast by MPI_Bcast in a communicator of the members, which is created at their first multicast."""
         if members not in self._teams:
             self._teams[members] = self._world.Create_group(self._world.Get_group().Incl(members))
         if root == self.rank:
             self.sent_bytes += packet.nbytes
-        # The receiver's packet only says what kind: it may be a view of what this rank has yet to send.
+        # A receiver's packet only gives shape and dtype: it may be a view of data that this rank has yet to send.
         buffer = np.ascontiguousarray(packet) if root == self.rank else np.empty_like(packet, order="C")
         self._teams[members].Bcast(buffer, root=members.index(root))
         return buffer
 
     def close(self) -> None:
-        """Nothing is held for multicasts alone."""
+        """Do nothing: multicasts hold no resources of their own."""
 
     def _reduce(self, vector: Vector, name: str) -> Vector:
         total = np.empty_like(vector)

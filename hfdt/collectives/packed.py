@@ -1,9 +1,10 @@
-"""Comms whose exchange is Python on one packed vector: packed there, too, and in a fixed order of exchanges.
+"""An adapter for Comms that reduce one packed NumPy vector in Python, in a fixed order of exchanges.
 
-In the graph an exchange is one operation: packing by TensorFlow would be three more for each tensor.
+In the graph an exchange is one operation, which packs the vector itself: packing by TensorFlow would add three
+operations for each tensor.
 
-Matching by order instead of by name is what MPI does, so all ranks must exchange in one order. TensorFlow promises none
-between ops without data between them: each exchange of a graph is made to wait for the one before.
+Like MPI, such a Comm matches exchanges by order instead of name, so all ranks must exchange in one order. TensorFlow
+guarantees no order of operations without data between them, so each exchange of a graph waits for the one before.
 """
 
 import functools
@@ -18,15 +19,15 @@ from fdt.identity_map import IdentityMap
 from hfdt.collectives.base import Tensor, by_dtype
 
 Vector = npt.NDArray[Any]
-_NARROW = ("float16", "bfloat16", "bool")  # neither MPI nor numpy_function knows how to add these
+_NARROW = ("float16", "bfloat16", "bool")  # dtypes that MPI or numpy_function cannot add
 
 
 class Packed:
-    """Turns `reduce(vector, name) -> vector` on NumPy vectors into `Comm.sum`."""
+    """An adapter that makes `Comm.sum` of a function `reduce(vector, name) -> vector` on NumPy vectors."""
 
     def __init__(self, reduce: Callable[[Vector, str], Vector]) -> None:
         self._reduce = reduce
-        self._last: IdentityMap[Any] = IdentityMap()  # a graph's last exchange
+        self._last: IdentityMap[Any] = IdentityMap()  # graph -> its last exchange
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return by_dtype(tensors, name, self._add)
@@ -48,7 +49,7 @@ class Packed:
         return parts  # type: ignore[no-any-return]
 
     def _added(self, name: str, *arrays: Any) -> list[Vector]:
-        """The arrays, each added over ranks."""
+        """Return the arrays, each added over ranks."""
         total = self._reduce(np.concatenate([np.ravel(a) for a in arrays]), name)
         ends = np.cumsum([np.size(a) for a in arrays])
         return [part.reshape(np.shape(a)) for part, a in zip(np.split(total, ends[:-1]), arrays, strict=True)]

@@ -1,37 +1,37 @@
-"""A packet to many receivers in numbered pieces, and the repair of what gets lost: decisions only, no socket, no clock.
+"""Loss repair of a packet that is sent to many receivers in numbered pieces: decisions only, without socket or clock.
 
-A receiver says what it has: every now and then, when a piece is missing between others or comes at last, when it has
-all, and when it is sent a piece again. The sender keeps no more than a window of pieces ahead of whoever is furthest
-behind, sends what is missing again, and probes whom it has not heard of for a while. The window grows while nothing is
-lost and is halved where something is, as TCP's does (RFC 5681), so the slowest receiver's link sets the pace.
+A receiver reports after every SAY_EVERY pieces, when it finds or fills a gap, when it has all pieces, and when it gets
+a piece again. The sender stays at most a window of pieces ahead of the slowest receiver, sends missing pieces again,
+and probes receivers that have been silent. The window grows while nothing is lost and is halved on a loss, as in TCP
+(RFC 5681), so the slowest receiver's link sets the pace.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-PIECE = 1400  # bytes: with all headers below an Ethernet frame's 1500
+PIECE = 1400  # bytes; with all headers it fits into an Ethernet frame's 1500
 SAY_EVERY = 16  # pieces between two reports
-MOST_RANGES = 64  # of what is missing, in a report
+MOST_RANGES = 64  # ranges of missing pieces in a report
 FIRST_WINDOW, LEAST_WINDOW, LARGEST_WINDOW = 32, 4, 512  # pieces
 AGAIN_S = 0.01  # a piece is sent again, and the window halved, no more than once in this time
 PROBE_S, LONGEST_PROBE_S = 0.03, 1.0  # doubled from one probe to the next
 
 
 def pieces_of(nbytes: int) -> int:
-    """At least one: an empty packet is announced too."""
+    """Return the number of pieces, at least one: an empty packet is announced too."""
     return max(1, -(-nbytes // PIECE))
 
 
 @dataclass(frozen=True)
 class ReceiverReport:
-    """What a receiver has: all pieces below `first`, and of those that it must have been sent not `missing`, ranges."""
+    """A receiver's state: it has all pieces below `first`, but not the ranges `missing`, [low, high), of later ones."""
 
     first: int
     missing: tuple[tuple[int, int], ...] = ()
 
 
 class Receiving:
-    """One packet on its way in."""
+    """A packet that is being received."""
 
     def __init__(self, nbytes: int) -> None:
         self.data, self.count = bytearray(nbytes), pieces_of(nbytes)
@@ -40,16 +40,17 @@ class Receiving:
 
     @property
     def done(self) -> bool:
+        """Whether all pieces have arrived."""
         return self._first == self.count
 
     def take(self, number: int, payload: bytes | memoryview) -> bool:
-        """Piece `number` has come; is it time to report? Raises ValueError for what is no piece of this packet."""
+        """Store piece `number`; return whether to send a report. Raises ValueError for a piece that does not fit."""
         low = number * PIECE
         if not 0 <= number < self.count or len(payload) != min(PIECE, len(self.data) - low):
             raise ValueError(f"piece {number} of {self.count}, {len(payload)} bytes")
         if self._there[number]:
-            return True  # sent again, or a probe: the last report was lost
-        out_of_line = number != self._seen  # a gap is found, or filled
+            return True  # sent again, or a probe: the last report may be lost
+        out_of_line = number != self._seen  # a gap was found or filled
         self.data[low : low + len(payload)] = payload
         self._there[number], self._seen = 1, max(self._seen, number + 1)
         after = self._there.find(0, self._first)
@@ -58,6 +59,7 @@ class Receiving:
         return out_of_line or self.done or self._unsaid >= SAY_EVERY
 
     def report(self) -> ReceiverReport:
+        """Return the state of this packet for the sender."""
         self._unsaid = 0
         missing: list[tuple[int, int]] = []
         at = self._first
@@ -70,7 +72,7 @@ class Receiving:
 
 
 class Sending:
-    """One packet on its way out to `receivers`. Times are seconds of one clock."""
+    """A packet that is being sent to `receivers`. Times are seconds of one clock."""
 
     def __init__(self, nbytes: int, receivers: Iterable[int], now: float) -> None:
         self.count, self.window = pieces_of(nbytes), FIRST_WINDOW
@@ -82,16 +84,17 @@ class Sending:
         self.progress_s = self._asked_s = now
 
     def begin(self, now: float) -> None:
-        """It has waited for its turn: time counts from here."""
+        """Start the clock of a packet that was queued until `now`."""
         self.progress_s = self._asked_s = now
 
     @property
     def done(self) -> bool:
+        """Whether every receiver has all pieces."""
         return self._least == self.count
 
     @property
     def behind(self) -> list[int]:
-        """Receivers that have the least."""
+        """The unfinished receivers that have the fewest pieces."""
         return [k for k, first in self._first.items() if first == self._least and first < self.count]
 
     @property
@@ -99,7 +102,7 @@ class Sending:
         return min(self._first.values(), default=self.count)
 
     def due(self, now: float) -> tuple[list[int], list[int]]:
-        """(pieces to send again, new ones to send), now."""
+        """Return the pieces to send again and the new pieces to send."""
         again, self._again = list(self._again), {}
         self._sent_again.update(dict.fromkeys(again, now))
         end = max(self._next, min(self.count, self._least + self.window))
@@ -107,6 +110,7 @@ class Sending:
         return again, new
 
     def hear(self, receiver: int, report: ReceiverReport, now: float) -> None:
+        """Handle a receiver's report: schedule missing pieces to be sent again, and adapt the window."""
         before = self._least
         if receiver not in self._first:
             return
@@ -123,10 +127,10 @@ class Sending:
 
     @property
     def probe_s(self) -> float:
-        """When to probe, unless something is heard before."""
+        """The time of the next probe unless a report arrives before."""
         return self._asked_s + self._wait_s
 
     def probe(self, now: float) -> int:
-        """The piece to send again to those behind: they will say what they lack before it."""
+        """Return the piece to send to the slowest receivers as a probe: the last one sent, so they report every gap."""
         self._asked_s, self._wait_s = now, min(2 * self._wait_s, LONGEST_PROBE_S)
         return self._next - 1

@@ -1,8 +1,7 @@
-"""Ranks on a described network (docs/cluster.md) with a simulated clock: threads that hand on one baton.
+"""A Comm whose ranks are threads on a described network (docs/cluster.md) with a simulated clock.
 
-A rank runs while the clock stands still, until it waits for another: all that it does costs no simulated time but what
-it says by `work`. Packets travel over the network's links; nothing else does, and one rank runs at a time, so a run is
-the same every time.
+The clock stands still while a rank runs, until the rank waits for another. Only `work` and packets take simulated time;
+packets travel over the network's links. One rank runs at a time, so every run gives the same result.
 """
 
 import threading
@@ -24,7 +23,7 @@ Events = Generator[Any, Any, None]
 
 
 class SimulatedWorld:
-    """One rank on each of `cluster`'s workers. `seed` decides the times of their steps."""
+    """The clock and network of one rank on each of `cluster`'s workers. `seed` determines how long their steps take."""
 
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self.env, self._cluster = simpy.Environment(), cluster
@@ -34,18 +33,19 @@ class SimulatedWorld:
         self._topology = topology_of(cluster)
         self._transfers = Transfers(self.env, self._topology)
         self._mail: dict[tuple[int, int], Any] = {}
-        self._given: dict[int, tuple[str, Vector, Any]] = {}  # by rank, of the sum at hand
+        self._given: dict[int, tuple[str, Vector, Any]] = {}  # rank -> its part of the current sum
 
     @property
     def now_s(self) -> float:
+        """The simulated time in seconds."""
         return float(self.env.now)
 
     def mail(self, sender: int, receiver: int) -> Any:
-        """Packets that have come, in order."""
+        """Return the queue of packets from `sender` to `receiver`, in order of arrival."""
         return self._mail.setdefault((sender, receiver), simpy.Store(self.env))
 
     def multicast(self, packet: Vector, root: int, to: Sequence[int]) -> int:
-        """`packet` sets out; how many times it crosses the sender's link."""
+        """Send `packet`; return how many copies cross the sender's link."""
         ends = [self._places[k] for k in to]
         if self._cluster.multicast:
             routes = [(self._topology.multicast(self._places[root], ends), list(to))]
@@ -63,7 +63,7 @@ class SimulatedWorld:
             self.mail(root, receiver).put(packet)
 
     def rendezvous(self, rank: int, name: str, vector: Vector) -> Any:
-        """An event: the sum of all ranks' vectors, by a ring."""
+        """Add `vector` to a sum over all ranks by a ring; return an event whose value is the sum."""
         met = self.env.event()
         self._given[rank] = name, vector, met
         if len(self._given) == self.size:
@@ -75,7 +75,7 @@ class SimulatedWorld:
         return met
 
     def _ring(self, vectors: list[Vector], events: list[Any]) -> Events:
-        """n - 1 parts go on to the next rank while they are added up, and n - 1 while the sums are passed on."""
+        """Send n - 1 parts to the next rank to sum them, then n - 1 parts to distribute the sums."""
         n, part = self.size, vectors[0].nbytes / self.size
         for _ in range(2 * (n - 1)):
             ways = [self._topology.route(self._places[k], self._places[(k + 1) % n]) for k in range(n)]
@@ -86,9 +86,9 @@ class SimulatedWorld:
 
 
 class SimulatedComm:
-    """One rank's. `work`: let it compute for so many of its node's training steps."""
+    """The Comm of one rank."""
 
-    eager_only = True  # the baton goes from rank to rank in their own threads
+    eager_only = True  # one rank runs at a time, in its own thread
 
     def __init__(self, world: SimulatedWorld, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
@@ -96,17 +96,18 @@ class SimulatedComm:
         self._turn, self._blocked = threading.Semaphore(0), threading.Semaphore(0)
         self._waits_for: Any = None
         self._answer: Any = None
-        self.sent_bytes = 0  # by multicast; a copy for each receiver where the network has none
+        self.sent_bytes = 0  # by multicast; one copy for each receiver where the network has no multicast
 
     @property
     def now_s(self) -> float:
+        """The simulated time in seconds."""
         return self._world.now_s
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._packed.sum(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
-        """The sender goes on at once; receivers wait for the last byte."""
+        """Send or receive a packet, see Multicast. The sender does not wait; a receiver waits for the last byte."""
         if root != self.rank:
             received: Vector = self._wait(self._world.mail(root, self.rank).get())
             return received
@@ -116,9 +117,10 @@ class SimulatedComm:
         return packet
 
     def close(self) -> None:
-        """Nothing is held for multicasts alone."""
+        """Do nothing: multicasts hold no resources of their own."""
 
     def work(self, steps: float) -> None:
+        """Advance this rank's time by that of `steps` training steps on its node."""
         world = self._world
         self._wait(world.env.timeout(world.paces[self.rank].seconds(world.env.now, steps)))
 
@@ -128,9 +130,9 @@ class SimulatedComm:
         total: Vector = self._wait(self._world.rendezvous(self.rank, name, vector))
         return total
 
-    # -- the baton -----------------------------------------------------------------------------------------------------
+    # -- one rank at a time --------------------------------------------------------------------------------------------
     def _wait(self, event: Any) -> Any:
-        """In the rank's thread: until the clock has come to `event`."""
+        """Wait in the rank's thread until the clock reaches `event`; return the event's value."""
         self._waits_for = event
         self._blocked.release()
         self._turn.acquire()
@@ -139,7 +141,7 @@ class SimulatedComm:
         return self._answer
 
     def live(self) -> Events:
-        """The clock's side of it: let the rank run, again whenever what it waits for has happened."""
+        """The simulation process of the rank: let it run until it waits, then wait for that event, and repeat."""
         while (event := self._until_it_waits()) is not None:
             self._answer = yield event
 
@@ -150,7 +152,7 @@ class SimulatedComm:
         return self._waits_for
 
     def run(self, work: Callable[["SimulatedComm"], None]) -> None:
-        """The thread's: `work` at its first turn."""
+        """Call `work` at the rank's first turn, in the rank's thread."""
         self._turn.acquire()
         try:
             work(self)
@@ -159,13 +161,15 @@ class SimulatedComm:
             self._blocked.release()
 
     def release(self) -> None:
+        """Let the rank's thread continue."""
         self._turn.release()
 
 
 def on_simulated(world: SimulatedWorld, work: Callable[[SimulatedComm], Result]) -> list[Result]:
-    """What work(comm) returned on each rank; the world's clock stands where the last came to its end.
+    """Run `work(comm)` on each rank and return the results by rank. The clock stops when the last rank ends.
 
-    Raises what the first rank to fail raised.
+    Raises:
+        BaseException: The first error that a rank raised.
     """
     comms = [SimulatedComm(world, rank) for rank in range(world.size)]
     results: dict[int, Result] = {}
@@ -184,7 +188,7 @@ def on_simulated(world: SimulatedWorld, work: Callable[[SimulatedComm], Result])
         world.env.process(comm.live())
     world.env.run()
     world.failed = world.failed or len(results) < world.size
-    for thread, comm in zip(threads, comms, strict=True):  # those that wait for what will never come
+    for thread, comm in zip(threads, comms, strict=True):  # ranks that still wait for an event raise RuntimeError
         comm.release()
         thread.join()
     if raised:

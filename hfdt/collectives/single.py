@@ -1,4 +1,4 @@
-"""A run of one rank, and a stand-in wherever a whole batch is worked on alone (hfdt/exactness/probe.py)."""
+"""The Comm of one rank: for runs with one worker, and where a global batch is computed alone (exactness/probe.py)."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,8 @@ from hfdt.collectives.base import Tensor
 
 
 class SoloComm:
+    """A process group of one rank."""
+
     rank, size = 0, 1
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:

@@ -1,1 +1,1 @@
-"""The engine's side: it starts the ranks, and decides what follows from their events."""
+"""The engine of HFDT: it starts the ranks and reacts to their events."""

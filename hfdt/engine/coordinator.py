@@ -1,7 +1,7 @@
-"""What HFDT's engine decides: one job's commands and events in, what to pass on out. No I/O, no clock, no threads.
+"""The coordinator of one HFDT job: a state machine of commands and events, without I/O, clock or threads.
 
-All ranks get the client's commands. Of what ranks say, the client hears one voice: rank 0's logs and state (all ranks
-hold the same), everybody's counts added.
+All ranks get the client's commands. The client gets one event for each set of the ranks' events: rank 0's logs and
+state, which are equal on all ranks, with the counts of all ranks added.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from fdt.supervise.outcome import Outcome, blobs_in, share_of
 from hfdt.engine.recovery import RankRecovery
 from hfdt.engine.stalls import StalledRank, Stalls
 
-# The client's commands by what answers them; one is under way at a time.
+# Each command of the client and the event that answers it. Only one command is pending at a time.
 _ANSWERS = {"epoch": "epoch_end", "evaluate": "evaluated", "finish": "finished"}
 
 
 class RanksCoordinator:
-    """One job, on as many ranks as `recovery` says. `done`: it has ended, well (`failed` false) or not."""
+    """The coordinator of one job on `recovery.size` ranks. `done`: the job has ended; `failed`: with an error."""
 
     def __init__(self, recovery: RankRecovery) -> None:
         self._recovery = recovery
@@ -27,16 +27,17 @@ class RanksCoordinator:
         self._wanted: dict[tuple[str, int], dict[int, int]] = {}
         self._fed: dict[tuple[str, int], list[tuple[int, BlobRef]]] = {}
         self._changed: list[BlobRef] = []
-        self._lost_early: list[tuple[str, int | None, Failed]] = []  # before there was a job to say what follows
-        self._short_early: tuple[int, Failed] | None = None  # likewise
-        self._pending: Command | None = None  # what the ranks have not answered
+        self._lost_early: list[tuple[str, int | None, Failed]] = []  # lost before the job's Setup arrived
+        self._short_early: tuple[int, Failed] | None = None  # too few ranks before the Setup arrived
+        self._pending: Command | None = None  # the command that the ranks have not answered
         self._stalls: Stalls | None = None
         self._stall_s = 0.0
-        self._standing: dict[int, Standing] = {}  # said since the last tick
-        self._announced = False  # the client knows that they are ready
+        self._standing: dict[int, Standing] = {}  # heartbeats since the last tick
+        self._announced = False  # the client has got the Ready event
         self.done = self.failed = False
 
     def from_client(self, command: Command) -> Outcome:
+        """Handle a command of the client."""
         self._job = command.job
         kind = command.WhichOneof("kind")
         if kind == "setup":
@@ -51,7 +52,7 @@ class RanksCoordinator:
             self._changed += blobs_in(getattr(command, kind))
         outcome = Outcome(commands=[("worker", None, command)])
         early, self._lost_early = self._lost_early, []
-        for role, rank, failure in early[:1]:  # all start again: that makes up for the others, too
+        for role, rank, failure in early[:1]:  # one restart of all ranks makes up for all early losses
             outcome = self.lost(role, rank, failure)
         if self._short_early is not None:
             short, self._short_early = self._short_early, None
@@ -59,7 +60,7 @@ class RanksCoordinator:
         return outcome
 
     def from_member(self, role: str, rank: int, event: Event) -> Outcome:
-        """What a rank's event means for the client; events of earlier jobs are passed over."""
+        """Handle a rank's event. Events of earlier jobs are ignored."""
         if self.done or event.job not in ("", self._job):
             return Outcome(drop=list(blobs_in(event)))
         kind = event.WhichOneof("kind")
@@ -78,7 +79,7 @@ class RanksCoordinator:
         return self._gather(kind, rank, event)
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """All ranks start anew from the last commit, where that is wanted; else the job ends."""
+        """Handle the loss of a rank: all ranks restart from the last commit if allowed, else the job ends."""
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
@@ -87,7 +88,7 @@ class RanksCoordinator:
         return self._again(failure, how, member, "restarted") if how else self.fail(failure)
 
     def short(self, room: int, failure: Failed) -> Outcome:
-        """The ranks that there is room for take up the last commit, where so few are allowed; else it is a loss."""
+        """Handle a start with only `room` ranks: they resume the last commit if enough, else a rank counts as lost."""
         if not self._job:
             self._short_early = room, failure
             return Outcome()
@@ -101,7 +102,7 @@ class RanksCoordinator:
         recovery = self._recovery
         self._waiting.clear()
         self._stalls = None
-        self._standing.clear()  # perhaps of ranks that there will not be
+        self._standing.clear()  # their ranks may not exist after the restart
         outcome = Outcome(relaunch=recovery.size)
         outcome.commands += [("worker", None, command) for command in recovery.replay(self._pending)]
         fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {recovery.since}")
@@ -109,7 +110,7 @@ class RanksCoordinator:
         return outcome
 
     def tick(self, now: float) -> Outcome:
-        """Ranks that keep others waiting are named; then they count as lost."""
+        """Name ranks that keep others waiting; later handle them as lost."""
         if self._stalls is None:
             self._stalls = Stalls(self._recovery.size, self._stall_s, now)
         for rank, standing in self._standing.items():
@@ -130,12 +131,12 @@ class RanksCoordinator:
         return outcome
 
     def fail(self, failure: Failed) -> Outcome:
-        """End the job: what one rank cannot do, none can."""
+        """End the job with an error: the ranks depend on each other."""
         self.done = self.failed = True
         return Outcome(events=[Event(job=self._job, failed=failure)])
 
     def _gather(self, kind: str, rank: int, event: Event) -> Outcome:
-        """Wait until every rank has said the same kind of thing, then say it once."""
+        """Collect events of one kind; return one event when all ranks have sent theirs."""
         said = self._waiting.setdefault(kind, {})
         said[rank] = event
         if len(said) < self._recovery.size:
@@ -147,7 +148,7 @@ class RanksCoordinator:
             self._recovery.commit(first.epoch_end.epoch, first.epoch_end.state)
         elif kind == "ready":
             if self._announced:
-                return Outcome()  # ranks that started again
+                return Outcome()  # ranks that were restarted
             self._announced = True
             first.ready.notes = _distinct_lines(e.ready for _, e in sorted(said.items()))
             first.ready.notes += f"\n{self._recovery.note}" if self._recovery.note else ""
@@ -158,7 +159,7 @@ class RanksCoordinator:
         return Outcome(events=[first], drop=drop)
 
     def _feed_wanted(self, rank: int, wanted: FeedWanted) -> Outcome:
-        """Ask the client for what the slowest rank has room for, and forget the batches that all ranks have taken."""
+        """Request the batches that the slowest rank has room for, and drop those that all ranks have taken."""
         key = wanted.name, wanted.epoch
         by_rank = self._wanted.setdefault(key, {})
         by_rank[rank] = wanted.up_to
@@ -184,7 +185,7 @@ def _named(late: StalledRank) -> str:
 
 
 def _add_counts(first: Event, events: Iterable[Event]) -> None:
-    """Put every rank's counts into rank 0's EpochEnd."""
+    """Add every rank's counts to rank 0's EpochEnd."""
     end = first.epoch_end
     shares = [share_of(e.rank, e.epoch_end) for e in events]
     end.workers.extend(sorted(shares, key=lambda share: share.rank))

@@ -1,4 +1,4 @@
-"""HFDT's engine: Horovod (or MPI) ranks, kept warm between jobs."""
+"""The engine of HFDT: it runs ranks under Horovod or MPI and keeps them between jobs."""
 
 import sys
 from collections.abc import Iterator
@@ -14,15 +14,22 @@ from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.launchers import choose_launcher
 from hfdt.engine.recovery import RankRecovery
 
-SEGMENT_BYTES = 17 << 20  # of Open MPI in shared memory, for each rank (seen with 5.0: 16 MiB and a little)
+SEGMENT_BYTES = 17 << 20  # Open MPI's shared memory for each rank (observed with 5.0: a little more than 16 MiB)
 
 
 class HfdtEngine:
-    """`workers` ranks under `launcher` ("auto" | "mpi" | "gloo"), exchanging by `comm` ("auto" | "horovod" | "mpi").
+    """The engine of a run.
 
-    `bind_to`: "cores" keeps each rank on its share of them, "none" leaves it to the scheduler. `placement`: the hosts,
-    where they are not this one alone.
-    Raises UserError when no such launcher can work here.
+    Args:
+        workers: The number of ranks.
+        run_dir: The directory of logs.
+        launcher: "auto", "mpi" or "gloo".
+        comm: "auto", "horovod" or "mpi".
+        bind_to: "cores" binds each rank to its part of the cores, "none" leaves it to the scheduler.
+        placement: The hosts, where there are others than this one.
+
+    Raises:
+        UserError: The launcher does not work on this machine.
     """
 
     name = "hfdt"
@@ -43,9 +50,11 @@ class HfdtEngine:
         else:
             started_by = placement.workers(run_dir, workers)
         self.blobs = LocalBlobs.create()
-        segments = str(self.blobs.directory_for(workers * SEGMENT_BYTES))  # there a killed rank's go with the run
+        segments = str(
+            self.blobs.directory_for(workers * SEGMENT_BYTES)
+        )  # a killed rank's segments are removed with the run
         env = {"HFDT_COMM": comm, "HFDT_BIND_TO": bind_to, "OMPI_MCA_btl_sm_backing_directory": segments}
-        if placement is None:  # a killed mpirun's files, likewise: Open MPI 5, 4
+        if placement is None:  # the files of a killed mpirun are removed too: Open MPI 5, 4
             env.update(dict.fromkeys(("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"), segments))
         task = Task("worker", (sys.executable, "-m", "hfdt.worker.process"), workers, env)
         self._supervisor = Supervisor(
@@ -53,12 +62,14 @@ class HfdtEngine:
         )
 
     def start(self) -> None:
+        """Start the ranks."""
         self._supervisor.start()
 
     def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        """Run a job: take the client's commands and yield the events for it."""
         try:
             self.start()
-        except TooFew as error:  # the job says whether these will do
+        except TooFew as error:  # the job's options decide whether the started ranks are enough
             return self._train(commands, error)
         return self._train(commands)
 
@@ -73,5 +84,6 @@ class HfdtEngine:
             recovery.drop()
 
     def stop(self) -> None:
+        """Stop the ranks and release shared memory."""
         self._supervisor.close()
         self.blobs.close()

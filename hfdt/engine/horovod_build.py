@@ -1,7 +1,7 @@
-"""Builds Horovod 0.28.1 against the TensorFlow and the MPI of this environment.
+"""The build of Horovod 0.28.1 against the TensorFlow and the MPI of this environment.
 
 Its last release does not compile with TensorFlow after 2.13 because of one file, the XLA operations for GPUs, which
-include headers that have moved. Left out, the rest builds and runs with TensorFlow 2.21.
+includes headers that have moved. Without that file it builds and runs with TensorFlow 2.21.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 DROPPED = "xla_mpi_ops.cc"
 COMPILERS = ("c++", "g++", "clang++")
-BYTES_PER_COMPILER = 1.5 * doctor.GIB  # TensorFlow's headers are heavy
+BYTES_PER_COMPILER = 1.5 * doctor.GIB  # memory: TensorFlow's headers are large
 
-OnProgress = Callable[[str, int], None]  # what is being done, percent
+OnProgress = Callable[[str, int], None]  # (activity, percent)
 
 
 @dataclass(frozen=True)
 class Mpi:
-    """`mpirun` and, where programs can be built against it, `mpicxx`."""
+    """An MPI installation: `mpirun`, and `mpicxx` where programs can be built against it."""
 
     mpirun: Path
     mpicxx: Path | None
@@ -39,11 +39,12 @@ class Mpi:
 
     @property
     def in_environment(self) -> bool:
+        """Whether this MPI is installed in the Python environment."""
         return self.mpirun.parent == Path(sys.executable).parent
 
 
 class BuildError(UserError):
-    """Horovod could not be built; says what was missing."""
+    """Raised where Horovod cannot be built, with the cause."""
 
 
 def build(into: Path, scratch: Path, mpi: Mpi | None, log: Path, progress: OnProgress) -> Path:
@@ -63,7 +64,7 @@ def build(into: Path, scratch: Path, mpi: Mpi | None, log: Path, progress: OnPro
 
 
 def find_compiler() -> str:
-    """Raises BuildError, naming what is not there, unless a C++ compiler and make are."""
+    """Return the C++ compiler. Raises BuildError where the compiler or make is missing."""
     compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), "")
     missing = [] if compiler else [f"C++ compiler ({', '.join(COMPILERS)})"]
     missing += [] if shutil.which("make") else ["make"]
@@ -76,7 +77,7 @@ def find_compiler() -> str:
 
 
 def download(run: "_Runner", scratch: Path) -> Path:
-    """The source, through pip; its hash is checked before anything in it is run."""
+    """Download the source by pip. Its hash is checked before any of its code runs."""
     wanted = scratch / "horovod.txt"
     wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
     run.pip(
@@ -88,7 +89,7 @@ def download(run: "_Runner", scratch: Path) -> Path:
 
 
 def verify(archive: Path) -> Path:
-    """Raises BuildError unless `archive` is the release that was tried."""
+    """Return `archive`. Raises BuildError unless it is the tested release."""
     received = hashlib.sha256(archive.read_bytes()).hexdigest()
     if received != SHA256:
         raise BuildError(f"{archive.name} must have sha256 {SHA256}. Received: {received}")
@@ -96,6 +97,7 @@ def verify(archive: Path) -> Path:
 
 
 def unpack(archive: Path, scratch: Path) -> Path:
+    """Extract the source archive; return its directory."""
     with tarfile.open(archive) as file:
         if hasattr(tarfile, "data_filter"):
             file.extractall(scratch, filter="data")
@@ -105,7 +107,7 @@ def unpack(archive: Path, scratch: Path) -> Path:
 
 
 def patch(source: Path) -> Path:
-    """Drop the one source file that TensorFlow after 2.13 cannot compile. Raises BuildError when it is not named."""
+    """Remove the source file that TensorFlow after 2.13 cannot compile. Raises BuildError unless it is listed once."""
     path = source / "horovod" / "tensorflow" / "CMakeLists.txt"
     lines = path.read_text().splitlines(keepends=True)
     kept = [line for line in lines if DROPPED not in line]
@@ -116,7 +118,7 @@ def patch(source: Path) -> Path:
 
 
 def _environment(tools: Path, mpi: Mpi | None, compiler: str) -> dict[str, str]:
-    """The variables of the build; what the user has set of Horovod's own stays."""
+    """Return the environment variables of the build; variables that the user has set for Horovod take precedence."""
     with_mpi = mpi is not None and mpi.mpicxx is not None
     first = [str(tools / "bin"), *([str(mpi.mpirun.parent)] if mpi and with_mpi else [])]
     ours = {
@@ -132,15 +134,15 @@ def _environment(tools: Path, mpi: Mpi | None, compiler: str) -> dict[str, str]:
     path = os.pathsep.join([*first, os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     forced = {"PATH": path, "PYTHONPATH": str(tools), "PYTHONNOUSERSITE": "1", "MAKEFLAGS": f"-j{_jobs()}"}
     if mpi and with_mpi and mpi.in_environment:
-        # The wheel is kept for other environments, whose libmpi lies at the same place relative to it.
+        # The wheel is cached for other environments, which have libmpi at the same relative path.
         forced["LDFLAGS"] = f"-Wl,-rpath,$ORIGIN/../../../.. {os.environ.get('LDFLAGS', '')}"
     return {**ours, **os.environ, **forced}
 
 
 def gpu_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All-reduce over NCCL, where there are a GPU, the CUDA compiler and NCCL's header. Not run by us: no such machine.
+    """Enable all-reduce over NCCL where there are a GPU, the CUDA compiler and NCCL's header. Untested: no GPU here.
 
-    A CUDA compiler alone says nothing. HOROVOD_GPU_OPERATIONS, even empty, overrides.
+    A CUDA compiler alone does not suffice. HOROVOD_GPU_OPERATIONS, even empty, takes precedence.
     """
     homes = [environ.get("HOROVOD_NCCL_HOME", ""), environ.get("CUDA_HOME", "/usr/local/cuda"), "/usr"]
     header = any(home and os.path.exists(os.path.join(home, "include", "nccl.h")) for home in homes)
@@ -148,7 +150,7 @@ def gpu_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _cmake() -> list[str]:
-    """CMake 3 from PyPI where the machine has none that fits: Horovod asks for 3.13, and 4 is untried."""
+    """Return a requirement of CMake 3 unless the machine's version fits: Horovod needs 3.13, and 4 is untested."""
     found = re.search(r"version ([\d.]+)", doctor.output(["cmake", "--version"]) or "")
     fits = found and (3, 13) <= doctor.release(found[1]) < (4,)
     return [] if fits else ["cmake>=3.13,<4"]
@@ -165,14 +167,14 @@ def _percent(line: str, progress: OnProgress) -> None:
 
 
 class _Runner:
-    """Runs pip with the build's variables; everything it says goes to the log."""
+    """A runner of pip with the build's variables; the output goes to the log."""
 
     def __init__(self, log: Path, env: Mapping[str, str]) -> None:
         self._log, self._env = log, env
         log.write_text("")
 
     def pip(self, *words: object, on_line: Callable[[str], None] | None = None) -> None:
-        """Raises BuildError with the end of the log."""
+        """Run pip. Raises BuildError with the end of the log."""
         argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)]
         if self._run(argv, on_line or (lambda line: None)):
             raise BuildError(
@@ -201,7 +203,7 @@ class _Runner:
         )
 
     def _cause(self) -> str:
-        """The first line of the log that says error."""
+        """Return the first line of the log that contains "error"."""
         lines = self._log.read_text(errors="replace").splitlines()
         said = (line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE))
         return next(said, "no word of an error")[:200]

@@ -1,4 +1,4 @@
-"""Installs Horovod: the one that is there, else the cached wheel, else a new build; one at a time on a machine."""
+"""The installation of Horovod: an existing one, else the cached wheel, else a new build; one at a time on a machine."""
 
 import contextlib
 import fcntl
@@ -20,9 +20,13 @@ _PROBE = "import tensorflow, horovod.tensorflow as h; print('built', int(h.mpi_b
 
 
 def install(progress: OnProgress) -> str:
-    """Make Horovod work in this environment and say how it came. Raises BuildError.
+    """Make Horovod work in this environment.
 
-    "already installed" | "from the cache" | "built"
+    Returns:
+        "already installed", "from the cache" or "built".
+
+    Raises:
+        BuildError: Horovod cannot be built or imported.
     """
     mpi = find_mpi()
     if fits(probe(), mpi):
@@ -39,7 +43,7 @@ def install(progress: OnProgress) -> str:
 
 
 def find_mpi() -> Mpi | None:
-    """The MPI that HFDT runs under (fdt/launch), so that what is built against it fits."""
+    """Return the MPI that HFDT runs under (fdt/launch), so that Horovod is built against it; None if there is none."""
     mpirun = find_mpirun()
     if mpirun is None:
         return None
@@ -49,7 +53,7 @@ def find_mpi() -> Mpi | None:
 
 
 def mpi_version(said: str) -> str:
-    """Name and version from what `mpirun --version` prints."""
+    """Return name and version from the output of `mpirun --version`."""
     if found := re.search(r"\(Open ?MPI\) (\S+)", said):
         return f"Open MPI {found[1]}"
     if found := re.search(r"Version: +(\S+)", said):
@@ -58,9 +62,9 @@ def mpi_version(said: str) -> str:
 
 
 def probe(log: Path | None = None) -> tuple[bool, bool] | None:
-    """(built with MPI, built with Gloo) of the Horovod that imports beside TensorFlow here; None when none does.
+    """Return (built with MPI, built with Gloo) of the Horovod that can be imported; None where none can.
 
-    In a process of its own: a Horovod built for another TensorFlow fails at import, or worse.
+    It runs in a process of its own: a Horovod built for another TensorFlow fails at import or crashes.
     """
     argv = [sys.executable, "-c", _PROBE]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -75,12 +79,12 @@ def probe(log: Path | None = None) -> tuple[bool, bool] | None:
 
 
 def fits(built: tuple[bool, bool] | None, mpi: Mpi | None) -> bool:
-    """Whether what `probe` found is all that could be built here."""
+    """Return whether the installed Horovod has everything that could be built here."""
     return built is not None and (built[0] or mpi is None or mpi.mpicxx is None)
 
 
 def key(mpi: Mpi | None) -> str:
-    """Everything that a compiled Horovod depends on."""
+    """Return a name of everything that a compiled Horovod depends on."""
     tensorflow = doctor.tensorflow_version()
     if tensorflow is None:
         raise BuildError("Horovod is built against TensorFlow. Received: none installed; pip install tensorflow")
@@ -96,6 +100,7 @@ def key(mpi: Mpi | None) -> str:
 
 
 def cache_directory(name: str) -> Path:
+    """Return the directory of cached wheels with the key `name`; create it."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = root / "hfdt" / "wheels" / name
     directory.mkdir(parents=True, exist_ok=True)
@@ -114,12 +119,12 @@ def _lock(path: Path, progress: OnProgress) -> Iterator[None]:
 
 
 def _install_cached(cache: Path, mpi: Mpi | None) -> bool:
-    """Install the cached wheel; False when there is none or it does not work here."""
+    """Install the cached wheel; return False where there is none or it does not work here."""
     wheel = next(cache.glob("horovod-*.whl"), None)
     if wheel is None:
         return False
     _pip_install("--force-reinstall", "--no-deps", wheel)
-    _pip_install(wheel)  # what it needs, where missing
+    _pip_install(wheel)  # its missing dependencies
     return fits(probe(cache / "import.log"), mpi)
 
 
@@ -131,11 +136,11 @@ def _pip_install(*words: object) -> None:
 
 
 def _build_into(cache: Path, mpi: Mpi | None, progress: OnProgress) -> None:
-    """Build in a scratch directory; the wheel enters the cache whole or not at all."""
+    """Build in a scratch directory, then add the wheel to the cache by an atomic rename."""
     with tempfile.TemporaryDirectory(prefix="hfdt-horovod-") as scratch:
         built = Path(scratch) / "wheel"
         built.mkdir()
         wheel = horovod_build.build(built, Path(scratch), mpi, cache / "build.log", progress)
         staged = cache / f".{wheel.name}.{os.getpid()}"
-        staged.write_bytes(wheel.read_bytes())  # another file system, often
+        staged.write_bytes(wheel.read_bytes())  # the scratch directory is often on another file system
         os.replace(staged, cache / wheel.name)

@@ -1,4 +1,4 @@
-"""How HFDT's ranks are started: by mpirun, or, without any MPI, as plain processes that meet over Gloo."""
+"""The launchers of HFDT's ranks: mpirun, or, without any MPI, plain processes with a Gloo rendezvous."""
 
 import functools
 import threading
@@ -15,9 +15,16 @@ LOOPBACK = "127.0.0.1"
 
 
 def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
-    """`name`: "mpi" | "gloo" | "auto" (mpi where there is an mpirun and more than one rank).
+    """Return the launcher of a name.
 
-    One rank needs nobody to meet: it is a plain process.
+    Args:
+        name: "mpi", "gloo" or "auto", which is mpi where there is an mpirun and more than one rank. With "auto" a
+            single rank is a plain process.
+        run_dir: The directory of logs.
+        workers: The number of ranks.
+
+    Raises:
+        UserError: The name is unknown.
     """
     if name not in ("auto", "mpi", "gloo"):
         raise UserError(f"--launcher must be auto, mpi or gloo. Received: {name!r}")
@@ -29,36 +36,39 @@ def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
 
 
 class GlooLauncher:
-    """Plain processes; Horovod's own rendezvous server tells them of one another."""
+    """A launcher of plain processes that find each other through Horovod's rendezvous server."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
     def start(self, task: Task) -> "GlooProcesses":
+        """Start the rendezvous server and the ranks. Raises UserError where Horovod is not installed."""
         rendezvous = _start_rendezvous(task.count)
         env = functools.partial(_gloo_variables, task.count, rendezvous.server_address[1])
         return GlooProcesses(LocalLauncher(self._run_dir, env).start(task), rendezvous)
 
 
 class GlooProcesses:
-    """The ranks, and the server they met at."""
+    """The launched ranks with their rendezvous server."""
 
     def __init__(self, ranks: LocalProcesses, rendezvous: Any) -> None:
         self._ranks, self._rendezvous = ranks, rendezvous
 
     def exits(self) -> list[Exit]:
+        """Return the ranks that have ended."""
         return self._ranks.exits()
 
     def stop(self, grace_s: float = 2.0) -> None:
+        """End the ranks within `grace_s` seconds, and the rendezvous server."""
         self._ranks.stop(grace_s)
         self._rendezvous.shutdown()
         self._rendezvous.server_close()
 
 
 def _start_rendezvous(workers: int) -> Any:
-    """Horovod's rendezvous server in a thread of this process.
+    """Start Horovod's rendezvous server in a thread of this process.
 
-    It asks nobody for a token, and Horovod's own way to start it listens on every interface: here it is loopback only.
+    The server has no authentication, and Horovod's own start listens on every interface. So it is bound to loopback.
     """
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts

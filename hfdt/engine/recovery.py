@@ -1,8 +1,8 @@
-"""What a job needs to go on after a rank was lost: its Setup, the last commit, and how many losses it may have.
+"""The recovery state of a job after the loss of a rank: its Setup, the last commit, and the restarts that are left.
 
-A commit is the state at an epoch's end, which all ranks hold alike. Ranks in a collective cannot be replaced one by
-one, so all of them start anew, take the Setup with that state and train the interrupted epoch again; a pipeline walks
-to it by itself (fdt/data/graph.py).
+A commit is the state at the end of an epoch, which is equal on all ranks. Ranks in a collective cannot be replaced one
+by one. So all of them restart, get the Setup with that state, and train the interrupted epoch again; a pipeline
+advances to it by itself (fdt/data/graph.py).
 """
 
 from collections.abc import Iterator
@@ -15,20 +15,24 @@ from fdt.supervise.outcome import blobs_in
 
 
 class RankRecovery:
-    """`size`: ranks. `restarts`: whole crews that may still be started; then fewer ranks go on, down to `least`."""
+    """The recovery of a job on `size` ranks.
+
+    `restarts`: how often all ranks may still be restarted; after that the job continues with fewer ranks, at least
+    `least`.
+    """
 
     def __init__(self, blobs: LocalBlobs, size: int) -> None:
         self.size = self.least = size
         self.restarts = self.used = 0
-        self.note = ""  # why losses end this job although recovery was asked for
-        self.since = "the beginning"  # of what the ranks start from
+        self.note = ""  # why losses end this job although recovery was requested
+        self.since = "the beginning"  # the point from which ranks restart
         self._blobs = blobs
         self._setup = Command()
         self._kept = State()
-        self._begin: Commit | None = None  # in the midst of the epoch after `_kept`
+        self._begin: Commit | None = None  # a commit within the epoch after `_kept`
 
     def begin(self, setup: Command) -> None:
-        """A job's Setup: its options say what is wanted."""
+        """Start a job: its options decide how it recovers."""
         self._setup.CopyFrom(setup)
         job = setup.setup.job
         restarts, least = (int(job.options.get(name, "0")) for name in ("restarts", "min_np"))
@@ -42,10 +46,11 @@ class RankRecovery:
 
     @property
     def wanted(self) -> bool:
+        """Whether the job may continue after a loss."""
         return self.restarts > 0 or self.least < self.size
 
     def commit(self, epoch: int, state: State) -> None:
-        """Keep the state that the ranks reached at the end of `epoch`, whatever becomes of the client's."""
+        """Store the state at the end of `epoch`, independently of the client's copy."""
         if not self.wanted or not state.model.id:
             return
         kept = State(model=self._blobs.keep(state.model), optimizer=self._blobs.keep(state.optimizer))
@@ -53,7 +58,7 @@ class RankRecovery:
         self._kept, self.since = kept, f"the end of epoch {epoch + 1}"
 
     def commit_step(self, commit: Commit) -> None:
-        """As `commit`, in the midst of an epoch."""
+        """Store a state within an epoch."""
         if not self.wanted:
             return
         self._drop_begin()
@@ -64,7 +69,7 @@ class RankRecovery:
         self.since = f"step {commit.step:,} of epoch {commit.epoch + 1}"
 
     def lose(self) -> str:
-        """A rank is gone: how the others go on, `size` of them, perhaps fewer than before. "": they cannot."""
+        """Handle the loss of a rank: return how the job continues, perhaps with fewer ranks; "" where it cannot."""
         if self.used < self.restarts:
             self.used += 1
             return f"all start again from {self.since}, restart {self.used} of {self.restarts}"
@@ -74,14 +79,14 @@ class RankRecovery:
         return ""
 
     def shrink(self, room: int) -> str:
-        """There is room for `room` ranks only: how these go on, `size` of them. "": they are too few."""
+        """Handle a start with `room` ranks only: return how the job continues with them; "" where they are too few."""
         if not self.least <= room < self.size:
             return ""
         self.size = room
         return f"{room} go on from {self.since}"
 
     def replay(self, pending: Command | None) -> Iterator[Command]:
-        """What the new ranks are told; `pending`: the client's command that the lost ranks had not answered."""
+        """Yield the commands for the restarted ranks. `pending` is the client's command that was not answered."""
         setup = Command()
         setup.CopyFrom(self._setup)
         if self._kept.model.id:
@@ -95,7 +100,7 @@ class RankRecovery:
             yield command
 
     def drop(self) -> None:
-        """Forget the commits."""
+        """Remove the commits."""
         self._drop_begin()
         for ref in (self._kept.model, self._kept.optimizer):
             self._blobs.drop(ref)
@@ -108,7 +113,7 @@ class RankRecovery:
 
 
 def _not_replayed(job: JobSpec) -> str:
-    """Why an epoch of this job cannot be trained again; "" where it can."""
+    """Return why an epoch of this job cannot be trained again; "" where it can."""
     if job.data.HasField("feed") or job.validation.HasField("feed"):
         return "the script's process draws the batches, and those of an interrupted epoch are gone"
     if BatchHooks(job.fit.batch_hooks) is not BatchHooks.NONE:

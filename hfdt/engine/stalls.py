@@ -1,23 +1,23 @@
-"""Which rank keeps the others waiting: a pure object, given what ranks say of themselves and a clock that never jumps.
+"""Detection of ranks that keep others waiting: a pure object of the ranks' heartbeats and a monotonic clock.
 
-Ranks are asked where they stand a few times in the time allowed. One that has been in the same exchange from one answer
-to another waits for somebody: for those that are not in it, or do not answer.
+Ranks are asked for their state several times within the allowed time. A rank that is in the same exchange in two
+answers waits: for ranks that are not in the exchange, or that do not answer.
 """
 
 from dataclasses import dataclass
 
 from fdt.rpc.session_pb2 import Standing
 
-ASKS = 8  # in the time allowed
-LEAST_S = 0.5  # between two
-WARN_S = 60.0  # where the user has not said anything: late ranks are named, never given up
+ASKS = 8  # questions within the allowed time
+LEAST_S = 0.5  # the least time between two questions
+WARN_S = 60.0  # without --stall-timeout: late ranks are named after this time and never given up
 
 
 @dataclass
 class _Rank:
     counts: tuple[int, int] = (0, 0)  # exchanges entered, left
-    since: float = 0.0  # when these counts were first heard
-    heard: float = 0.0  # the last answer
+    since: float = 0.0  # when these counts were first reported
+    heard: float = 0.0  # time of the last answer
     place: str = ""
     log: str = ""
 
@@ -28,7 +28,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class StalledRank:
-    """A rank that keeps others waiting. `given_up`: for longer than is allowed."""
+    """A rank that keeps others waiting. `given_up`: longer than allowed."""
 
     rank: int
     seconds: float
@@ -38,7 +38,10 @@ class StalledRank:
 
 
 class Stalls:
-    """Of `size` ranks. `allowed_s`: then a late rank is given up; it is named after half of it. 0: only named."""
+    """The detector for `size` ranks.
+
+    `allowed_s`: seconds after which a late rank is given up; it is named after half of them. 0: ranks are only named.
+    """
 
     def __init__(self, size: int, allowed_s: float, now: float) -> None:
         self._allowed = allowed_s
@@ -49,26 +52,27 @@ class Stalls:
         self._named: set[int] = set()
 
     def due(self, now: float) -> bool:
-        """Are the ranks to be asked again?"""
+        """Return whether to ask the ranks again."""
         if now - self._asked < self._pause:
             return False
         self._asked = now
         return True
 
     def said(self, rank: int, standing: Standing, now: float) -> None:
+        """Record a rank's heartbeat."""
         known, counts = self._ranks[rank], (standing.entered, standing.left)
         if counts != known.counts:
             known.counts, known.since = counts, now
         known.heard, known.place, known.log = now, standing.place, standing.log
 
     def late(self, now: float) -> list[StalledRank]:
-        """Ranks to be named for the first time, or given up."""
-        quiet = 2 * self._pause  # who has not answered for so long does not
+        """Return the ranks to name for the first time, or to give up."""
+        quiet = 2 * self._pause  # a rank that is silent for longer does not answer
         waiting = [known for known in self._ranks.values() if known.waits and now - known.heard < quiet]
         if not waiting:
             self._named.clear()
             return []
-        # to the last answer, not to now: nobody is asked while the client computes, and a late rank may have come since
+        # Until the last answer, not now: ranks are not asked while the client computes, and may not be late any more.
         seconds = max(known.heard for known in waiting) - max(known.since for known in waiting)
         if seconds < self._warn:
             self._named.clear()

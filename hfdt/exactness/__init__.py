@@ -1,2 +1,1 @@
-"""What makes a rank's losses, gradients, states and metrics add up to the global batch's, and the probe that checks
-it."""
+"""Exactness: losses, gradients, states and metrics of ranks that add up to the global batch's, and its probe."""

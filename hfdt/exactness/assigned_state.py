@@ -1,7 +1,7 @@
-"""What the forward pass changes: variables that no gradient moves, such as BatchNorm's moving statistics.
+"""Assigned state: variables that the forward pass assigns and no gradient updates, as BatchNorm's moving statistics.
 
-Each rank changes them by its slice. They are noted when they are assigned and averaged by share together with the
-gradients, in the same exchange.
+Each rank assigns them from its local batch. The assigned variables are recorded and averaged by weight together with
+the gradients, in the same exchange.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ _WRITERS = (
 
 
 def averaged(variables: Iterable[Any], but: Iterable[Any]) -> dict[int, Variable]:
-    """The floating-point ones among `variables`, those of `but` left out, for `Terms.averaged`."""
+    """Return the floating-point variables without those of `but`, by id, for `StepTerms.averaged`."""
     left_out = {id(tensor_variable(v)) for v in but}
     found = {id(tensor_variable(v)): tensor_variable(v) for v in variables}
     return {key: v for key, v in found.items() if key not in left_out and v.dtype.is_floating}
 
 
 def take_touched(step: StepContext) -> list[Variable]:
-    """The variables assigned since the last call, in an order that is the same on every rank."""
+    """Return the variables assigned since the last call, in an order that is the same on every rank."""
     taken, step.touched = list(step.touched.values()), {}
     return taken
 
@@ -45,7 +45,7 @@ def weigh_touched(step: StepContext, variables: list[Variable]) -> list[Tensor]:
 
 
 def flush(step: StepContext) -> None:
-    """Average what no exchange of gradients took along."""
+    """Average the assigned variables that no gradient exchange has averaged."""
     variables = take_touched(step)
     if variables:
         write(variables, step.sum(weigh_touched(step, variables), "forward"))
@@ -59,7 +59,7 @@ def write(variables: list[Variable], values: list[Tensor]) -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """Note assignments for as long as this lasts."""
+    """Record assignments while the context lasts."""
     methods = [
         (owner, name) for owner in (BaseResourceVariable, ResourceVariable) for name in _WRITERS if name in vars(owner)
     ]

@@ -1,11 +1,12 @@
-"""BatchNorm over the whole global batch: each layer's moments are combined over ranks.
+"""BatchNorm over the global batch: each layer's moments are combined over ranks.
 
 Every rank sends one row [n, mean, variance] per layer, in one exchange; all combine the rows by
 
     mean = sum_r n_r/N mean_r        variance = sum_r n_r/N (variance_r + (mean_r - mean)^2)
 
-which does not cancel (Chan, Golub and LeVeque, 1979). Backward, the gradients that all ranks' losses have with respect
-to the combined moments are added, and this rank's part divided by its weight, as the exchange multiplies by it again.
+which avoids cancellation (Chan, Golub and LeVeque, 1979). In the backward pass, the gradients of all ranks' losses with
+respect to the combined moments are summed. This rank's part is divided by its weight, since the exchange multiplies by
+it again.
 """
 
 import contextlib
@@ -22,14 +23,14 @@ Layer = Any
 
 
 def find(model: Any) -> list[Layer]:
-    """The model's BatchNorm layers, nested models' included."""
+    """Return the model's BatchNorm layers, those of nested models included."""
     layers = model._flatten_layers(include_self=False, recursive=True)
     return [layer for layer in layers if _is_batch_norm(layer)]
 
 
 @contextlib.contextmanager
 def synchronised(layers: list[Layer], flavor: str) -> Iterator[None]:
-    """Combine the layers' moments over ranks for as long as this lasts; outside a step they are Keras's own."""
+    """Combine the layers' moments over ranks while the context lasts; outside a step they are Keras's own."""
     patches = []
     for layer in layers:
         if flavor == "keras":
@@ -44,7 +45,7 @@ def synchronised(layers: list[Layer], flavor: str) -> Iterator[None]:
 
 
 def variables(layers: list[Layer]) -> list[Any]:
-    """What synchronised layers change in the same way on every rank: nothing to average."""
+    """Return the variables that synchronised layers assign alike on every rank, which need no averaging."""
     return [v for layer in layers for v in layer.non_trainable_variables]
 
 
@@ -65,7 +66,7 @@ def _keras_moments(layer: Layer) -> Any:
 
 
 def local_moments(inputs: Tensor, axes: list[int], mask: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """(n, mean, variance) of a slice along `axes`, `mask` (all but the last axis) respected; n counts per channel."""
+    """Return (n, mean, variance) of a local batch along `axes`. `mask` has all axes but the last; n is per channel."""
     if mask is None:
         count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(inputs), axes)), inputs.dtype)
         mean = tf.reduce_mean(inputs, axes, keepdims=True)
@@ -79,8 +80,8 @@ def local_moments(inputs: Tensor, axes: list[int], mask: Any) -> tuple[Tensor, T
 
 
 def combined(step: StepContext, count: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """The moments of all ranks' values; differentiable with respect to `mean` and `variance`."""
-    count = tf.where(step.mine > 0, count, tf.zeros_like(count))  # a rank without samples works on a copied row
+    """Return the moments of all ranks' values; differentiable with respect to `mean` and `variance`."""
+    count = tf.where(step.mine > 0, count, tf.zeros_like(count))  # a rank without samples computes on a copied row
 
     @tf.custom_gradient
     def combine(mean: Tensor, variance: Tensor) -> Any:
@@ -95,7 +96,7 @@ def combined(step: StepContext, count: Tensor, mean: Tensor, variance: Tensor) -
             upstream = [step.weigh(d_mean, weight), step.weigh(d_variance, weight)]
             d_mean, d_variance = step.sum(upstream, "batchnorm_gradient")
             mine = tf.math.divide_no_nan(parts[step.comm.rank, 0], weight)
-            # all_mean moves with mean too, but the mean of (mean_r - all_mean) is 0: that term vanishes.
+            # all_mean depends on mean too, but the mean of (mean_r - all_mean) is 0: that term vanishes.
             return mine * (d_mean + 2 * (mean - all_mean) * d_variance), mine * d_variance
 
         return (all_mean, all_variance), backward
@@ -105,14 +106,14 @@ def combined(step: StepContext, count: Tensor, mean: Tensor, variance: Tensor) -
 
 
 def _gathered(step: StepContext, row: Tensor) -> Tensor:
-    """All ranks' rows, (size, len(row)): each adds its own to zeros."""
+    """Return all ranks' rows, shape (size, len(row)): each rank adds its own to zeros."""
     place = tf.one_hot(step.comm.rank, step.comm.size, dtype=row.dtype)
     return step.sum([tf.where(place[:, None] > 0, row[None, :], tf.zeros_like(row)[None, :])], "batchnorm")[0]
 
 
 # -- tf_keras ----------------------------------------------------------------------------------------------------------
 def _tf_keras_patches(layer: Layer) -> list[Patch]:
-    """Its `_moments`; and the correction that the fused kernel makes to the moving variance, which we go without."""
+    """Patch `_moments`, and apply the fused kernel's correction of the moving variance, as the kernel is not used."""
     bessel: list[Tensor] = []  # N / (N - 1), of the call that is being traced
 
     def moments(original: Any, inputs: Tensor, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
@@ -134,7 +135,7 @@ def _tf_keras_patches(layer: Layer) -> list[Patch]:
 
 
 def _total(step: StepContext, count: Tensor) -> Tensor:
-    """Values per channel in the global batch: each sample has equally many."""
+    """Return the number of values per channel in the global batch: each sample has equally many."""
     return count / tf.cast(tf.maximum(step.mine, 1), count.dtype) * tf.cast(step.total, count.dtype)
 
 

@@ -1,4 +1,4 @@
-"""What ranks make sure of before they train: that they read the same data."""
+"""Checks before training that all ranks read the same data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from hfdt.collectives import Comm
 
 
 def same_everywhere(comm: Comm, sources: Sequence[Any]) -> None:
-    """Raises CaptureError when ranks hold different batches: a pipeline that means something else on each."""
+    """Compare the ranks' first batches. Raises CaptureError where a pipeline gives ranks different batches."""
     if not sources:
         return
     mine = [int(first_batch_checksum(source), 16) >> 1 for source in sources]
@@ -28,7 +28,7 @@ def same_everywhere(comm: Comm, sources: Sequence[Any]) -> None:
 
 
 def may_idle(source: Any, size: int) -> bool:
-    """Can a global batch have fewer samples than there are ranks?"""
+    """Return whether a global batch may have fewer samples than there are ranks."""
     rows, batch = source.samples, source.batch_size
     if rows is None or batch is None:
         return True

@@ -1,4 +1,4 @@
-"""Which part of a step does not add up over slices of a batch: a layer, a loss, an add_loss. Asked if so."""
+"""The search for the part of a step that does not add up over slices of a batch: a layer, a loss or an add_loss."""
 
 import contextlib
 import inspect
@@ -26,7 +26,7 @@ class StepComponent:
 
 
 def find(trainable: Any, terms: StepTerms, batch: Any, state: Untouched, tolerance: float) -> str:
-    """What must change, and why, in words that can be followed by what it leads to. A collective."""
+    """Return the required change and its reason, as a phrase to which the consequence can be appended. A collective."""
     parts: list[StepComponent] = []
     watched = _Watched(trainable.flavor.keras, parts)
     trial = StepTrial(trainable, replace(terms, reading=Reading.MEAN), batch, watched)
@@ -84,7 +84,7 @@ def _of_the_step(trainable: Any, terms: StepTerms) -> str:
 
 
 def named(loss: Any) -> str:
-    """A loss by name, with its place in the script."""
+    """Return the name of a loss, with its place in the script."""
     if isinstance(loss, str):
         return loss
     function = getattr(loss, "fn", loss)
@@ -116,12 +116,12 @@ def _differs(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
 
 
 def _agreed(comm: Comm, yes: bool) -> bool:
-    """As rank 0 sees it: its slice is the batch's first rows."""
+    """Return rank 0's decision: its slice has the batch's first rows."""
     return bool(comm.sum([tf.constant(float(yes and comm.rank == 0), tf.float64)], "hfdt.culprit")[0])
 
 
 class _Watched:
-    """Fills a list with the tensors of a step that is traced, and `parts` with what they are."""
+    """A recorder of the tensors of a traced step, which fills `parts` with their descriptions."""
 
     def __init__(self, keras: Any, parts: list[StepComponent]) -> None:
         self._keras, self._parts = keras, parts
@@ -133,7 +133,7 @@ class _Watched:
         keras = self._keras
 
         def see(kind: str, owner: Any, name: str, tensor: Any) -> None:
-            """Those of inner graphs, loops for instance, cannot be had."""
+            """Record a tensor, except those of inner graphs such as loops, which cannot be fetched."""
             if tf.is_tensor(tensor) and getattr(tensor, "graph", None) is graph and tensor.dtype.is_floating:
                 self._parts.append(StepComponent(kind, owner, name))
                 seen.append(tensor)

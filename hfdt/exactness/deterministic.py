@@ -1,4 +1,4 @@
-"""Dropout and noise switched off, so that two looks at a batch can be compared."""
+"""Patches that switch dropout and noise off, so that two runs of a batch can be compared."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from fdt.patches import Patch, patched
 
 @contextlib.contextmanager
 def without_randomness(flavor: str) -> Iterator[None]:
-    """Dropout lets everything through; normal draws are their mean, uniform ones the middle."""
+    """Replace random functions: dropout is the identity, normal draws are their mean, uniform draws the middle."""
     patches = [
         Patch(tf.nn, "dropout", lambda original, x, *args, **kwargs: tf.convert_to_tensor(x)),
         Patch(tf.nn.experimental, "stateless_dropout", lambda original, x, *args, **kwargs: tf.convert_to_tensor(x)),

@@ -1,8 +1,8 @@
-"""A traced function computed in float64: what rounding changes vanishes, what a step means stays.
+"""A traced function computed in float64, where rounding errors vanish and the meaning of a step remains.
 
 The graph is rewritten, not traced again: each float32, float16 and bfloat16 becomes float64. Operations that have no
 float64 kernel, that read or write variables, or that call Python keep their types between casts. Random numbers become
-constants, so that a row is treated alike in any batch; nothing is printed.
+constants, so that a row gives the same result in any batch. Print operations are removed.
 """
 
 import functools
@@ -21,9 +21,9 @@ _NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 _WIDE = types_pb2.DT_DOUBLE
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _AS_THEY_ARE = (*_PYTHON, "Bitcast")
-SUM_SCOPE = "hfdt_sum"  # name scope of the operations that add over ranks
+SUM_SCOPE = "hfdt_sum"  # name scope of the operations that sum over ranks
 _numbers = itertools.count()
-# Dropout keeps where the draw is at least the rate, stochastic depth where draw + rate is 1 or more.
+# Dropout keeps an element where the draw is at least the rate, stochastic depth where draw + rate is 1 or more.
 _UNIFORM, _NORMAL = 0.9995, 0.7
 _DRAWS = {
     "RandomUniform": _UNIFORM,
@@ -39,15 +39,16 @@ _DRAWS = {
 
 
 def in_float64(traced: Any, *, alone: bool) -> tuple[Callable[..., list[Tensor]], set[str]]:
-    """`traced` (a ConcreteFunction that returns a list) as a function of its flat inputs, computed in float64.
+    """Convert `traced` (a ConcreteFunction that returns a list) to a function of its flat inputs, computed in float64.
 
     Args:
-        alone: sums over ranks are left out, as in a run of one rank.
+        traced: The function.
+        alone: Remove sums over ranks, as in a run of one rank.
 
     Returns:
-        A function of the tensors that `traced` takes (composite tensors expanded), with the dtypes they have there,
-        that returns the outputs of `traced`, floating-point ones as float64; and the types of the operations whose
-        outputs are still rounded to fewer bits. Variables hold fewer bits, but are read as they are.
+        A function of the inputs of `traced` with composite tensors expanded, in their original dtypes. It returns the
+            outputs of `traced`, floating-point ones as float64. Second, the types of operations whose outputs are still
+            rounded to fewer bits; reads of variables are exact and do not count.
     """
     graph = traced.graph.as_graph_def()
     suffix = f"_in_float64_{next(_numbers)}"
@@ -79,7 +80,9 @@ def _rewrite_function(function: Any, alone: bool, suffix: str, rounded: set[str]
     function.signature.name += suffix
     for arg in [*function.signature.input_arg, *function.signature.output_arg]:
         arg.type = _wide(arg.type)
-    for name in [name for name in function.attr if name.startswith("api_")]:  # would have it replaced by another
+    for name in [
+        name for name in function.attr if name.startswith("api_")
+    ]:  # such attributes let TensorFlow substitute another implementation
         del function.attr[name]
     renamed = _Float64Rewriter(alone, suffix, rounded, functions=True).nodes(function.node_def)
     for name, tensor in function.ret.items():
@@ -87,21 +90,21 @@ def _rewrite_function(function: Any, alone: bool, suffix: str, rounded: set[str]
 
 
 class _Float64Rewriter:
-    """Of one graph, or one function's body: they name tensors differently."""
+    """The rewriter of one graph or one function's body, in which tensors are named differently."""
 
     def __init__(self, alone: bool, suffix: str, rounded: set[str], *, functions: bool) -> None:
         self._alone, self._suffix, self._rounded, self._functions = alone, suffix, rounded, functions
         self._added: list[Any] = []
-        self._renamed: dict[str, str] = {}  # tensors that keep their type, by name, to what casts them
+        self._renamed: dict[str, str] = {}  # name of a tensor that keeps its type -> name of its cast
 
     def nodes(self, nodes: Any) -> dict[str, str]:
-        """Rewrite in place; the new names of tensors."""
+        """Rewrite in place; return the new names of tensors."""
         for node in nodes:
             self._rewrite(node)
         for node in nodes:
             for i, name in enumerate(node.input):
                 node.input[i] = self._renamed.get(_plain(name), name)
-        nodes.extend(self._added)  # whose inputs are the tensors before the cast
+        nodes.extend(self._added)  # after the renaming: a cast's input is the tensor before it
         return self._renamed
 
     def _rewrite(self, node: Any) -> None:
@@ -121,7 +124,7 @@ class _Float64Rewriter:
         _widen_attributes(node, same, self._suffix)
 
     def _still(self, node: Any) -> None:
-        """A constant in place of each draw."""
+        """Replace each draw by a constant."""
         value = self._add(node.name + "/drawn", "Const")
         value.attr["dtype"].type = _WIDE
         value.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(_DRAWS[node.op], tf.float64))
@@ -132,9 +135,9 @@ class _Float64Rewriter:
         node.attr["T"].type, node.attr["index_type"].type = _WIDE, size or types_pb2.DT_INT32
 
     def _cast(self, node: Any, same: bool) -> None:
-        """Casts around those inputs and outputs of `node` that stay narrow."""
+        """Add casts around the inputs and outputs of `node` that keep a narrow type."""
         op = op_def_registry.get(node.op)
-        if op is None:  # a function called by its name
+        if op is None:  # a call of a function by name
             return
         for i, (_, dtype, fixed) in enumerate(_slots(op.input_arg, node)):
             if dtype in _NARROW and (same or fixed):
@@ -169,7 +172,7 @@ def _outputs(node: Any) -> Sequence[Any]:
 
 
 def _pass_on(node: Any) -> None:
-    """What adds over ranks gives what it is given."""
+    """Replace a sum over ranks by the identity."""
     count = sum(not name.startswith("^") for name in node.input)
     types = list(node.attr["Tin"].list.type) or [node.attr["T"].type] * count
     node.op = "IdentityN"
@@ -192,7 +195,7 @@ def _narrow(node: Any, attr: Any) -> bool:
 
 @functools.cache
 def _has_kernel(op: str, attr: str) -> bool:
-    """Is there a CPU kernel of `op` for float64 as `attr`?"""
+    """Return whether `op` has a CPU kernel for float64 as `attr`."""
     allowed = [a.allowed_values.list.type for a in op_def_registry.get(op).attr if a.name == attr]
     if any(types and _WIDE not in types for types in allowed):
         return False
@@ -203,7 +206,7 @@ def _has_kernel(op: str, attr: str) -> bool:
 
 
 def _slots(args: Iterable[Any], node: Any) -> Iterator[tuple[str, int, bool]]:
-    """(name in a function's body, dtype, is it the same for all nodes) of each tensor of `args`."""
+    """Yield (name in a function's body, dtype, whether the dtype is fixed) of each tensor of `args`."""
     for arg in args:
         if arg.type_list_attr:
             types = list(node.attr[arg.type_list_attr].list.type)

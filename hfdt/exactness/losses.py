@@ -1,16 +1,16 @@
-"""Loss denominators: what a rank computes from its slice, made such that the ranks' losses add up to the batch's.
+"""Loss denominators: corrections of each rank's loss, so that the weighted losses add up to the global batch's.
 
-The exchange weighs a rank by its share s (hfdt/worker/step_context.py), so a rank's loss l must satisfy sum_r s_r l_r =
-global loss:
+The exchange multiplies a rank by its share s (hfdt/worker/step_context.py), so a rank's loss l must satisfy sum_r s_r
+l_r = global loss:
 
-    a mean over samples         nothing to do: the local mean does
-    divided by a valid count    (a mask, or "mean_with_sample_weight"): the divisor is added over ranks in the forward
+    a mean over samples         no correction: the local mean is right
+    divided by a valid count    (a mask, or "mean_with_sample_weight"): the divisor is summed over ranks in the forward
                                 pass, and l = (local sum / global divisor) / s
     reduction="sum"             l = local sum / s
     no reduction                Keras's own step differentiates the vector's sum: its gradient is divided by s
 
-Because l is corrected and not the gradient, regularizers, `add_loss` and the rest of a custom train_step keep plain
-weighting, and Keras's own loss tracker (weighted by samples) adds up to exactly the global loss.
+The correction applies to l and not to the gradient. So regularizers, `add_loss` and the rest of a custom train_step
+keep plain weighting, and Keras's own loss tracker (weighted by samples) adds up to exactly the global loss.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _MEANS = ("mean", "sum_over_batch_size", "auto")
 
 @contextlib.contextmanager
 def installed(flavor: str) -> Iterator[None]:
-    """Patch the loss functions of "keras" or "tf_keras" for as long as this lasts."""
+    """Patch the loss functions of "keras" or "tf_keras" while the context lasts."""
     if flavor == "keras":
         from keras.src.losses import loss as module
 
@@ -49,7 +49,7 @@ def _apply_mask(original: Any, sample_weight: Any, mask: Any, dtype: Any, reduct
     step = steps.current()
     if step is None or mask is None or reduction not in _MEANS:
         return original(sample_weight, mask, dtype, reduction)
-    # Without a reduction a mask is multiplied on as it is; the valid count comes on top, over all ranks.
+    # With "sum" Keras multiplies by the mask alone; the factor of the valid count, over all ranks, is applied here.
     return original(sample_weight, mask, dtype, "sum") * _valid_weight(step, mask, dtype)
 
 
@@ -84,26 +84,26 @@ def _reduce_weighted_loss(original: Any, weighted_losses: Any, reduction: Any = 
 def _reduced(step: StepContext, values: Tensor, reduction: Any, plain: Any) -> Tensor:
     if reduction in (None, "none"):
         return _gradient_over_share(step, values) if step.terms.own_step else values
-    if values.shape.rank == 0:  # a custom loss function did the reduction itself
+    if values.shape.rank == 0:  # a custom loss function has reduced it already
         step.terms.seen_scalar_loss = True
         return _told(step, step.over_share(values) if step.terms.reading is Reading.LOSS_SUM else plain())
     return _told(step, step.over_share(tf.reduce_sum(values)) if reduction == "sum" else plain())
 
 
 def _told(step: StepContext, loss: Tensor) -> Tensor:
-    """`loss`, right for weighting by share, made right for the weight in force."""
+    """Convert `loss`, which is right for weighting by share, to the weighting in force."""
     if step.terms.reading is not Reading.STEP_SUM:
         return loss
     return loss * step.share(loss.dtype)
 
 
 def _valid_weight(step: StepContext, mask: Tensor, dtype: Any) -> Tensor:
-    """total / valid, as Keras weighs a mask's valid entries, with `valid` counted over all ranks."""
+    """Return total / valid, Keras's factor for a mask's valid entries, with `valid` counted over all ranks."""
     valid = step.sum([tf.reduce_sum(tf.cast(mask, dtype))], "mask")[0]
     return step.over_share(tf.math.divide_no_nan(tf.cast(tf.size(mask), dtype), valid))
 
 
 def _gradient_over_share(step: StepContext, values: Tensor) -> Tensor:
-    """`values`, whose gradient is divided by the share: the loss tracker must see them as they are."""
+    """Return `values` unchanged, for the loss tracker, with a gradient that is divided by the share."""
     still = tf.stop_gradient(values)
     return still + step.over_share(values - still)

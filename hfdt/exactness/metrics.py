@@ -1,6 +1,6 @@
-"""Metrics over all ranks, by their state: what each rank added since the last reset is added up.
+"""Metrics over all ranks, by their state: the ranks' changes since the last reset are summed.
 
-Sums, counts and confusion counts add, so the result is the one a single machine would have: never a mean of means.
+Sums, counts and confusion matrices are additive, so the result is that of a single machine and never a mean of means.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from hfdt.worker.step_context import StepContext, Tensor, Variable
 
 @contextlib.contextmanager
 def installed(flavor: str) -> Iterator[None]:
-    """Have Mean weigh what a script gives it as one number for the whole batch, for as long as this lasts.
+    """Let Mean weight a number that a script passes for its whole batch, while the context lasts.
 
-    For tf_keras, metrics made before are not reached: they keep the method they were made with.
+    In tf_keras, metrics made before keep the method with which they were made.
     """
     if flavor == "keras":
         from keras.src.metrics.reduction_metrics import Mean as owner
@@ -31,10 +31,10 @@ def installed(flavor: str) -> Iterator[None]:
 
 
 def _update_mean(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
-    """Alone, a number without a weight counts 1. Here each rank's counts by its share: together that is 1 again.
+    """Update a Mean with a scalar. Without a weight it counts 1; here each rank's counts by its share, 1 in total.
 
-    Keras 3 gives its per-output loss trackers the static batch size (an int, or None where it is unknown, as with
-    arrays): a slice may have one where the batch has none, so it is not believed.
+    Keras 3 passes the static batch size to its per-output loss trackers: an int, or None where it is unknown, as with
+    arrays. A local batch may have one where the global batch has none, so it is ignored.
     """
     step = steps.current()
     if step is None or not (sample_weight is None or isinstance(sample_weight, int)):
@@ -48,7 +48,7 @@ def _update_mean(original: Any, self: Any, values: Any, sample_weight: Any = Non
 
 
 class HeldMetrics:
-    """Metric variables that a rank without samples puts back after a step, in the graph."""
+    """Metric variables that a rank without samples restores after a step, in the graph."""
 
     def __init__(self, step: StepContext, variables: list[Any]) -> None:
         self._step = step
@@ -62,7 +62,7 @@ class HeldMetrics:
 
 
 class MetricTotals:
-    """The metric variables of a model, added over ranks."""
+    """The metric variables of a model, summed over ranks."""
 
     def __init__(self, comm: Any, variables: list[Any]) -> None:
         self._comm = comm
@@ -71,7 +71,7 @@ class MetricTotals:
         self._before: list[Tensor] = []
 
     def started(self) -> None:
-        """The model's metrics have just been reset."""
+        """Record the state after a reset of the model's metrics."""
         self._start = self._read()
         if self._before:
             self.load(self._before)
@@ -79,7 +79,7 @@ class MetricTotals:
 
     @contextlib.contextmanager
     def beginning_with(self, values: Sequence[Array]) -> Iterator[None]:
-        """Within, this rank counts as having added `values` after the next reset: what all ranks had, before."""
+        """Let this rank start from `values` after the next reset: the total of all ranks before a resumed epoch."""
         self._before = [tf.constant(value) for value in values]
         try:
             yield
@@ -87,7 +87,7 @@ class MetricTotals:
             self._before = []
 
     def total(self) -> list[Tensor]:
-        """State at the last reset + what every rank added since. A collective."""
+        """Return the state at the last reset plus every rank's change since. A collective."""
         now = self._read()
         start = self._start or [tf.zeros_like(v) for v in now]
         if self._comm.size == 1 or not now:
@@ -97,7 +97,7 @@ class MetricTotals:
 
     @contextlib.contextmanager
     def loaded(self, values: list[Tensor]) -> Iterator[None]:
-        """The variables hold `values` meanwhile."""
+        """Assign `values` to the variables while the context lasts."""
         mine = self._read()
         self.load(values)
         try:

@@ -1,9 +1,9 @@
-"""Do the ranks' slices of a batch add up to what the whole batch gives? Asked before training, and when state changed.
+"""The probe, which tests before training whether the ranks' results of a batch's slices add up to the whole batch's.
 
-Rank 0 works out the gradient of some rows of the first batch alone; all ranks, each with its slice, exchange theirs as
-in training. Both are computed in float64 (float64.py): there a model's rounding is below 1e-12, whatever it is in
-float32, and what is left is no rounding. Nothing is applied and all state is put back. What does not add up is tried
-as a sum; what still does not is named.
+It runs again when state has changed. Rank 0 computes the gradient of some rows of the first batch alone; all ranks
+compute their slices and exchange gradients as in training. Both are computed in float64 (float64.py): there a model's
+rounding errors are below 1e-12, and a larger difference is not rounding. No update is applied and all state is
+restored. Results that do not add up are tried as sums; if that fails too, the cause is named.
 """
 
 import math
@@ -19,7 +19,7 @@ from hfdt.exactness import culprit
 from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, few_rows, forward_variables
 from hfdt.worker.step_context import Reading, StepTerms, Tensor
 
-# Of metrics and moving statistics: a count may turn on rounding, and what does not add up is far off.
+# For metrics and moving statistics: rounding may change a count, while a state that does not add up is far off.
 STATE_TOLERANCE = 0.05
 NOT_STILLED = "the model draws random numbers that could not be stilled: its loss was not checked"
 NOT_FINITE = "the first batch's gradients are not finite: the loss was not checked"
@@ -28,7 +28,10 @@ ALL_THE_SAME = "`--allow-inexact` trains all the same"
 
 @dataclass
 class ProbeResult:
-    """`difference`: relative, of the gradients; NaN when it could not be told. `finite`: gradients were numbers."""
+    """The result of a probe.
+
+    `difference`: of the gradients, relative; NaN where unknown. `finite`: the gradients were finite.
+    """
 
     reading: Reading
     difference: float
@@ -37,7 +40,7 @@ class ProbeResult:
 
 
 class Probe:
-    """Compares slices with the whole on `whole`, a global batch."""
+    """The comparison of slices with a global batch, `whole`."""
 
     def __init__(self, trainable: Any, terms: StepTerms, whole: Any) -> None:
         self._trainable, self._terms = trainable, terms
@@ -46,7 +49,7 @@ class Probe:
         self._tolerance = self._trial.tolerance
 
     def run(self, *, allow_inexact: bool) -> ProbeResult:
-        """Raises CaptureError when slices and whole differ, no reading mends it and `allow_inexact` is False."""
+        """Raise CaptureError where slices and the whole differ, no reading corrects it and `allow_inexact` is False."""
         for moved in (True, False):
             with Untouched(self._trainable, moved=moved) as state:
                 found = self._found(state, allow_inexact)
@@ -78,7 +81,7 @@ class Probe:
         raise CaptureError(f"{message}; {ALL_THE_SAME}")
 
     def _compare(self, state: Untouched, trial: StepTrial, alone: Result | None) -> ProbeResult | None:
-        """What is found when slices, read as `trial` does, give the whole; None when they do not."""
+        """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""
         sliced = self._sliced(state, trial)
         difference = self._difference(sliced, alone)
         if not _fine(difference, self._tolerance):
@@ -101,7 +104,7 @@ class Probe:
         return trial.sliced(self._batch)
 
     def _alone(self, state: Untouched) -> Result | None:
-        """On rank 0: ranks of one host share its cores."""
+        """Run the whole on rank 0 only: ranks of one host share its cores."""
         if self._terms.comm.rank:
             return None
         state.restart()
@@ -141,13 +144,13 @@ class Probe:
 
 
 def agreed(comm: Comm, number: float) -> float:
-    """Rank 0's number: ranks must decide alike. A collective."""
+    """Return rank 0's number, so that all ranks decide alike. A collective."""
     mine = number if comm.rank == 0 else 0.0
     return float(comm.sum([tf.constant(mine, tf.float64)], "hfdt.probe")[0])
 
 
 def relative(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """|ours - theirs| / |theirs| over all tensors together; NaN where numbers are not finite."""
+    """Return |ours - theirs| / |theirs| over all tensors together; NaN where numbers are not finite."""
     difference = sum(float(np.sum(np.square(_wide(a) - _wide(b)))) for a, b in zip(ours, theirs, strict=True))
     norm = sum(float(np.sum(np.square(_wide(b)))) for b in theirs)
     if not norm:
@@ -160,7 +163,7 @@ def _wide(tensor: Tensor) -> Any:
 
 
 def _fine(difference: float, tolerance: float) -> bool:
-    """Numbers that are not finite tell nothing, and are no reason to stop: alone they would be no better."""
+    """Return whether the difference is tolerable. NaN is: without HFDT the gradients would not be finite either."""
     return math.isnan(difference) or difference <= tolerance
 
 

@@ -1,7 +1,7 @@
-"""When a session's step is probed (hfdt/exactness/probe.py): before its first epoch, and when its loss has changed.
+"""The schedule of probes of a session (hfdt/exactness/probe.py): before its first epoch, and when its loss has changed.
 
-A callback, or the script between two fits, may write a variable that training leaves alone, the weight of a term for
-instance. The traced step reads it, so a second look costs two small runs and no tracing.
+A callback, or the script between two fits, may assign a variable that training does not update, for instance the weight
+of a loss term. The traced step reads the variable, so another probe costs two small runs and no tracing.
 """
 
 import contextlib
@@ -22,7 +22,10 @@ from hfdt.worker.step_context import StepTerms
 
 
 class Probing:
-    """`options`: the job's. `synchronised`: BatchNorm layers are in training what they are while it is probed."""
+    """The probes of a session.
+
+    `options`: the job's. `synchronised`: in training, BatchNorm layers are in the state in which they are probed.
+    """
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str], *, synchronised: bool) -> None:
         self._trainable, self._comm, self._synchronised = trainable, comm, synchronised
@@ -33,11 +36,11 @@ class Probing:
         self._written, self._writes, self._said = False, 0, [""]
 
     def first(self, source: Any, terms: StepTerms, layers: list[Any]) -> list[str]:
-        """Probe; `terms.reading` is what was found. Returns lines for the user. Raises CaptureError. A collective."""
+        """Probe, and set `terms.reading`. Returns lines for the user. Raises CaptureError. A collective."""
         self._layers, self._terms, self._spec = layers, terms, source.element_spec
         try:
             whole = source.first_batch()
-        except IndexError:  # no data: Keras has its own words for it
+        except IndexError:  # no data: Keras raises its own error
             return []
         fp16, terms.fp16 = terms.fp16, False
         with self._as_scripts_have_it():
@@ -47,13 +50,13 @@ class Probing:
         return notes
 
     def warm(self, source: Any) -> list[str]:
-        """Before a later job of the same program: other data may take another way through the loss. A collective."""
+        """Probe before a later job of the same program, whose data may differ in structure. A collective."""
         if self._probe is not None and source.element_spec != self._spec:
             return self.first(source, self._terms, self._layers)
         return self.again(each=True)
 
     def load(self, state: State, blobs: Blobs) -> None:
-        """Write the groups that `state` carries, and note whether it changes what only scripts write. A collective."""
+        """Assign the groups in `state`, and record whether variables changed that only scripts assign. A collective."""
         seeds = {id(v) for v in self._trainable.seeds}
         variables = [tensor_variable(v) for v in self._trainable.non_trainable if id(v) not in seeds]
         before = [tf.identity(v) for v in variables] if state.model.id and self._probe is not None else []
@@ -63,9 +66,9 @@ class Probing:
             self._written |= bool(agreed(self._comm, float(changed)))
 
     def again(self, *, each: bool) -> list[str]:
-        """Probe again if something was written; not `each` time: the 1st, 2nd, 4th, 8th. A collective.
+        """Probe again if a script has assigned variables; without `each`, at the 1st, 2nd, 4th, 8th time. A collective.
 
-        Returns lines for the user that are new. Raises CaptureError.
+        Returns the lines for the user that are new. Raises CaptureError.
         """
         if self._probe is None or not self._written:
             return []
@@ -87,7 +90,7 @@ class Probing:
 
     @contextlib.contextmanager
     def _as_scripts_have_it(self) -> Iterator[None]:
-        """The model's own methods, and BatchNorm over all ranks."""
+        """Restore the model's own methods, and BatchNorm over all ranks, while the context lasts."""
         with contextlib.ExitStack() as stack:
             for name, method in self._own.items():
                 stack.enter_context(attribute(self._trainable.model, name, method))

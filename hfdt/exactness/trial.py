@@ -1,4 +1,4 @@
-"""One training step without its update, on a whole batch and in slices, for hfdt/exactness/probe.py to compare."""
+"""A training step without its update, run on a whole batch and in slices for a comparison (hfdt/exactness/probe.py)."""
 
 import contextlib
 import functools
@@ -24,25 +24,25 @@ from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import GradientExchange, StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms, Tensor
 
-BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s of a core in float64
+BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s on a core in float64
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
-# to another neighbour, which a deep network magnifies to 1e-5. COARSE: of float32 throughout.
+# to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
-_MOVED = 2**20  # elements of the largest variable that is moved
+_MOVED = 2**20  # elements of the largest variable that is perturbed
 
 
 @dataclass
 class Result:
-    """What one step leaves behind: gradients, metric states (over all ranks), non-trainable variables."""
+    """The results of one step: gradients, metric states (over all ranks), non-trainable variables."""
 
     gradients: list[Tensor]
     metrics: list[Tensor]
     forward: list[Tensor]
-    seen: Sequence[Tensor] = ()  # tensors that a trial was asked to watch
+    seen: Sequence[Tensor] = ()  # tensors that the trial recorded
 
 
 class Scoped:
-    """A Comm whose operations are found again in a graph, by their scope."""
+    """A Comm whose operations can be identified in a graph by their name scope."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm, self.rank, self.size = comm, comm.rank, comm.size
@@ -53,17 +53,19 @@ class Scoped:
 
 
 class StepTrial:
-    """The step of `trainable`, its losses read as `terms.reading` says.
+    """The step of `trainable`, with losses read by `terms.reading`.
 
-    It is traced once, for batches of any size, and computed in float64. It runs eagerly as it is where a script that
+    It is traced once, for batches of any size, and computed in float64. It runs eagerly in three cases: a script that
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
-    `tolerance`: how far gradients of equal steps may be apart (relative, L2 norm, of all together).
+    `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 
     Args:
-        batch: A global batch; slices and wholes are like it but for their number of rows.
-        watched: What the trial adds to a traced step: called with the step's batch, it returns a context whose value
-            is a list that the step fills with tensors for `Result.seen`.
+        trainable: The model with its variables.
+        terms: The terms of the job's steps.
+        batch: A global batch; other batches differ from it in their number of rows only.
+        watched: Called with a traced step's batch; returns a context whose value is a list, which the step fills with
+            tensors for `Result.seen`.
     """
 
     def __init__(self, trainable: Any, terms: StepTerms, batch: Any, watched: Any = None) -> None:
@@ -71,7 +73,7 @@ class StepTrial:
         self._exchange = GradientExchange(allreduce.rule())
         self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
         self.row_cost = math.inf
-        self.still = False  # of eager ones: for the length of a step random functions are replaced, in all threads
+        self.still = False  # in eager runs, replace random functions during a step, in all threads
         self.tolerance = self._trace(batch)
 
     def _trace(self, batch: Any) -> float:
@@ -91,19 +93,19 @@ class StepTrial:
         self.row_cost = cost_of_a_row(traced.graph)
         try:
             self._sliced, rounded = in_float64(traced, alone=False)
-        except (ValueError, tf.errors.OpError):  # an operation that float64 does not fit
+        except (ValueError, tf.errors.OpError):  # an operation that cannot be converted to float64
             return coarse
         self._alone = functools.cache(lambda: in_float64(traced, alone=True)[0])
         return ROUNDED if rounded else EXACT
 
     def sliced(self, batch: Any) -> Result:
-        """Each rank its slice, exchanged as in training. A collective."""
+        """Run each rank on its slice, with the exchange of training. A collective."""
         comm = self.terms.comm
         mine, share = slicing.cut_batch(batch, comm.rank, comm.size)
         return self._run(self.terms, mine, share, alone=False)
 
     def alone(self, batch: Any) -> Result:
-        """The whole batch on this rank."""
+        """Run the whole batch on this rank."""
         total = tf.cast(slicing.rows(batch), tf.int64)
         terms = replace(self.terms, comm=SoloComm(), reading=Reading.MEAN, averaged={}, sent_bytes={})
         return self._run(terms, batch, tf.stack([total, total]), alone=True)
@@ -144,21 +146,21 @@ class StepTrial:
 
 
 def is_half(model: Any) -> bool:
-    """Does any layer compute in half precision?"""
+    """Return whether any layer computes in half precision."""
     layers = model._flatten_layers(include_self=True, recursive=True)
     return any(str(getattr(layer, "compute_dtype", "")) in ("float16", "bfloat16") for layer in layers)
 
 
 def forward_variables(trainable: Any) -> list[Any]:
-    """Those that the forward pass may change, but for the states of random generators."""
+    """Return the variables that the forward pass may assign, without the states of random generators."""
     seeds = {id(v) for v in trainable.seeds}
     return [v for v in trainable.non_trainable if id(v) not in seeds and tensor_variable(v).dtype.is_floating]
 
 
 class Untouched:
-    """Within, variables and metrics may change; at the end they are as before.
+    """A context in which variables and metrics may change, and which restores them at its end.
 
-    `moved`: trainable variables are a little off meanwhile, so that a term behind a weight that begins at zero shows.
+    `moved`: trainable variables are perturbed, so that a term whose weight starts at zero has an effect.
     """
 
     def __init__(self, trainable: Any, *, moved: bool) -> None:
@@ -171,7 +173,7 @@ class Untouched:
         self._seeds = {id(tensor_variable(v)) for v in trainable.seeds}
 
     def restart(self) -> None:
-        """As at the start, but for random generators: a second look draws other numbers."""
+        """Restore the state of the start, except random generators: another run draws other numbers."""
         for variable, value in zip(self._variables, self._start, strict=True):
             if id(variable) not in self._seeds:
                 variable.assign(value)
@@ -185,7 +187,7 @@ class Untouched:
 
 
 def _moved(value: Tensor) -> Tensor:
-    """Off by a tenth of the mean magnitude, up or down: the same on every rank. Large ones do not begin at zero."""
+    """Perturb by a tenth of the mean magnitude, up or down, alike on every rank. Large variables do not start at 0."""
     size = value.shape.num_elements()
     if not value.dtype.is_floating or not 0 < size <= _MOVED:
         return value
@@ -195,7 +197,7 @@ def _moved(value: Tensor) -> Tensor:
 
 
 def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
-    """The first rows of a batch: half, a quarter, ... until a step costs BUDGET or each rank would have under four.
+    """Return the first rows of a batch: half, a quarter, ... until a step costs BUDGET or a rank would have under four.
 
     Halves, because rows may belong together in pairs.
     """
@@ -206,7 +208,7 @@ def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
 
 
 def cost_of_a_row(graph: Any) -> float:
-    """Multiplications of a traced step for one row; loops and called functions are not looked into."""
+    """Return the multiplications of a traced step for one row, without those in loops and called functions."""
     return float(sum(map(_cost, graph.get_operations())))
 
 
@@ -235,7 +237,7 @@ def _any_rows(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def _unoptimized() -> Iterator[None]:
-    """A graph that runs twice is not worth optimising."""
+    """Run a graph without optimising it, which does not pay for two runs."""
     here = context.context()
     before, config = here.function_call_options, here.config
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -248,7 +250,7 @@ def _unoptimized() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unscaled(optimizer: Any) -> Iterator[None]:
-    """Without loss scaling: half-precision training often begins with scales that overflow."""
+    """Remove loss scaling: half-precision training often begins with scales that overflow."""
     if not hasattr(optimizer, "scale_loss"):
         yield
         return

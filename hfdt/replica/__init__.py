@@ -1,1 +1,1 @@
-"""HFDT for scripts with training loops of their own: see client_shim/replica."""
+"""HFDT for replicated scripts, which have training loops of their own; see client_shim/replica."""

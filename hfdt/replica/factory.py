@@ -1,4 +1,4 @@
-"""A rank, made when the script has imported TensorFlow: before that nothing of it may be."""
+"""The factory of a rank of a replicated script. It runs after the script has imported TensorFlow, not before."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,11 +8,15 @@ if TYPE_CHECKING:
 
 
 def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+    """Make a rank of `group`. Raises UserError for an algorithm that own loops cannot use.
+
+    `say` prints a line for the user.
+    """
     from hfdt import algorithm_registry
     from hfdt.replica.sessions import HfdtSessions
     from replica.rank import PlacedRank
 
-    # refuses one that replicated scripts do not have
+    # raises UserError for an algorithm that replicated scripts cannot use
     algorithm_registry.step_rule(options.get("rule") or algorithm_registry.DEFAULT)
     allowed = options.get("allow_replicated") == "1"
     fp16 = options.get("fp16_allreduce") == "1"

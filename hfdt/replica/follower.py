@@ -1,4 +1,4 @@
-"""A rank of a replica script: `python -m hfdt.replica.follower`, started by the command."""
+"""The process of a rank of a replicated script: `python -m hfdt.replica.follower`. The command starts it."""
 
 from client_shim.replica.follow import follow
 from hfdt.replica.factory import make_rank

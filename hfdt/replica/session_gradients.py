@@ -1,5 +1,4 @@
-"""Gradients of a session's run, NumPy arrays, added over ranks: an embedding's rows end to end, all else number by
-number."""
+"""The sum of a session run's gradients over ranks: rows of embeddings are concatenated, other arrays are added."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,10 @@ Array = Any
 def added(
     name: str, arrays: Sequence[Array], sparse: Sequence[str], weight: float, exchange: GroupedExchange
 ) -> list[Array]:
-    """`weight`: of this rank. `sparse`: as `Taken.sparse`; rows of a rank of weight 0 are left out."""
+    """Return the arrays, each combined over ranks. NumPy arrays.
+
+    `weight`: of this rank. `sparse`: as `GradientNode.sparse`; rows of a rank of weight 0 are left out.
+    """
     mine = [_weighed(array, kind, weight) for array, kind in zip(arrays, sparse, strict=True)]
     placements = _placements(name, mine, sparse, exchange)
     whole = exchange.replicated(name, mine, placements)
@@ -32,7 +34,7 @@ def _weighed(array: Array, kind: str, weight: float) -> Array:
 
 
 def _placements(name: str, mine: Sequence[Array], sparse: Sequence[str], exchange: GroupedExchange) -> list[Placement]:
-    """Of each array; how many rows the ranks have is to be asked."""
+    """Return the placement of each array. The ranks' numbers of rows are exchanged first."""
     rows = [len(array) for array, kind in zip(mine, sparse, strict=True) if kind]
     one = Shard(0, (1,) * exchange.size)
     counts = exchange.replicated(f"rows of {name}", [np.array([rows])], [one])[0] if rows else ()

@@ -1,7 +1,7 @@
-"""What a run of a session gives from a rank's rows, as the whole batch gives it.
+"""The fetched values of a session run, converted from a rank's rows to those of the whole batch.
 
-Which number is a mean over the batch's samples, which a sum, is found by running the first batch whole and in halves.
-A summary (`tf.compat.v1.summary`) is taken apart into its scalars; its histograms stay rank 0's, of its own rows.
+Runs of the first batch, whole and in halves, determine which number is a mean over samples and which a sum. A summary
+(`tf.compat.v1.summary`) is split into its scalars; its histograms are rank 0's, of rank 0's own rows.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 
 class OutputKind(Enum):
-    """What the ranks' numbers make. FIRST: rank 0's."""
+    """The combination of the ranks' numbers. FIRST: rank 0's."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -36,7 +36,7 @@ def read(whole: Vector, first: Vector, second: Vector) -> Reading:
 
 
 def cells(tensor: Any, value: Any) -> list[Cell]:
-    """The arrays in what was fetched; none of an operation and of other strings than summaries."""
+    """Return the arrays in a fetched value; none for operations, and for strings that are not summaries."""
     if value is None:
         return []
     if _is_summary(tensor):
@@ -46,7 +46,7 @@ def cells(tensor: Any, value: Any) -> list[Cell]:
 
 
 def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
-    """The value with `made` in place of its cells."""
+    """Return the value with `made` in place of its cells."""
     if not made:
         return value
     if _is_summary(tensor):
@@ -60,7 +60,10 @@ def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
 
 
 def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> OutputKind | None:
-    """`even`: of as many rows as the halves have together, `rows` of the whole batch. None: 0, which says nothing."""
+    """Return the kind of a cell; None where all values are 0, which shows nothing.
+
+    `even` has as many rows as the two halves together, `whole` has `rows` rows.
+    """
     if np.ndim(whole) and len(whole) == rows and len(first) == len(second) == rows // 2:
         return OutputKind.ROWS
     if not np.shape(even) == np.shape(first) == np.shape(second):
@@ -79,7 +82,7 @@ def how(whole: Cell, first: Cell, second: Cell, even: Cell, rows: int) -> Output
 
 
 def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | None, float]:
-    """OutputKind a gradient is read, and how far the halves are from it, relative. None: it was 0."""
+    """Return the reading of a gradient and the relative error of the halves under it. None: the gradient was 0."""
     size = float(np.linalg.norm(whole))
     if not size or not np.isfinite(size):
         return None, 0.0
@@ -88,13 +91,13 @@ def reading(whole: Vector, first: Vector, second: Vector) -> tuple[Reading | Non
 
 
 class Combining:
-    """`share`: (rows of mine, rows of the batch)."""
+    """The combination of fetched values over ranks. `share`: (rows of this rank, rows of the batch)."""
 
     def __init__(self, exchange: GroupedExchange, share: tuple[int, int]) -> None:
         self._exchange, (self._mine, self._total) = exchange, share
 
     def whole(self, made: Sequence[Cell], hows: Sequence[OutputKind]) -> list[Cell]:
-        """The cells as the whole batch gives them."""
+        """Return the cells of the whole batch."""
         arrays = [self._part(np.asarray(cell), kind) for cell, kind in zip(made, hows, strict=True)]
         rows = Shard(0, divided(self._total, self._exchange.size))
         placements = [rows if kind is OutputKind.ROWS else PARTIAL for kind in hows]

@@ -1,4 +1,4 @@
-"""A training run of a session, while it lasts."""
+"""The state of a session's training run while it lasts."""
 
 import threading
 from collections.abc import Sequence
@@ -12,9 +12,11 @@ Share = tuple[int, int]  # samples of this rank, samples of the batch
 
 @dataclass
 class SessionRun:
-    """The training run at hand. `order`: numbers of gradients that are still to be added, one after another: rank 0
-    hears one exchange at a time. In a trial they are not added: they are `recorded`, and `instead`, where there is
-    one, is gone on with."""
+    """The current training run.
+
+    `order`: numbers of the gradients that are still to be added, one after another, since rank 0 handles one exchange
+    at a time. In a trial gradients are not added but `recorded`, and replaced by those of `instead` where it is set.
+    """
 
     share: Share
     order: list[int]

@@ -1,8 +1,8 @@
-"""Before a session's run is divided: is what it differentiates, and what it gives, a mean or a sum over rows?
+"""Trials of a session's run before it is divided: they determine which results are means and which are sums over rows.
 
-The run is tried on the first batch and on halves of it, and all variables are put back. What comes behind the
-gradients gets those of the whole batch each time, as in the ranks' own runs. A graph that cannot take halves, or a
-gradient that is neither, is found out here.
+The run is tried on the first batch and on its halves, and all variables are restored. Operations after the gradients
+get those of the whole batch each time, as in the ranks' own runs. A trial detects a graph that cannot run on half a
+batch, and a gradient that is neither mean nor sum.
 """
 
 import weakref
@@ -18,17 +18,19 @@ from client_shim.replica.sessions.plans import FetchPlan
 from hfdt.replica.session_outputs import Cell, OutputKind, cells, how, reading
 from hfdt.worker.step_context import Reading
 
-TRIES = 20  # until all that a run gives is known to be a mean or a sum
-Name = tuple[str, int]  # of a cell: its tensor's, and which of it
-Recorded = Mapping[int, Sequence[Any]]  # gradients' arrays by number
-# (feeds, gradients to go on with: None for the run's own) -> (values, the run's own gradients)
+TRIES = 20  # at most, until every result is known to be a mean or a sum
+Name = tuple[str, int]  # of a cell: its tensor's name and its index in the tensor
+Recorded = Mapping[int, Sequence[Any]]  # number of a gradient -> its arrays
+# (feeds, gradients to continue with; None: the run's own) -> (values, the run's own gradients)
 Try = Callable[[dict[Any, Any], Recorded | None], tuple[list[Any], Recorded]]
 
 
 @dataclass
 class TrialHistory:
-    """Of one graph. `readings`: by a gradient's number. `outputs`: how cells are made the whole batch's. `refused`: why
-    runs that were tried cannot be divided."""
+    """The results of all trials of one graph.
+
+    `readings`: by a gradient's number. `outputs`: how cells are combined. `refused`: why a tried run cannot be divided.
+    """
 
     readings: dict[int, Reading] = field(default_factory=dict)
     outputs: dict[Name, OutputKind] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class TrialHistory:
     tries: "weakref.WeakKeyDictionary[FetchPlan, int]" = field(default_factory=weakref.WeakKeyDictionary)
 
     def settled(self, plan: FetchPlan) -> bool:
-        """Has nothing of this run to be found out any more?"""
+        """Return whether all results of this run are known."""
         return self.tries.get(plan, 0) >= TRIES
 
     def how(self, name: Name, cell: Cell) -> OutputKind:
@@ -45,8 +47,11 @@ class TrialHistory:
 
 @dataclass(frozen=True)
 class SessionTrial:
-    """`fails`: on halves of the batch. `off`: how far a gradient is from being a mean or a sum, at most. `whole`: the
-    whole batch's cells. `unknown`: those of which it is not yet known what they are."""
+    """The result of a trial.
+
+    `fails`: the error on half a batch. `off`: the largest error of a gradient as a mean or a sum. `whole`: the whole
+    batch's cells. `unknown`: the cells whose kind is not known yet.
+    """
 
     fails: str = ""
     off: float = 0.0
@@ -63,7 +68,7 @@ def tried(
     read: Callable[[], list[Any]],
     write: Callable[[list[Any]], None],
 ) -> SessionTrial:
-    """Tries the run; `read` and `write` are of its variables. Adds what it finds to `known`."""
+    """Try the run, and add the findings to `known`. `read` and `write` access the run's variables."""
     before, half = read(), rows // 2
 
     def on(low: int, high: int, instead: Recorded | None) -> tuple[list[Any], Recorded]:
@@ -86,7 +91,7 @@ def tried(
 
 
 def _read_gradients(plan: FetchPlan, known: TrialHistory, runs: Sequence[Recorded]) -> float:
-    """OutputKind far the worst is from what it is read as."""
+    """Return the largest error of a gradient under its reading."""
     worst = 0.0
     for taken in plan.taken:
         found, off = reading(*_flat(taken.sparse, [run[taken.number] for run in runs]))
@@ -97,7 +102,7 @@ def _read_gradients(plan: FetchPlan, known: TrialHistory, runs: Sequence[Recorde
 
 
 def _flat(sparse: Sequence[str], runs: Sequence[Sequence[Any]]) -> list[Any]:
-    """A vector for each run; an embedding's rows added at their places, where any run has some."""
+    """Return a vector for each run; an embedding's rows are added at their indices, for all rows of any run."""
     parts: list[list[Any]] = [[] for _ in runs]
     for i, kind in enumerate(sparse):
         if kind == "values":
@@ -115,7 +120,7 @@ def _flat(sparse: Sequence[str], runs: Sequence[Sequence[Any]]) -> list[Any]:
 def _read_outputs(
     plan: FetchPlan, known: TrialHistory, runs: Sequence[list[Any]], rows: int
 ) -> tuple[dict[Name, Cell], list[Name]]:
-    """The first run's cells, and the names of those that are not yet known."""
+    """Return the first run's cells, and the names of those whose kind is not known yet."""
     whole, unknown = {}, []
     for place, tensor in enumerate(plan.fetches):
         for i, each in enumerate(zip(*(cells(tensor, values_[place]) for values_ in runs), strict=False)):

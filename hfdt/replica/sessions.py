@@ -1,8 +1,8 @@
-"""One rank's runs of TensorFlow 1 sessions (client_shim/replica/sessions).
+"""A rank's runs of TensorFlow 1 sessions (client_shim/replica/sessions).
 
-A run that computes gradients of variables is a training run: each rank feeds its part of the batch's rows, gradients
-are added over ranks inside the run, weighed by share, and what else was fetched is made the whole batch's behind it.
-Any other run is the same on every rank, whole.
+A run that computes gradients of variables is a training run. Each rank feeds its part of the batch's rows; gradients
+are weighted and summed over ranks inside the run, and other fetched values are combined after it. Any other run is
+replicated on every rank.
 """
 
 import contextlib
@@ -48,8 +48,11 @@ TURN_S = 600.0
 
 
 class HfdtSessions(SessionRuns):
-    """`count(share)`: called for each divided training run. `replicated()`: for one that every rank does whole; None
-    where that is not allowed."""
+    """The session runs of a rank.
+
+    `count(share)` is called for each divided training run, `replicated()` for one that every rank does; None forbids
+    that.
+    """
 
     def __init__(
         self,
@@ -61,8 +64,10 @@ class HfdtSessions(SessionRuns):
     ) -> None:
         super().__init__(group, self._passed, replicated)
         self._count, self._exchange = count, GroupedExchange(group, fp16=fp16)
-        self._known: weakref.WeakKeyDictionary[Any, trials.TrialHistory] = weakref.WeakKeyDictionary()  # by graph
-        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables are rank 0's
+        self._known: weakref.WeakKeyDictionary[Any, trials.TrialHistory] = (
+            weakref.WeakKeyDictionary()
+        )  # graph -> history
+        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions whose variables equal rank 0's
         self._now: SessionRun | None = None
 
     def installed(self) -> contextlib.AbstractContextManager[None]:
@@ -70,6 +75,7 @@ class HfdtSessions(SessionRuns):
         return patches.installed(self)
 
     def rank_0s(self, what: str, value: Any) -> Any:
+        """Return rank 0's value."""
         return self._rank_0s(what, value)
 
     def _is_training(self, session: Any, plan: FetchPlan) -> bool:
@@ -104,7 +110,7 @@ class HfdtSessions(SessionRuns):
         return self._in_part(call, plan, feeds, rows or 0, known, trial)
 
     def _undivided(self, plan: FetchPlan, feeds: Mapping[Any, Any], rows: int | None) -> str:
-        """Why the run cannot be divided; "" where it can."""
+        """Return why the run cannot be divided; "" where it can."""
         fixed = feeding.fixed(feeds, rows)
         if fixed:
             return FIXED.format(f"{fixed}, of a fixed number", where())
@@ -116,7 +122,7 @@ class HfdtSessions(SessionRuns):
     def _tried(
         self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], rows: int, known: trials.TrialHistory
     ) -> tuple[trials.SessionTrial, str]:
-        """What a trial found, and why the run cannot be divided. Rank 0 decides for all."""
+        """Return a trial's result, and why the run cannot be divided. Rank 0 decides for all."""
         variables = plan.variables(call.session.graph)
 
         def run(part: dict[Any, Any], instead: trials.Recorded | None) -> tuple[list[Any], trials.Recorded]:
@@ -141,7 +147,7 @@ class HfdtSessions(SessionRuns):
             "tries": known.tries.get(plan, 0),
         }
         said = self._rank_0s("how a run is read", said)
-        # What this rank has found beside it goes: a step that is read in no order is 0 on one rank and 1 on another.
+        # Rank 0's findings replace this rank's: a variable that is read in no fixed order differs between ranks.
         known.readings = {int(number): Reading[name] for number, name in said["readings"].items()}
         known.outputs = {(name[0], name[1]): OutputKind[h] for name, h in said["outputs"]}
         trial = replace(trial, unknown=[(name, i) for name, i in said["unknown"]])
@@ -151,7 +157,7 @@ class HfdtSessions(SessionRuns):
         return trial, NEITHER.format(where()) if said["off"] > INEXACT else ""
 
     def _whole(self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], reason: str) -> list[Any]:
-        """Every rank does all of the work; rank 0's gradient is believed."""
+        """Run the whole batch on every rank; all ranks apply rank 0's gradient."""
         self._by_every_rank(reason)
         share = (int(self._group.rank == 0), 1)
         with self._running(SessionRun(share, [t.number for t in plan.taken])):
@@ -183,7 +189,7 @@ class HfdtSessions(SessionRuns):
         try:
             yield
         except tf.errors.OpError:
-            if now.failure is not None:  # which TensorFlow has put into words of its own
+            if now.failure is not None:  # TensorFlow has wrapped it in an error of its own
                 raise now.failure from None
             raise
         finally:
@@ -191,7 +197,7 @@ class HfdtSessions(SessionRuns):
 
     # -- between ranks ---------------------------------------------------------------------------------------------
     def _passed(self, taken: GradientNode, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Gradients of a rank's rows, to be the whole batch's: in a thread of TensorFlow's."""
+        """Combine the gradients of a rank's rows over ranks, in one of TensorFlow's threads."""
         now = self._now
         if now is None:
             raise CaptureError(THREAD.format(threading.current_thread().name))
@@ -219,7 +225,7 @@ class HfdtSessions(SessionRuns):
         return added(f"gradients {taken.number}", arrays, taken.sparse, weight, self._exchange)
 
     def _sync(self, call: SessionCall, plan: FetchPlan) -> None:
-        """The variables of a run, as rank 0 has them: it has been initialized, or restored, since they last were."""
+        """Assign rank 0's values to a run's variables, which were initialized or restored since the last time."""
         variables = plan.variables(call.session.graph)
         mine = [np.asarray(value) for value in values.read(call.plainly, variables)]
         values.write_changed(call.plainly, variables, self._exchange.rank_0s("variables", mine), mine)
@@ -228,7 +234,7 @@ class HfdtSessions(SessionRuns):
 def _whole_batchs(
     plan: FetchPlan, given: Sequence[Any], known: trials.TrialHistory, trial: trials.SessionTrial, combining: Combining
 ) -> list[Any]:
-    """What was fetched, as the whole batch gives it."""
+    """Return the fetched values of the whole batch."""
     made = [cells(tensor, value) for tensor, value in zip(plan.fetches, given, strict=True)]
     names = [(tensor.name, i) for tensor, group in zip(plan.fetches, made, strict=True) for i in range(len(group))]
     flat = [cell for group in made for cell in group]

@@ -1,1 +1,1 @@
-"""A worker process: one rank, which trains its part of each global batch."""
+"""A worker process: one rank, which trains on its part of each global batch."""

@@ -1,13 +1,13 @@
-"""Watching Keras's fit at no cost a step: a CallbackList that holds nothing but History and one function."""
+"""A Keras CallbackList that holds only History and one function, so that watching `fit` adds no cost to a step."""
 
 from collections.abc import Callable
 from typing import Any
 
-OnBatch = Callable[[int, Any], bool]  # (index of the last step done, its logs) -> go on?
+OnBatch = Callable[[int, Any], bool]  # (index of the last finished step, its logs) -> whether to continue
 
 
 def listening(keras: Any, model: Any, on_batch: OnBatch, epochs: int, steps: int | None) -> Any:
-    """A CallbackList for `model.fit`. `keras`: the flavor's module."""
+    """Return a CallbackList for `model.fit` that calls `on_batch`. `keras` is the flavor's module."""
 
     class Listening(keras.callbacks.CallbackList):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

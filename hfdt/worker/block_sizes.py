@@ -1,8 +1,8 @@
-"""How large a batch's blocks are where workers are not equally fast (hfdt/worker/blocks.py).
+"""Sizes of a batch's blocks for workers of different speeds (hfdt/worker/blocks.py).
 
-Worker k computes every block of which it is an owner; a step lasts as long as the slowest does. So sizes are wanted
-that make the largest of load_k / speed_k as small as can be: a linear program, or a game between blocks and workers,
-solved to some 3 % by multiplicative weights (Arora, Hazan and Kale 2012, section 3.2).
+Worker k computes every block of which it is an owner; a step lasts as long as the slowest worker's part. So the sizes
+minimise the largest load_k / speed_k. This is a linear program, or a game between blocks and workers, solved to some 3
+% by multiplicative weights (Arora, Hazan and Kale 2012, section 3.2).
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 ROUNDS = 4000
 RATE = 0.05
-PARTS = 1 << 20  # sizes are whole numbers of the batch's parts, equal on every rank
+PARTS = 1 << 20  # sizes are whole numbers of these parts of a batch, so that they are equal on every rank
 
 
 def block_sizes(owners: Sequence[tuple[int, ...]], speeds: Sequence[float]) -> list[int]:
-    """Of each block, in parts of PARTS. `speeds` above 0, of any unit."""
+    """Return the size of each block, in units of 1 / PARTS of a batch. `speeds` are above 0, in any unit."""
     speed = np.asarray(speeds, float) / np.sum(speeds)
     does = np.zeros([len(speed), len(owners)])
     for block, workers in enumerate(owners):
@@ -25,7 +25,7 @@ def block_sizes(owners: Sequence[tuple[int, ...]], speeds: Sequence[float]) -> l
     total, weights = np.zeros(len(owners)), np.full(len(owners), 1 / len(owners))
     slow = np.full(len(speed), 1 / len(speed))
     for _ in range(ROUNDS):
-        # Each side answers the other's last move twice (Rakhlin and Sridharan 2013), which closes in much faster.
+        # Optimistic updates (Rakhlin and Sridharan 2013): a trial step, then the step. They converge much faster.
         next_slow = _moved(slow, RATE * (does @ weights))
         next_weights = _moved(weights, -RATE * (slow @ does))
         slow, weights = _moved(slow, RATE * (does @ next_weights)), _moved(weights, -RATE * (next_slow @ does))
@@ -35,7 +35,7 @@ def block_sizes(owners: Sequence[tuple[int, ...]], speeds: Sequence[float]) -> l
 
 
 def loads(owners: Sequence[tuple[int, ...]], sizes: Sequence[int], workers: int) -> list[float]:
-    """The part of a batch that each worker computes."""
+    """Return the part of a batch that each worker computes, in 0..1."""
     return [
         sum(size for block, size in zip(owners, sizes, strict=True) if k in block) / sum(sizes) for k in range(workers)
     ]

@@ -1,10 +1,9 @@
-"""Rules that cut every batch into blocks (hfdt/algorithm.py, BlockAlgorithm): each rank's gradients of its blocks,
-their exchange
-as the rule has it, and one update with the sum.
+"""The runner of algorithms that divide every batch into blocks (hfdt/algorithm.py, BlockAlgorithm).
 
-A block is a step of Keras's own on some rows, compiled once and run for one block after another; the exchange between
-is NumPy. What a block's forward pass changes travels with its gradient. Random numbers are the block's, not the
-rank's, as several ranks must get the same from it.
+Each rank computes the gradients of its blocks; the algorithm exchanges and sums them; one update applies the sum. A
+block is Keras's own training step on some rows of the batch, compiled once and run for one block after another. The
+exchange is NumPy. State that a block's forward pass assigns is sent with its gradient. Random numbers belong to the
+block, not the rank, since several ranks must compute the same block alike.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ MEASURED_WORDS = 250_000
 
 
 class Blocks:
-    """Runs `rule` among the ranks of `comm`. `apply` is given to `Flavor.replace_apply`."""
+    """The runner of `rule` among the ranks of `comm`. Its `apply` is passed to `Flavor.replace_apply`."""
 
     def __init__(
         self, rule: BlockAlgorithm, trainable: Any, comm: Comm, air: MulticastTransport, terms: StepTerms
@@ -49,14 +48,14 @@ class Blocks:
             self._block = tf.function(self._block_step, reduce_retracing=True, autograph=False)
             self._update = tf.function(self._apply_sum, autograph=False)
         self._rule, self.plan, self.redundancy = rule, BlockPlan([], _never, int), 0
-        self._ends: list[int] = []  # where blocks end, and the first begins
+        self._ends: list[int] = []  # boundaries of the blocks: the first one's start, then each one's end
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         self._check_next, self.waited_s = True, 0.0
 
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
-        """In place of the outermost optimizer's own apply: kept for when the sum is there."""
+        """Replace the outermost optimizer's own apply: store the step until the sum has arrived."""
         step = steps.current()
         if step is None:
             original(list(gradients), list(variables))
@@ -64,7 +63,7 @@ class Blocks:
         self._put_off.append(Deferred(list(gradients), list(variables), original))
 
     def settle(self, train_step: Any, batch: Any) -> str:
-        """Choose the redundancy, now that there is a first batch; a line for the user."""
+        """Choose redundancy and block sizes, for which the first batch is needed; return a line for the user."""
         rule, n = self._rule, self._comm.size
         chosen = rule.redundancy or self._fastest(train_step, batch)
         try:
@@ -76,7 +75,7 @@ class Blocks:
         return self._says(sizes)
 
     def train(self, train_step: Any, batch: Any) -> tuple[Any, int]:
-        """One step: (Keras's logs, samples that this rank counts)."""
+        """Run one training step; return Keras's logs and the number of samples that this rank counts."""
         before = [tf.identity(v) for v in self._terms.averaged.values()]
         seeds = [tf.identity(v) for v in self._seeds]
         own, logs, samples = {}, None, 0
@@ -112,7 +111,7 @@ class Blocks:
     ) -> tuple[Any, Any, int]:
         rows, share = slicing.cut_between(batch, *between)
         _assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
-        counts = owners[number % len(owners)] == self._comm.rank  # a block's samples are in one rank's metrics
+        counts = owners[number % len(owners)] == self._comm.rank  # a block's samples count in one rank's metrics only
         self._train_step = train_step
         vector, logs = self._block(rows, share, tf.constant(counts))
         return vector.numpy(), logs, int(share[0]) if counts else 0
@@ -134,7 +133,7 @@ class Blocks:
         return tf.concat([tf.reshape(tf.cast(p, dtype), [-1]) for p in parts], axis=0), logs
 
     def _finish_seeds(self, before: list[Tensor]) -> None:
-        """Every block has drawn as often; which were ours must not show."""
+        """Set the seeds independently of which blocks this rank computed: every block has drawn equally often."""
         last = max(b for b, owners in enumerate(self.plan.owners) if self._comm.rank in owners)
         _assign(self._seeds, [v - shifted_seed(seed, last) + seed for v, seed in zip(self._seeds, before, strict=True)])
 
@@ -149,7 +148,7 @@ class Blocks:
         assigned_state.write(self._touched, list(values))
 
     def _check_bits(self, own: dict[int, Any]) -> None:
-        """Once an epoch. Raises UserError where two ranks got different bits from one block."""
+        """Compare checksums once an epoch. Raises UserError where two ranks computed different bits for one block."""
         self._check_next = False
         table = np.zeros([len(self.plan.owners), self._comm.size], np.int64)
         for number, vector in own.items():
@@ -165,7 +164,7 @@ class Blocks:
 
     # -- how the work is divided ---------------------------------------------------------------------------------------
     def _sizes(self, train_step: Any, batch: Any) -> list[int]:
-        """Of each block, the same on every rank."""
+        """Return the size of each block, the same on every rank."""
         speeds, owners = self._rule.speeds, self.plan.owners
         if speeds == ():
             return [1] * len(owners)
@@ -183,7 +182,7 @@ class Blocks:
 
     # -- redundancy ----------------------------------------------------------------------------------------------------
     def _fastest(self, train_step: Any, batch: Any) -> int:
-        """The r with the least r * T_calc + T_comm(r), both measured; the same on every rank."""
+        """Return the r with the least r * T_calc + T_comm(r), both measured; the same on every rank."""
         n = self._comm.size
         compute_s, word_s = self._compute_s(train_step, batch), self._word_s()
         words = sum(int(np.prod(v.shape)) for v in self._trainable.trainable)
@@ -195,7 +194,7 @@ class Blocks:
         return list(costs)[int(np.argmin(total))]
 
     def _compute_s(self, train_step: Any, batch: Any) -> float:
-        """Of one n-th of the batch; the second run, as the first is traced. Everything is put back."""
+        """Measure the seconds for one n-th of the batch; the first of two runs traces. Restores all state."""
         trainable, rank = self._trainable, self._comm.rank
         variables = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics]]
         kept = [tf.identity(v) for v in variables]
@@ -208,9 +207,9 @@ class Blocks:
         return seconds
 
     def _word_s(self) -> float:
-        """Of a word that every rank multicasts to all."""
+        """Measure the seconds per word when every rank multicasts to all."""
         packet, everyone = np.zeros(MEASURED_WORDS, np.float32), tuple(range(self._comm.size))
-        for _ in range(2):  # the first makes connections
+        for _ in range(2):  # the first one opens connections
             began = time.perf_counter()
             for root in everyone:
                 self._air.multicast(packet, root, everyone)

@@ -1,4 +1,4 @@
-"""Commits in the midst of an epoch (`--commit-every 200steps`): when they are taken, how an epoch is taken up there."""
+"""Commits within an epoch (`--commit-every 200steps`): when they are made, and how an epoch resumes from one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from hfdt.algorithm import StepAlgorithm
 
 @dataclass(frozen=True)
 class Begin:
-    """Of an epoch that is taken up in its midst: what is done, what its metrics hold, how many steps were left out."""
+    """The start of an epoch that resumes after `step` steps: its samples, metric state and number of skipped steps."""
 
     step: int
     samples: int
@@ -20,7 +20,7 @@ class Begin:
 
 
 def plan(spec: JobSpec, rule: Any) -> tuple[int, list[str]]:
-    """(steps between two commits, 0: at epochs' ends only; lines for the user)."""
+    """Return the steps between two commits (0: only at the end of an epoch) and lines for the user."""
     steps, reason = int(spec.options.get("commit_every", "0")), _why_not(spec, rule)
     if steps and reason:
         return 0, [f"--commit-every counts as 1epoch: {reason}"]
@@ -28,7 +28,7 @@ def plan(spec: JobSpec, rule: Any) -> tuple[int, list[str]]:
 
 
 def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:
-    """(metric state, samples of the epoch) of all ranks of a hfdt.worker.session.RankProgram, now. A collective."""
+    """Return (metric state, samples of the epoch) of a hfdt.worker.session.RankProgram over all ranks. A collective."""
     _, metrics = session.peek(logs)
     mine = session.sharded.counted[0]
     total = session.comm.sum([mine], "hfdt.samples")[0] if session.comm.size > 1 else mine

@@ -1,4 +1,4 @@
-"""The seam between a training step and the other ranks: gradients in, an optimizer step with all of them out."""
+"""The gradient exchange of a training step: it replaces the optimizer's apply by one step of a StepAlgorithm."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Apply = Callable[[Tree, list[Any]], Any]
 
 @dataclass
 class Deferred:
-    """An optimizer step that is put off: its gradients, its variables, and Keras's own apply."""
+    """An optimizer step that was not applied yet: its gradients, its variables, and Keras's own apply."""
 
     gradient: Tree
     variables: list[Any]
@@ -25,16 +25,15 @@ class Deferred:
 
 
 class StepGroup:
-    """All ranks, as a rule sees them from inside one step."""
+    """The ReduceGroup of an algorithm inside one step: all ranks."""
 
     def __init__(self, step: StepContext) -> None:
         self._step = step
         self.rank, self.size = step.comm.rank, step.comm.size
-        self.whose: Tensor = None  # under a guard, behind a mean: whose gradient is not finite
+        self.whose: Tensor = None  # with a guard, after `mean`: which ranks' gradients are not finite
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
-        """The ranks' tensors, each weighed (hfdt/worker/step_context.py), added; what the forward pass changed travels
-        along."""
+        """Sum the ranks' weighted tensors (StepContext.weight), and the state that the forward pass assigned."""
         step = self._step
         slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
         gather = Gather(step, slices) if slices else None
@@ -45,7 +44,7 @@ class StepGroup:
         wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
-        said = [guard.mine(self.rank, weighed)] if guard else []  # before 16 bits have made it infinite
+        said = [guard.mine(self.rank, weighed)] if guard else []  # before the cast to 16 bits may overflow
         added = step.timed_sum([*said, *wire, *indices, *moved], "gradient")
         if guard:
             self.whose = guard.whose(added.pop(0), added[: len(wire)] if step.terms.fp16 else ())
@@ -55,7 +54,7 @@ class StepGroup:
 
 
 class StepLocal:
-    """A rank's gradient and the script's optimizer, as a rule sees them. See hfdt/algorithm.py, Local."""
+    """A rank's gradient and the script's optimizer, as an algorithm sees them (hfdt/algorithm.py, Local)."""
 
     def __init__(self, deferred: Deferred, group: StepGroup, guard: Any) -> None:
         self.gradient = deferred.gradient
@@ -76,14 +75,14 @@ class StepLocal:
 
 
 class GradientExchange:
-    """Runs a rule where Keras would apply gradients. Its `apply` is given to `Flavor.replace_apply`."""
+    """The runner of a StepAlgorithm where Keras applies gradients. Its `apply` is passed to `Flavor.replace_apply`."""
 
     def __init__(self, rule: StepAlgorithm) -> None:
         self._rule = rule
-        self._states: dict[tuple[int, ...], list[Variable]] = {}  # one per optimizer, by the variables it moves
+        self._states: dict[tuple[int, ...], list[Variable]] = {}  # the ids of an optimizer's variables -> state
 
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
-        """In place of the outermost optimizer's own apply: before any test of finiteness, so ranks never part."""
+        """Replace the outermost optimizer's own apply, before any test for finite values: all ranks decide alike."""
         step = steps.current()
         if step is None:
             original(list(gradients), list(variables))
@@ -95,7 +94,7 @@ class GradientExchange:
             self.run(step, deferred)
 
     def run(self, step: StepContext, deferred: Deferred) -> None:
-        """One step of the rule."""
+        """Run one step of the algorithm."""
         group = StepGroup(step)
         local = StepLocal(deferred, group, step.terms.guard)
         params: Tree = [tensor_variable(v) for v in deferred.variables]
@@ -114,10 +113,10 @@ class GradientExchange:
 
 
 class Gather:
-    """IndexedSlices (an embedding's gradient) of all ranks, end to end, as a single machine would have them.
+    """The IndexedSlices (gradients of embeddings) of all ranks, concatenated as on a single machine.
 
-    Not added into the whole tensor: Keras 3 optimizers treat every slice by itself, also where indices repeat, so the
-    same gradient means another step when it is dense. Each rank adds its rows, at their place, to zeros.
+    They are not summed into a dense tensor. Keras 3 optimizers update each slice separately, even where indices repeat,
+    so a dense gradient would give another step. Each rank adds its rows, at their position, to zeros.
     """
 
     def __init__(self, step: StepContext, slices: list[Any]) -> None:
@@ -140,7 +139,7 @@ class Gather:
 
 
 def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tensor]) -> Tree:
-    """`added` (dense tensors, then values of slices) where `tensors` had theirs; None stays None."""
+    """Return `added` (dense tensors, then values of slices) in the order of `tensors`; None stays None."""
     slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
     dense = iter(added[: len(added) - len(slices)])
     whole = iter(

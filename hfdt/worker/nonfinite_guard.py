@@ -1,7 +1,7 @@
-"""`--on-nan`: a step in which a rank's gradient holds NaN or infinity is left out on all ranks, or ends the run.
+"""The non-finite guard of `--on-nan`: a step in which a rank's gradient has NaN or infinity is skipped or ends the run.
 
-A rank looks at what it gives to the others, before it is added up; a vector with a place for each rank travels in the
-same exchange. So all ranks know within the step, alike, whose gradient it was, and none of them moves a weight.
+A rank tests its gradients before they are summed. A vector with an element for each rank is part of the same exchange.
+So all ranks learn within the step which gradients are not finite, and none of them changes a weight.
 """
 
 import contextlib
@@ -18,27 +18,31 @@ from hfdt.worker.step_context import StepTerms, Tensor, Variable
 
 
 class Guard:
-    """Of the training steps of one model on one rank. `counted`: its first number is the epoch's samples.
+    """The guard of the training steps of one model on one rank.
 
-    `skips`: steps are left out and counted, and `check` finds nothing wrong with them.
+    Args:
+        trainable: The model with its variables.
+        counted: A variable whose first element is the number of samples in the epoch.
+        terms: The terms of the job's steps.
+        skips: Skip and count such steps; `check` then raises nothing.
     """
 
     def __init__(self, trainable: Any, counted: Variable, terms: StepTerms, *, skips: bool) -> None:
-        seeds = {id(tensor_variable(v)) for v in trainable.seeds}  # a step that is left out has drawn its numbers
-        # A train_step of the script's may also assign weights, and move some of them before a bad gradient comes.
+        seeds = {id(tensor_variable(v)) for v in trainable.seeds}  # a skipped step has used its random numbers
+        # A train_step of the script may also assign weights, and may update some of them before a bad gradient appears.
         moved = [] if terms.own_step else [*trainable.trainable, *trainable.optimizer]
         changed = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *moved]]
         self._changed: list[Variable] = [v for v in changed if id(v) not in seeds]
         self._counted, self._size, self._skips = counted, terms.comm.size, skips
         self._step, self._skipped = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))  # of the epoch
-        self._left_out = tf.Variable(False, trainable=False)  # this step, or a part of it
-        # Of the first step that was left out its number, and whose gradient it was.
+        self._left_out = tf.Variable(False, trainable=False)  # whether this step, or a part of it, was skipped
+        # The number of the first skipped step, then a flag for each rank and one for the sum.
         self._first = tf.Variable([0] * (self._size + 2), dtype=tf.int64, trainable=False)
 
     # -- inside a step ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A training step: what it has changed is undone where it is left out."""
+        """Wrap a training step: undo its changes if it was skipped."""
         before = [tf.identity(v) for v in self._changed]
         samples = self._counted[0]
         self._step.assign_add(1)
@@ -54,18 +58,21 @@ class Guard:
         tf.cond(self._left_out, undo, _nothing)
 
     def mine(self, rank: int, given: Sequence[Tensor]) -> Tensor:
-        """What this rank says of the `given` tensors: float32 (size), 1 in its own place where they are not finite."""
+        """Return this rank's flags: float32 of shape (size,), 1 at `rank` where the `given` tensors are not finite."""
         bad = tf.logical_not(all_finite(given))
         return tf.one_hot(rank, self._size) * tf.cast(bad, tf.float32)
 
     def whose(self, said: Tensor, added: Sequence[Tensor] = ()) -> Tensor:
-        """bool (size + 1): whose gradient is not finite. The last: nobody's, but the sum `added` is not."""
+        """Return bool of shape (size + 1,): the ranks whose gradient is not finite.
+
+        The last element is true where all ranks' gradients are finite but the sum `added` is not.
+        """
         ranks = said > 0
         overflow = tf.logical_not(all_finite(added)) if added else tf.constant(False)
         return tf.concat([ranks, [overflow & ~tf.reduce_any(ranks)]], 0)
 
     def unless(self, whose: Tensor, update: Callable[[], Any]) -> None:
-        """Run `update`, unless it was somebody's."""
+        """Run `update` unless an element of `whose` is true; otherwise skip the step."""
 
         def leave_out() -> Tensor:
             first = tf.concat([[self._step], tf.cast(whose, tf.int64)], 0)
@@ -81,24 +88,24 @@ class Guard:
         tf.cond(tf.reduce_any(whose), leave_out, go_on)
 
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
-        """In place of an optimizer's own apply, where there is one rank only."""
+        """Replace an optimizer's own apply in a run with one rank."""
         dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients if g is not None]
         self.unless(self.whose(self.mine(0, dense)), lambda: original(list(gradients), list(variables)))
 
     # -- around steps ----------------------------------------------------------------------------------------------
     def begin(self, step: int, skipped: int) -> None:
-        """An epoch begins, or is taken up after so many steps."""
+        """Start an epoch, or resume one after `step` steps of which `skipped` were skipped."""
         self._step.assign(step)
         self._skipped.assign(skipped)
         self._first.assign(tf.zeros_like(self._first))
 
     @property
     def skipped(self) -> int:
-        """Steps of the epoch at hand that were left out."""
+        """The number of skipped steps in the current epoch."""
         return int(self._skipped)
 
     def check(self, epoch: int) -> None:
-        """Raises UserError for a step of `epoch` (from 0) that was left out, unless that was wanted."""
+        """Raise UserError for a skipped step of `epoch` (from 0), unless the guard is to skip."""
         if self._skips or not int(self._first[0]):
             return
         step, *whose = (int(n) for n in self._first.numpy())
@@ -112,7 +119,7 @@ class Guard:
 
 
 def asked(trainable: Any, options: Mapping[str, str]) -> tuple[str, list[str]]:
-    """What a job's --on-nan asks for, "" for nothing, and a line where it is not used."""
+    """Return the --on-nan option of a job ("" for none), and a line for the user where it is not used."""
     on_nan = options.get("on_nan", "")
     if on_nan and any(map(is_loss_scaled, trainable.flavor.optimizers(trainable.model))):
         return "", ["--on-nan is not used: the LossScaleOptimizer leaves out steps that overflow by itself"]

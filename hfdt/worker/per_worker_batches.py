@@ -1,6 +1,6 @@
-"""`--batch per-worker`: Horovod's own convention. Every rank takes whole batches, so a global batch is `size` of them.
+"""The data of `--batch per-worker`, Horovod's convention: each rank takes whole batches, `size` of them a global batch.
 
-With it come a larger learning rate and a warm-up (Goyal et al. 2017, arXiv:1706.02677).
+A larger learning rate and a warm-up go with it (Goyal et al. 2017, arXiv:1706.02677).
 """
 
 import contextlib
@@ -19,9 +19,16 @@ SCALES: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt,
 
 
 def cut(whole: Dataset, rank: int, size: int) -> Dataset:
-    """From (batch, [n, n]) of whole batches: of each `size` consecutive ones rank's own, as (batch, [mine, total]).
+    """Select a rank's batches: of each group of `size` consecutive batches, the one at `rank`.
 
-    Where the data end inside a group, ranks without a batch get the first row of the group's first, share [0, total].
+    Args:
+        whole: A data set of (batch, [n, n]); n is the number of samples.
+        rank: This rank.
+        size: The number of ranks.
+
+    Returns:
+        A data set of (batch, [samples of this rank, samples of the group]). Where the data end within a group, a rank
+            without a batch gets the first row of the group's first batch and [0, samples of the group].
     """
 
     def of_group(batch: Any, share: Any) -> Dataset:
@@ -35,14 +42,16 @@ def cut(whole: Dataset, rank: int, size: int) -> Dataset:
 
 
 def steps(batches: int | None, size: int) -> int | None:
+    """Return the number of global batches among `batches` batches."""
     return None if batches is None else -(-batches // size)
 
 
 @contextlib.contextmanager
 def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Iterator[None]:
-    """The optimizer's learning rate times linear: size, sqrt: its root, none: 1; reached in `warmup_steps` from 1.
+    """Multiply the optimizer's learning rate: "linear" by size, "sqrt" by its square root, "none" by 1.
 
-    The rate is scaled where it is read: callbacks and the client see the script's own. Keras 3 only.
+    The factor rises from 1 during `warmup_steps` steps. The rate is scaled where the optimizer reads it: callbacks and
+    the client see the script's own. Keras 3 only.
     """
     if scale not in SCALES:
         raise UserError(f"--lr-scale must be one of {', '.join(SCALES)}. Received: {scale!r}")
@@ -67,7 +76,7 @@ _quiet = tf.autograph.experimental.do_not_convert
 
 
 def _open(batch: Any, share: Any) -> Any:
-    """Batches of any length are of one kind: a copied row stands where a batch does."""
+    """Make the batch's length unknown to the graph, since a single row may stand in for a batch."""
     return tf.nest.map_structure(lambda t: tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]), batch), share
 
 

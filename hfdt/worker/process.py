@@ -1,4 +1,4 @@
-"""A rank of HFDT: `python -m hfdt.worker.process`, started by the engine, kept warm between jobs."""
+"""The worker process of HFDT, one rank: `python -m hfdt.worker.process`. The engine starts it and reuses it."""
 
 import contextlib
 import os
@@ -34,13 +34,13 @@ from hfdt.worker.progress import Watch
 
 
 def main() -> None:
-    """Attach first, so that the engine knows of us; import TensorFlow before any job asks for it."""
+    """Attach to the engine first, then import TensorFlow before a job needs it, then serve commands."""
     member = Member.attach("worker")
     try:
         comm, notes = _warm_up(member)
     except Exception as error:
         member.send(Event(rank=member.rank, failed=failure(error)))
-        for _ in member.commands():  # until the engine, told why, ends us
+        for _ in member.commands():  # wait until the engine, which now has the reason, ends this process
             pass
         return
     HfdtWorker(member, comm, notes).run()
@@ -63,7 +63,7 @@ def _warm_up(member: Member) -> tuple[Any, list[str]]:
 
 @dataclass
 class Job:
-    """What a rank holds of the job at hand."""
+    """A rank's state of the current job."""
 
     id: str
     spec: JobSpec
@@ -71,18 +71,18 @@ class Job:
     source: Any
     validation: Any
     feeds: dict[str, Any]
-    commits_every: int = 0  # steps; 0: at epochs' ends only
+    commits_every: int = 0  # steps; 0: only at the end of an epoch
 
 
 class HfdtWorker:
-    """Takes the engine's commands one by one and answers each."""
+    """The command loop of a rank: it handles the engine's commands one by one and answers each."""
 
     def __init__(self, member: Member, comm: Any, notes: list[str]) -> None:
         self._member, self._comm, self._notes = member, comm, notes
         self._commands: Iterator[Command] = member.commands()
         self._flavors = contextlib.ExitStack()
         self._patched: set[str] = set()
-        self._warm: tuple[Any, Any] | None = None  # (what it was made for, session)
+        self._warm: tuple[Any, Any] | None = None  # ((program digest, options), session)
         self._job: Job
         self._bytes = 0
 
@@ -123,12 +123,12 @@ class HfdtWorker:
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
         self._job.commits_every, more = commits.plan(spec, session.rule)
-        self._notes = []  # said once a run
+        self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
         self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes + more)))
 
     def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
-        """By name, what takes in the batches that the client draws."""
+        """Return the queues, by name, for batches that the client draws."""
         from fdt.data import Feed
 
         def want(wanted: FeedWanted) -> None:
@@ -154,7 +154,7 @@ class HfdtWorker:
         )
 
     def _session(self, spec: JobSpec) -> Any:
-        """The warm one when program and options are those of the last job; else a new one."""
+        """Return the last job's session if program and options are the same, else a new one."""
         from fdt.trainable import build
         from hfdt.worker.session import RankProgram, patches
 
@@ -204,7 +204,7 @@ class HfdtWorker:
         self._send(job.id, epoch_end=end)
 
     def progress(self, epoch: int, step: int, logs: Any) -> None:
-        """Tell how far this rank is."""
+        """Send the progress of this rank."""
 
         session = self._job.session
         sent = self._bytes + session.sent_bytes(step)
@@ -213,7 +213,7 @@ class HfdtWorker:
         self._send(self._job.id, progress=said)
 
     def commit(self, epoch: int, step: int, logs: Any) -> None:
-        """Tell of the state after this step. A collective; rank 0 speaks for all."""
+        """Send the state after this step. A collective; only rank 0 sends."""
         metrics, samples = commits.take(self._job.session, logs or {})
         if self._comm.rank == 0:
             commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
@@ -222,7 +222,7 @@ class HfdtWorker:
             self._send(self._job.id, commit=commit)
 
     def lock_step(self, step: int, logs: Any) -> bool:
-        """Tell of a step and wait for the client's callbacks. False when they want no more of this epoch."""
+        """Send the end of a step and wait for the client's callbacks. Returns False when they end the epoch."""
 
         job = self._job
         whole, metrics = job.session.peek(logs or {})

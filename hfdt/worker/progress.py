@@ -1,17 +1,20 @@
-"""What a rank does between the steps of an epoch, besides training."""
+"""The work of a rank between the steps of an epoch: progress, commits and lock step."""
 
 import time
 from typing import Any
 
 from fdt.job import BatchHooks
 
-PROGRESS_S = 0.2  # between two Progress events
+PROGRESS_S = 0.2  # seconds between two Progress events
 
 
 class Watch:
-    """Looks at an epoch's steps: counts them, speaks now and then, commits, or waits at each in lock step.
+    """A step callback of an epoch, which counts steps, sends progress, commits, and waits for the client in lock step.
 
-    `worker`: a hfdt.worker.process.HfdtWorker. `before`: steps of the epoch that were done when it was taken up.
+    Args:
+        worker: A hfdt.worker.process.HfdtWorker.
+        epoch: The epoch, from 0.
+        before: Steps of the epoch that were done before it resumed.
     """
 
     def __init__(self, worker: Any, epoch: int, before: int = 0) -> None:
@@ -23,7 +26,10 @@ class Watch:
         self.steps = before
 
     def on_batch(self, step: int, logs: Any) -> bool:
-        """After steps [.., step]; False stops the epoch. Keras counts a last execution's steps as if all were there."""
+        """Handle the steps up to index `step`; return False to stop the epoch.
+
+        Keras counts the steps of an epoch's last execution as if it were complete, hence the bound by `total`.
+        """
         total = self._worker.job.session.epoch_steps
         last, self.steps = self.steps, min(self._before + step + 1, total or self._before + step + 1)
         self._worker.job.session.check_finite(self._epoch)

@@ -1,9 +1,9 @@
-"""Rules whose ranks train on their own and speak once a round (hfdt/algorithm.py, RoundAlgorithm).
+"""The runner of algorithms whose ranks train alone and exchange parameters once a round (RoundAlgorithm).
 
-Inside a round nothing travels: a rank's step is Keras's own, on its slice, what it would have asked others for worked
-out from the slice alone (hfdt/worker/step_context.py, `alone`). What stands in the optimizer's place adds the round's
-task to the
-gradient, or adds gradients up, where a pass only looks. Beginnings and ends of rounds are plain Python.
+Inside a round ranks exchange nothing. A rank's step is Keras's own on its local batch, and values that would need other
+ranks are computed from the local batch alone (hfdt/worker/step_context.py, `alone`). The replaced optimizer adds the
+gradient of the round's LocalProblem, or sums gradients in a pass that only evaluates them. The start and the end of a
+round are plain Python.
 """
 
 import time
@@ -24,12 +24,12 @@ from hfdt.worker.step_context import StepContext, Tensor, Variable
 
 Dataset = Any
 Logs = dict[str, float]
-Open = Callable[[], Dataset]  # the rank's slices of the epoch at hand, from their start
+Open = Callable[[], Dataset]  # opens the rank's local batches of the current epoch, from the first
 Fit = Callable[[Dataset, OnBatch], Logs]
 
 
 class RoundGroup:
-    """All ranks at the beginning or end of a round; each weighs the samples it has seen in it."""
+    """The ReduceGroup at the start or end of a round; a rank's weight is its part of the round's samples."""
 
     def __init__(self, comm: Comm, tally: Variable) -> None:
         self._comm, self._tally = comm, tally
@@ -48,14 +48,15 @@ class RoundGroup:
         return [None if t is None else next(added) for t in dense]
 
     def begin(self) -> None:
-        """Names of exchanges start anew with every round."""
+        """Start a round: the names of exchanges repeat in every round."""
         self._calls = 0
 
 
 class Rounds:
-    """Runs `rule` over the model of `trainable`. `travelling`: variables averaged at a round's end besides parameters.
+    """The runner of `rule` over the model of `trainable`.
 
-    `kept`: variables that a pass which only looks leaves as they were.
+    `travelling`: variables averaged at a round's end besides parameters. `kept`: variables that a pass which only
+    evaluates gradients must restore.
     """
 
     def __init__(self, rule: RoundAlgorithm, trainable: Any, comm: Comm, travelling: Sequence[Variable]) -> None:
@@ -64,7 +65,9 @@ class Rounds:
         self._place = {id(p): i for i, p in enumerate(self._params)}
         self._travelling = [v for v in travelling if v.dtype.is_floating]
         self.kept = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *trainable.optimizer]]
-        self.tally = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # samples of the round: mine, all ranks'
+        self.tally = tf.Variable(
+            [0, 0], dtype=tf.int64, trainable=False
+        )  # samples of the round: this rank's, all ranks'
         self.group = RoundGroup(comm, self.tally)
         self._looking = rule.solver == "cg"
         self._sums, self._linear, self._first = (self._slots() if rule.begin else [] for _ in range(3))
@@ -73,7 +76,7 @@ class Rounds:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what earlier rounds have left: another job begins."""
+        """Reset the algorithm's state, for a new job."""
         self._state = self.rule.init([tf.identity(p) for p in self._params])
         self._round: Tree = []
 
@@ -84,12 +87,12 @@ class Rounds:
 
     @property
     def passes_in_all(self) -> int:
-        """1 where the epoch's data are read once only."""
+        """All passes over an epoch's data; 1 where the data are read once."""
         return self.passes + 1 if self.rule.begin is not None else self.passes
 
     @property
     def sent_bytes(self) -> int:
-        """Of buffers given to exchanges in the epoch at hand."""
+        """Bytes of buffers that were exchanged in the current epoch."""
         return self.group.sent_bytes
 
     @property
@@ -98,7 +101,7 @@ class Rounds:
 
     # -- inside a step -------------------------------------------------------------------------------------------------
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
-        """In place of the innermost optimizer's apply, which sees gradients as they are, not scaled."""
+        """Replace the innermost optimizer's apply, which receives unscaled gradients."""
         step = steps.current()
         if step is None:
             original(list(gradients), list(variables))
@@ -118,7 +121,7 @@ class Rounds:
                     total.assign_add(tf.convert_to_tensor(g) * tf.cast(step.mine, total.dtype))
 
     def _with_task(self, gradient: Tensor, variable: Any) -> Tensor:
-        """grad O_i(w) - linear + mu (w - w0)."""
+        """Return grad O_i(w) - linear + mu (w - w0), the gradient of the LocalProblem."""
         if gradient is None or not self._linear:
             return gradient
         raw = tensor_variable(variable)
@@ -128,7 +131,10 @@ class Rounds:
 
     # -- around steps --------------------------------------------------------------------------------------------------
     def epoch(self, data: Open, fit: Fit, on_batch: OnBatch) -> Logs:
-        """One epoch of rounds; `fit` trains on a data set and asks its second argument after each step."""
+        """Run one epoch of rounds; return the last pass's logs.
+
+        `fit` trains on a data set and calls its second argument after each step.
+        """
         counting = _Counting(on_batch, self.rule.batches, self._turn)
         logs: Logs = {}
         self.group.sent_bytes, self.group.waited_s = 0, 0.0
@@ -142,7 +148,7 @@ class Rounds:
         return logs
 
     def _turn(self) -> None:
-        """One round ends and the next begins, inside an epoch."""
+        """End a round and begin the next one inside an epoch."""
         self._end(None)
         self._begin(None)
 
@@ -151,7 +157,7 @@ class Rounds:
         self.tally.assign([0, 0])
         self._round = [tf.identity(p) for p in self._params]
         if self._looking:
-            _clear(self._sums)  # the epoch's own pass looks
+            _clear(self._sums)  # the epoch's own pass sums the gradients
         elif self.rule.begin is not None:
             self._take(self._task(data, None))
             self.tally.assign([0, 0])
@@ -181,9 +187,9 @@ class Rounds:
         if self._travelling:
             assigned_state.write(self._travelling, self.group.mean(self._travelling))
 
-    # -- passes that only look -----------------------------------------------------------------------------------------
+    # -- passes that only evaluate gradients ---------------------------------------------------------------------------
     def gradient_at(self, params: Tree, data: Open) -> Tree:
-        """grad O_i at `params`, over the rank's part of the epoch; nothing else is changed."""
+        """Return grad O_i at `params`, over the rank's part of the epoch. Restores all other state."""
         kept = [(v, tf.identity(v)) for v in [*self.kept, *self._params]]
         assigned_state.write(self._params, params)
         self.tally.assign([0, 0])
@@ -206,7 +212,7 @@ class Rounds:
             self._looking = before
 
     def _exactly(self, data: Open | None) -> Tree:
-        """The task's minimiser, by conjugate gradients."""
+        """Return the minimum of the LocalProblem, by conjugate gradients."""
         gradient = self.looked()
         task = self._task(data, gradient)
         assert data is not None
@@ -218,7 +224,7 @@ class Rounds:
 
 
 class _LocalObjective:
-    """A rank's part of the epoch's data, as a rule sees it (hfdt/algorithm.py, Shard)."""
+    """A rank's part of the epoch's data, as an algorithm sees it (hfdt/algorithm.py, LocalObjective)."""
 
     def __init__(self, rounds: Rounds, data: Open, params: Tree, gradient: Tree | None) -> None:
         self._rounds, self._data, self._params, self._gradient = rounds, data, params, gradient
@@ -229,7 +235,7 @@ class _LocalObjective:
         return self._gradient
 
     def curvature(self, direction: Tree) -> Tree:
-        """A difference of gradients, as long as the parameters are, or 1: for a quadratic it is exact."""
+        """Return a difference of gradients at a distance of |w|, at least 1. For a quadratic it is exact."""
         here, norm = self.gradient(), conjugate_gradients.norm
         scale = max(norm(self._params), 1.0) / max(norm(direction), 1e-30)
         away = [w + scale * d for w, d in zip(self._params, direction, strict=True)]
@@ -238,7 +244,7 @@ class _LocalObjective:
 
 
 class _Counting:
-    """Counts an epoch's steps over its passes; calls `turn` after every `batches` of them, 0 for never."""
+    """A counter of an epoch's steps over its passes, which calls `turn` after every `batches` of them; 0 is never."""
 
     def __init__(self, on_batch: OnBatch, batches: int, turn: Callable[[], None]) -> None:
         self._on_batch, self._batches, self._turn = on_batch, batches, turn
@@ -256,7 +262,7 @@ class _Counting:
 
 
 def says(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
-    """What an epoch, a round, `iterations` and schedules mean under `rule`, in one line."""
+    """Describe an epoch, a round, `iterations` and schedules under `rule`, in one line for the user."""
     counted = "iterations and schedules count a worker's own steps"
     if rule.batches and whole_batches:
         return f"{name}: a round is {rule.batches} batches of each worker, then an average; {counted}"
@@ -273,7 +279,7 @@ def says(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
 
 
 def _own(step: StepContext, gradient: Tensor) -> Tensor:
-    """A rank's estimate of the whole batch's gradient; 0 from one without samples."""
+    """Return a rank's estimate of the global batch's gradient; 0 from a rank without samples."""
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     scale = tf.math.divide_no_nan(step.weight(values.dtype), step.share(values.dtype))
     scaled = step.weigh(values, scale)
@@ -283,7 +289,7 @@ def _own(step: StepContext, gradient: Tensor) -> Tensor:
 
 
 def _weighed(tensor: Tensor, share: float) -> Tensor:
-    """share * tensor; zeros, whatever they are, from a rank that has seen nothing."""
+    """Return share * tensor; zeros where the share is 0, even for NaN."""
     return tensor * tf.cast(share, tensor.dtype) if share else tf.zeros_like(tensor)
 
 

@@ -1,4 +1,4 @@
-"""One program on one rank, kept warm: jobs of the same program reuse its traced functions."""
+"""A program on one rank, kept between jobs: jobs of the same program reuse its traced functions."""
 
 import contextlib
 import math
@@ -32,13 +32,13 @@ from hfdt.worker.step_context import StepTerms
 
 @contextlib.contextmanager
 def patches(flavor: str) -> Iterator[None]:
-    """What a worker changes in Keras and TensorFlow: in place before a model is built, no effect outside a step."""
+    """Patch Keras and TensorFlow for a worker, before a model is built. The patches have no effect outside a step."""
     with losses.installed(flavor), metrics.installed(flavor), assigned_state.installed():
         yield
 
 
 class RankProgram:
-    """`options`: the job's (hfdt/cli.py, JOB_OPTIONS)."""
+    """A trainable with its algorithm, exchange and patches on one rank. `options`: the job's (hfdt/cli.py)."""
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str]) -> None:
         self.trainable, self.comm, self.options = trainable, comm, dict(options)
@@ -48,7 +48,7 @@ class RankProgram:
         self.blocks: Blocks | None = None
         self._sent_before = 0
         self.sharded: ShardedModel
-        self.epoch_steps: int | None = None  # of the epoch at hand
+        self.epoch_steps: int | None = None  # of the current epoch
         self.per_worker = options.get("batch", "global") == "per-worker" and comm.size > 1
         self.probing = Probing(trainable, comm, self.options, synchronised=isinstance(self.rule, StepAlgorithm))
         self._at_once = trainable.flavor.steps_per_execution(trainable.model)  # the script's own
@@ -57,10 +57,10 @@ class RankProgram:
     def prepare(
         self, source: Any, validation: Any, rebuilt: Sequence[Any] = (), *, lock_step: bool = False
     ) -> list[str]:
-        """Before a job's first epoch; the first time also probe and patch. Returns lines for the user.
+        """Prepare a job's first epoch; the first job also probes and patches. Returns lines for the user. A collective.
 
-        `rebuilt`: sources that each rank built for itself, and that may have come out different. `lock_step`: the
-        client is asked after every step.
+        `rebuilt`: sources that each rank built itself, to compare across ranks. `lock_step`: callbacks run after every
+        step.
         """
         at_once = 1 if lock_step else self._steps_at_once()
         self.trainable.flavor.set_steps_per_execution(self.trainable.model, at_once)
@@ -76,7 +76,7 @@ class RankProgram:
         return self._attach(source, idle)
 
     def _steps_at_once(self) -> int:
-        """The script's own, or what divides a round: rounds end between executions."""
+        """Return the script's own steps per execution, or a divisor of a round: rounds end between executions."""
         if isinstance(self.rule, BlockAlgorithm):
             return 1
         batches = self.rule.batches if isinstance(self.rule, RoundAlgorithm) else 0
@@ -100,16 +100,16 @@ class RankProgram:
         self.sharded = ShardedModel(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)
         self._stack.enter_context(self.sharded.attached())
         if self.blocks is not None:
-            with contextlib.suppress(IndexError):  # no data: Keras has its own words for it
+            with contextlib.suppress(IndexError):  # no data: Keras raises its own error
                 more = [self.blocks.settle(self.sharded.own_step, source.first_batch())]
         return notes + said + more
 
     def _exchange(self, terms: StepTerms) -> tuple[GradientExchange | Rounds | Blocks, list[str]]:
-        """What runs the rule, and what the rule means for the script."""
+        """Return the runner of the algorithm, and what the algorithm means for the script."""
         if isinstance(self.rule, StepAlgorithm):
             return GradientExchange(self.rule), []
         if isinstance(self.rule, BlockAlgorithm):
-            if self.comm.size == 1:  # nobody to send to
+            if self.comm.size == 1:  # there is no other rank
                 return GradientExchange(allreduce.rule()), []
             air = multicasting(self.comm, self.options.get("multicast", "mpi"))
             self._stack.callback(air.close)
@@ -138,7 +138,7 @@ class RankProgram:
         return terms, layers, notes if self.comm.size > 1 else []
 
     def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:
-        """A block's forward pass cannot ask for the batch's other blocks. Asked after the probe has run a step."""
+        """Raise CaptureError where a block's forward pass needs the whole batch. Called after the probe."""
         if not isinstance(self.rule, BlockAlgorithm) or is_on(self.options, "allow_inexact"):
             return
         asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
@@ -160,7 +160,7 @@ class RankProgram:
     def _scale_rate(self, source: Any) -> list[str]:
         warmup = float(self.options.get("warmup_epochs", "0"))
         steps = per_worker_batches.steps(source.steps, self.comm.size) or 0
-        # a worker's minimising is its own affair
+        # in a round each worker minimises alone, at a rate that does not depend on the number of workers
         alone = isinstance(self.rule, RoundAlgorithm) and not self.rule.batches
         scale = self.options.get("lr_scale", "none" if alone else "linear")
         context = per_worker_batches.scaled_rate(
@@ -172,16 +172,17 @@ class RankProgram:
 
     # -- state -----------------------------------------------------------------------------------------------------
     def load(self, state: State, blobs: Blobs) -> None:
-        """Write the groups that `state` carries, and part the ranks' random numbers. Rank 0 keeps the script's own."""
+        """Assign the groups that `state` contains, and make the ranks' seeds differ. Rank 0 has the script's own."""
         self.probing.load(state, blobs)
         if not state.model.id or isinstance(self.rule, BlockAlgorithm):
-            return  # a block's random numbers are its own, whoever works on it
+            return  # seeds belong to a block, not to a rank
         for seed in self.trainable.seeds:
             variable = tensor_variable(seed)
             variable.assign(shifted_seed(variable, self.comm.rank))
 
     # -- running ---------------------------------------------------------------------------------------------------
     def steps(self, source: Any, epoch: int) -> int | None:
+        """Return the steps of an epoch over all passes, or None where the number is unknown."""
         count = self._pass_steps(source, epoch)
         return count and count * (self.rounds.passes if self.rounds is not None else 1)
 
@@ -190,7 +191,7 @@ class RankProgram:
         return per_worker_batches.steps(count, self.comm.size) if self.per_worker else count
 
     def train(self, source: Any, epoch: int, on_batch: OnBatch, begin: Begin | None = None) -> dict[str, float]:
-        """One epoch, or what `begin` leaves of it; its logs over all ranks."""
+        """Train one epoch, or its rest after `begin`; return its logs over all ranks."""
         self.sharded.counted.assign([begin.samples if begin and self.comm.rank == 0 else 0, 0, 1])
         self.sharded.waited.assign(0.0)
         if self.sharded.guard is not None:
@@ -214,7 +215,7 @@ class RankProgram:
 
     @contextlib.contextmanager
     def _eagerly(self) -> Iterator[None]:
-        """Keras runs its steps as Python within: the rule compiles their parts (hfdt/worker/blocks.py)."""
+        """Let Keras run its steps eagerly: the runner compiles their parts (hfdt/worker/blocks.py)."""
         model = self.trainable.model
         asked, model.run_eagerly = model.run_eagerly, True
         try:
@@ -237,39 +238,40 @@ class RankProgram:
         return numbers({name: values[-1] for name, values in history.history.items()})
 
     def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
-        """(logs, metric state) of all ranks in the middle of an epoch."""
+        """Return (logs, metric state) over all ranks within an epoch. A collective."""
         whole, values = self.sharded.peek(logs)
         return whole, metrics.arrays(values)
 
     def evaluate(self, source: Any, epoch: int) -> dict[str, float]:
+        """Evaluate on `source` over all ranks; return the logs. A collective."""
         slices = source.slices(epoch, self.comm.rank, self.comm.size)
         steps = source.count(epoch) or None
         with self.sharded.asking():
             return numbers(self.trainable.model.evaluate(slices, steps=steps, verbose=0, return_dict=True))
 
     def samples(self) -> int:
-        """Samples this rank has trained on in this epoch."""
+        """Return the number of samples that this rank has trained on in this epoch."""
         return int(self.sharded.counted[0])
 
     def skipped(self) -> int:
-        """Steps of this epoch that were left out, as their gradients were not finite."""
+        """Return the number of steps of this epoch that were skipped because of non-finite gradients."""
         return self.sharded.guard.skipped if self.sharded.guard is not None else 0
 
     def check_finite(self, epoch: int) -> None:
-        """After steps of `epoch`. Raises UserError for a gradient that was not finite, where that is to end the run."""
+        """Raise UserError for a non-finite gradient in `epoch`, where it is to end the run."""
         if self.sharded.guard is not None:
             self.sharded.guard.check(epoch)
 
     def waited(self) -> float:
-        """Seconds of this epoch that gradients spent in their exchange; those of BatchNorm and masks do not count."""
+        """Return the seconds of this epoch that gradients spent in exchanges, without those of BatchNorm and masks."""
         return float(self.sharded.waited) + sum(
             each.waited_s for each in (self.rounds, self.blocks) if each is not None
         )
 
     def sent_bytes(self, steps: int) -> int:
-        """Bytes this rank has sent (and received) in `steps` of the epoch at hand.
+        """Return the bytes that this rank has sent (and received) in `steps` steps of the current epoch.
 
-        A ring passes each buffer on 2 (n - 1) / n times.
+        A ring sends each buffer 2 (n - 1) / n times.
         """
         size = self.comm.size
         if self.blocks is not None:
@@ -281,11 +283,11 @@ class RankProgram:
         return round(buffers * 2 * (size - 1) / size)
 
     def close(self) -> None:
-        """Take everything off the model."""
+        """Remove all patches from the model."""
         self._stack.close()
 
     def _reader(self, source: Any, epoch: int) -> Callable[[], Any]:
-        """Opens the rank's part of the epoch, from its start and in the same order every time."""
+        """Return a function that opens the rank's part of the epoch from its start, each time in the same order."""
         if source.reads_once and self.rounds is not None and self.rounds.passes_in_all > 1:
             kept = in_memory(self._dataset(source, epoch))
             return lambda: kept

@@ -1,8 +1,7 @@
-"""A model whose own `fit` and `evaluate` take (batch, share) elements and mean the whole global batch.
+"""A model whose own `fit` and `evaluate` take (local batch, weight) elements and give the results of the global batch.
 
-Keras's loop, train_step and metrics stay Keras's. Around them: a step context (hfdt/worker/step_context.py), the
-exchange in place of the
-optimizer's apply, metric states added over ranks where Keras reads results.
+Keras's loop, train_step and metrics are unchanged. Added are a step context (hfdt/worker/step_context.py), the exchange
+in place of the optimizer's apply, and sums of metric states over ranks where Keras reads results.
 """
 
 import contextlib
@@ -28,11 +27,15 @@ RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_ge
 
 
 class ShardedModel:
-    """`trainable` (fdt/trainable.py) on one rank. `split`: XLA for the two halves of a step
-    (hfdt/worker/split_compilation.py).
+    """A Trainable (fdt/trainable.py) on one rank.
 
-    `may_idle`: some global batch may be smaller than there are ranks. `on_nan`: "stop" or "skip" steps whose gradients
-    are not finite; "": take them as Keras does.
+    Args:
+        trainable: The model with its variables.
+        terms: The terms of the job's steps.
+        exchange: The runner of the algorithm.
+        split: Compile the two halves of a step by XLA (hfdt/worker/split_compilation.py).
+        may_idle: Some global batch may have fewer samples than there are ranks.
+        on_nan: "stop" at or "skip" steps with non-finite gradients; "" takes them as Keras does.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class ShardedModel:
         self.trainable, self.terms, self.exchange = trainable, terms, exchange
         self.model, self.flavor = trainable.model, trainable.flavor
         self.totals = MetricTotals(terms.comm, trainable.metrics)
-        self.counted = tf.Variable([0, 0, 1], dtype=tf.int64, trainable=False)  # samples; last step's mine, total
+        self.counted = tf.Variable(
+            [0, 0, 1], dtype=tf.int64, trainable=False
+        )  # samples of the epoch; those of the last step on this rank and on all
         self.waited = terms.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._split, terms.may_idle = split, may_idle
         self.own_step = self.model.train_step
@@ -62,7 +67,7 @@ class ShardedModel:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """The model's methods are ours for as long as this lasts; its train functions are made anew."""
+        """Replace the model's methods while the context lasts; its train functions are traced again."""
         model, optimizer = self.model, self.model.optimizer
         patches = [
             Patch(model, "train_step", self._train_step),
@@ -71,10 +76,10 @@ class ShardedModel:
             Patch(model, RESULTS[self.flavor.name], self._results),
         ]
         if hasattr(optimizer, "finalize_variable_values"):
-            patches.append(Patch(optimizer, "finalize_variable_values", _nothing))  # the client's Keras does it, once
+            patches.append(Patch(optimizer, "finalize_variable_values", _nothing))  # the client's Keras does it once
         with contextlib.ExitStack() as stack:
             stack.enter_context(patched(patches))
-            for each in self.flavor.optimizers(model):  # a custom train_step may keep several
+            for each in self.flavor.optimizers(model):  # a custom train_step may have several
                 if self._rounds is not None:
                     stack.enter_context(self.flavor.replace_apply(inner_optimizer(each), self.exchange.apply))
                 elif self.terms.comm.size > 1:
@@ -89,7 +94,7 @@ class ShardedModel:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Test functions made within may ask other ranks, which XLA cannot; a round's training may stay compiled."""
+        """Let test functions exchange with other ranks, which XLA cannot compile; training in rounds stays compiled."""
         asked = self.model.jit_compile
         if self.terms.comm.size > 1:
             _set_jit(self.model, False)
@@ -99,13 +104,13 @@ class ShardedModel:
             _set_jit(self.model, asked)
 
     def allow_idle(self, may_idle: bool) -> None:
-        """A later job's data may leave ranks idle where the first's did not: trace anew."""
+        """Trace again where a later job's data may leave ranks without samples and the first job's did not."""
         if may_idle and not self.terms.may_idle:
             self.terms.may_idle = True
             self.model.train_function = self.model.test_function = None
 
     def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:
-        """(logs, metric state) over all ranks, now; each rank's own state stays as it is. A collective."""
+        """Return (logs, metric state) over all ranks; each rank's own state is unchanged. A collective."""
         values = self.totals.total()
         with self.totals.loaded(values):
             return self._whole(dict(logs)), values
@@ -157,14 +162,14 @@ class ShardedModel:
         self.totals.started()
 
     def _results(self, original: Any, logs: Any) -> Any:
-        """In place of Keras's own: the metrics of all ranks, kept in the variables."""
+        """Replace Keras's own method: return the metrics over all ranks, and assign them to the variables."""
         if self.terms.comm.size == 1:
             return original(logs)
         self.totals.load(self.totals.total())
         return original(self._whole(logs)) if isinstance(logs, dict) else original(logs)
 
     def _whole(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """`logs` as all ranks have them: metrics from their (loaded) state, plain numbers averaged by share."""
+        """Return `logs` over all ranks: metrics from their (loaded) state, plain numbers averaged by weight."""
         metric_logs = self.model.get_metrics_result()
         if self.terms.comm.size == 1:
             return {name: metric_logs.get(name, value) for name, value in logs.items()}

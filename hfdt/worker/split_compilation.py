@@ -1,8 +1,8 @@
-"""jit_compile with an exchange inside: XLA cannot hold Horovod's ops, so a step is compiled in two halves.
+"""`jit_compile` with an exchange inside a step, compiled in two halves since XLA cannot compile Horovod's operations.
 
     [forward, gradient, metrics]  ->  exchange  ->  [optimizer's apply]
 
-The first half is Keras's own train_step with its apply put off (exchange.py, Deferred).
+The first half is Keras's own train_step, whose apply is deferred (exchange.py, Deferred).
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from hfdt.worker.step_context import StepContext, StepTerms, Tensor
 
 
 def why_not(flavor: Any, model: Any, terms: StepTerms) -> str:
-    """Why a step cannot be split; "" when it can. Asked after the probe has run a step."""
+    """Return why a step cannot be split, or "". Called after the probe has run a step."""
     if not terms.own_step:
         return "the model has a train_step of its own"
     asked = {name.split(".")[1] for name in terms.sent_bytes}
@@ -28,7 +28,7 @@ def why_not(flavor: Any, model: Any, terms: StepTerms) -> str:
 
 
 def run_split(train_step: Any, batch: Any, share: Tensor, step: StepContext, exchange: GradientExchange) -> Any:
-    """One train_step whose halves are compiled. Raises ExchangeInCompiled when the first half needs other ranks."""
+    """Run one train_step in compiled halves. Raises ExchangeInCompiled where the first half needs other ranks."""
     put_off: list[Deferred] = []
     touched: dict[int, Any] = {}
 
@@ -58,6 +58,6 @@ def run_split(train_step: Any, batch: Any, share: Tensor, step: StepContext, exc
 
 
 def _spread(dense: Tree, present: list[bool]) -> Tree:
-    """Put None back between the gradients there are."""
+    """Insert None where `present` is False."""
     left = iter(dense)
     return [next(left) if there else None for there in present]

@@ -1,12 +1,12 @@
-"""Where a rank stands inside the step that is being traced (or run): its share of the global batch, and its peers.
+"""The step context: a rank's part of the global batch, and its peers, while a step is traced or run.
 
-Patched Keras functions (losses.py, metrics.py, batchnorm.py, hfdt/exactness/assigned_state.py) look `current()` up;
-where there is no step
-they do what Keras does.
+Patched Keras functions (losses.py, metrics.py, batchnorm.py, hfdt/exactness/assigned_state.py) call `current()`.
+Without a step they behave as in Keras.
 
-Weighting, once for all of them. Rank r holds m_r of the batch's M samples; its share is s_r = m_r / M. The exchange
-adds weight_r * gradient_r, so what a rank differentiates must satisfy sum_r weight_r * loss_r = loss of the whole
-batch. `weight` is the share, except where a script's own step is known to add over samples (Reading.STEP_SUM): 1 there.
+All of them weight alike. Rank r holds m_r of the batch's M samples; its share is s_r = m_r / M. The exchange sums
+weight_r * gradient_r, so a rank must differentiate a loss_r with sum_r weight_r * loss_r = loss of the global batch.
+The weight equals the share, except where a script's own step is known to sum over samples (Reading.STEP_SUM): then it
+is 1.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ Variable = Any
 
 
 class Reading(Enum):
-    """How a scalar is read that a script computed from a slice of the batch; the probe decides."""
+    """The meaning of a scalar that a script computed from a local batch; the probe determines it."""
 
     MEAN = "mean over samples"
     LOSS_SUM = "sum over samples, where a loss function returns a scalar"
@@ -34,15 +34,18 @@ class Reading(Enum):
 
 
 class ExchangeInCompiled(Exception):
-    """The forward pass must ask other ranks, which XLA cannot do."""
+    """Raised where a forward pass that XLA compiles needs other ranks."""
 
 
 @dataclass
 class StepTerms:
-    """What holds for every step of a job.
+    """The terms that hold for every step of a job.
 
-    `averaged`: variables that the forward pass may change, by id. `seen_scalar_loss` and `sent_bytes` (per step, by
-    what is exchanged) are filled in by tracing. `waited`: seconds that gradients spent in the exchange are added to it.
+    Attributes:
+        averaged: Variables that the forward pass may assign, by id.
+        seen_scalar_loss: Set by tracing.
+        sent_bytes: Bytes of a step by name of the exchange; filled in by tracing.
+        waited: Accumulates the seconds that gradients spent in the exchange.
     """
 
     comm: Comm
@@ -54,13 +57,17 @@ class StepTerms:
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
     waited: Variable | None = None
-    guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps whose gradients are not finite are left out
+    guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
 
 class StepContext:
-    """One step of one rank. `share`: int64 tensor [samples of mine, samples of the global batch], or two ints.
+    """One step of one rank.
 
-    `alone`: nobody is asked; what the others would have said is taken to be as the slice is.
+    Args:
+        terms: The terms of the job's steps.
+        share: [samples of this rank, samples of the global batch]: an int64 tensor, or two ints.
+        compiled: XLA compiles the step, so `sum` raises ExchangeInCompiled.
+        alone: Exchange nothing; other ranks are assumed to be like this one.
     """
 
     def __init__(self, terms: StepTerms, share: Tensor, *, compiled: bool = False, alone: bool = False) -> None:
@@ -68,31 +75,31 @@ class StepContext:
         self.mine, self.total = share[0], share[1]
         self._share = _ratio(self.mine, self.total)
         self._calls = 0
-        self.deferred: list[Any] | None = None  # gradients are put here instead of being exchanged
+        self.deferred: list[Any] | None = None  # where set, gradients are appended instead of exchanged
         self.touched: dict[int, Variable] = {}
 
     def share(self, dtype: Any) -> Tensor:
         return tf.cast(self._share, dtype)
 
     def weight(self, dtype: Any) -> Tensor:
-        """What the exchange multiplies this rank's gradient by; 0 for a rank without samples."""
+        """Return the factor of this rank's gradient in the exchange; 0 for a rank without samples."""
         if self.terms.reading is Reading.STEP_SUM:
             return tf.cast(self.mine > 0, dtype)
         return self.share(dtype)
 
     def over_share(self, value: Tensor) -> Tensor:
-        """value / share; 0 for a rank without samples. Makes of a rank's addend what the weighting adds up rightly."""
+        """Return value / share, whose weighted sum over ranks is the values' sum; 0 for a rank without samples."""
         return tf.math.divide_no_nan(value, self.share(value.dtype))
 
     def weigh(self, tensor: Tensor, weight: Tensor) -> Tensor:
-        """weight * tensor, and 0 rather than NaN where the weight is 0."""
+        """Return weight * tensor, with 0 instead of NaN where the weight is 0."""
         weight = tf.cast(weight, tensor.dtype)
         if not self.terms.may_idle:
             return tensor * weight
         return tf.math.multiply_no_nan(tensor, weight)
 
     def sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
-        """Add over ranks, under a name that is the same on every rank: they trace the same code."""
+        """Sum over ranks, under a name that is the same on every rank because all ranks trace the same code."""
         if self.alone:
             return [self.over_share(t) for t in tensors]
         if self.compiled:
@@ -103,7 +110,7 @@ class StepContext:
         return self.comm.sum(tensors, name)
 
     def timed_sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
-        """`sum`; what it took from when this rank was ready is added to the terms' `waited`, if there is one."""
+        """Sum over ranks, and add the seconds since this rank was ready to the terms' `waited`, if it is set."""
         if self.terms.waited is None:
             return self.sum(tensors, what)
         with tf.control_dependencies(tensors):
@@ -115,9 +122,12 @@ class StepContext:
 
 
 def _ratio(mine: Any, total: Any) -> Any:
-    """In float64. Of ints no operations are made, which eagerly take half a millisecond: a fifth of a small step."""
+    """Return mine / total in float64, for ints without TensorFlow operations.
+
+    Eager operations take half a millisecond, a fifth of a small step.
+    """
     if isinstance(mine, int):
-        return np.float64(mine) / total if total else np.float64("nan")  # as below
+        return np.float64(mine) / total if total else np.float64("nan")  # as the division of tensors below
     return tf.cast(mine, tf.float64) / tf.cast(total, tf.float64)
 
 
@@ -125,7 +135,7 @@ _here = threading.local()
 
 
 def current() -> StepContext | None:
-    """The step this thread is tracing, or None."""
+    """Return the step that this thread is tracing, or None."""
     return getattr(_here, "step", None)
 
 

@@ -1,4 +1,4 @@
-"""A collective within an emitted graph: Partials of one dtype are one vector before Python sees them."""
+"""A collective inside an emitted graph: Partials of one dtype are concatenated before the call of Python."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ Tensor = Any
 def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
     """Add operations that replicate values.
 
-    A call of Python costs some 20 microseconds for each tensor that it takes or returns, so that a step's gradients
-    and metrics are concatenated, and split again, by TensorFlow.
+    A call of Python costs some 20 microseconds for each tensor that it takes or returns. So TensorFlow concatenates a
+    step's gradients and metrics, and splits them again.
 
     Args:
         exchange: The collectives.
-        name: Of this one.
+        name: The name of this collective.
         values: Partials and Shards.
 
     Returns:
@@ -47,7 +47,7 @@ def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Valu
 
 
 def _bucket(exchange: GroupedExchange, value: Value, index: int) -> Any:
-    """Return a key of values that may be one vector: Partials of one dtype, those that may be sent as half apart."""
+    """Return a key of values that may form one vector: Partials of one dtype, separated by whether fp16 applies."""
     elements = value.tensor.shape.num_elements()
     if not isinstance(value.placement, Partial) or elements is None:
         return index

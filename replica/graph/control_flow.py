@@ -1,7 +1,8 @@
-"""Loops and branches in the emitted graph: their functions are emitted for what a rank holds, where that is sure.
+"""Loops and branches in the emitted graph, whose functions are emitted for a rank's part where that is possible.
 
-No collective is in a loop or a branch: what would need one is computed whole, by every rank, and so is a loop with a
-variable of two placements. All ranks run as many iterations, and the same branch, because what decides is replicated.
+No collective is in a loop or a branch: a result that would need one is computed whole on every rank, and so is a loop
+with a variable of two placements. All ranks run the same number of iterations, and the same branch, because the
+conditions are replicated.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ from replica.plan import Arg, Array, Plan, Shape
 from replica.rules.lists import common
 
 _LOOPS, _BRANCHES = ("While", "StatelessWhile"), ("If", "StatelessIf", "Case", "StatelessCase")
-_ROUNDS = 16  # a variable's placement changes once, and each dimension of its shape
+_ROUNDS = 16  # bound of a fixed point: a variable's placement changes once, and each dimension of its shape
 
 Lookup = Callable[[int], Array | None]  # the value of an argument, where it is known
 
@@ -41,11 +42,11 @@ def emitted(
 
 
 class Divider(ListEmitter):
-    """Emits a function whose loops and branches are divided, too."""
+    """The emitter of a function whose loops and branches are divided too."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._plans: dict[int, Plan | None] = {}  # of loops and branches
+        self._plans: dict[int, Plan | None] = {}  # number of a loop or a branch -> its plan
         self._results: dict[int, list[Argument]] = {}
 
     def _planned(self, number: int, values: list[Value]) -> Plan | list[Array] | None:
@@ -80,7 +81,7 @@ class Divider(ListEmitter):
                     made.shape, made.items = result.shape, result.items
 
     def _loop(self, op: Any, arguments: list[Argument], refs: Sequence[Ref]) -> tuple[Plan, list[Argument]]:
-        """Join what the variables are before an iteration and behind it, until no more changes."""
+        """Join the variables' descriptions before and after an iteration until they do not change."""
         cond, body = (flatten(_graph(op, op.get_attr(name).name)) for name in ("cond", "body"))
         passed = {i for i, ref in enumerate(body.outputs) if body.nodes[ref[0]].argument == i}
 
@@ -104,7 +105,7 @@ class Divider(ListEmitter):
         return _with_whole(arguments, attempt)
 
     def _branches(self, op: Any, arguments: list[Argument], refs: Sequence[Ref]) -> tuple[Plan, list[Argument]]:
-        """Join what the branches return."""
+        """Join the descriptions of the branches' results."""
         several = op.type.endswith("Case")
         names = [f.name for f in op.get_attr("branches")] if several else [op.get_attr(n).name for n in _THEN_ELSE]
         flats = [flatten(_graph(op, name)) for name in names]
@@ -132,17 +133,17 @@ _THEN_ELSE = ("then_branch", "else_branch")
 
 
 class Body(Divider):
-    """Emits a function of a loop or a branch.
+    """The emitter of a function of a loop or a branch.
 
     Args:
         flat: Its operations.
-        arguments: What it is called with.
+        arguments: Its arguments.
         value: Returns the known value of an argument.
-        exchange: Of the ranks.
-        name: Of the function that it is part of.
+        exchange: The collectives.
+        name: The name of the function that it is part of.
 
     Attributes:
-        wanted: Arguments that are lists of whole elements, and must be of another placement for the function to end.
+        wanted: Arguments that are lists of whole elements -> the placement that the function needs of them.
     """
 
     _within = True
@@ -155,14 +156,14 @@ class Body(Divider):
         self.wanted: dict[int, Placement] = {}
 
     def begin(self) -> list[Argument]:
-        """Emit the operations, and return what the outputs are."""
+        """Emit the operations; return the descriptions of the outputs."""
         with self.graph.as_default():
             self._emit_arguments()
             self._emit_nodes()
         return [_argument(self._values[ref]) for ref in self._flat.outputs]
 
     def finish(self, placements: Sequence[Placement]) -> Any:
-        """Return the function, its outputs converted to `placements`."""
+        """Return the function, with its outputs converted to `placements`."""
         pairs = list(zip(self._flat.outputs, placements, strict=True))
         if any(self._values[ref].placement not in (placement, REPLICATE) for ref, placement in pairs):
             raise Undivided("what decides is not replicated")
@@ -196,9 +197,9 @@ class Body(Divider):
         raise Undivided("an operation needs a collective", self._made_of(refs))
 
     def _made_of(self, refs: Iterable[Ref]) -> set[int]:
-        """Return the arguments that must be whole for `refs` to be; none if there are other causes.
+        """Return the arguments whose replication makes `refs` replicated; none if there are other causes.
 
-        A Partial that other Partials are made of is whole if they are.
+        A Partial that is computed from other Partials is whole if they are.
         """
         arguments, seen, stack = set(), set(refs), list(refs)
         while stack:
@@ -227,7 +228,7 @@ Result = tuple[Plan, list[Argument]]
 
 
 def _with_whole(arguments: list[Argument], attempt: Callable[[list[Argument], set[int]], Result]) -> Result:
-    """Return what is found with those arguments replicated before that are needed whole."""
+    """Return the result of `attempt` with the arguments replicated that it needs whole."""
     whole: set[int] = set()
     while True:
         given = [replace(a, placement=REPLICATE) if i in whole else a for i, a in enumerate(arguments)]
@@ -249,7 +250,7 @@ def _all_joined(left: list[Argument], right: list[Argument]) -> list[Argument]:
 
 
 def _joined(left: Argument, right: Argument) -> Argument:
-    """Return what stands for both, if both can be converted to it without a collective."""
+    """Return the description that fits both, if both can be converted to it without a collective."""
     placement = common([Arg(each.placement, each.shape, each.dtype.name) for each in (left, right)])
     if placement is None:
         raise Undivided("two placements for one variable")

@@ -1,8 +1,8 @@
-"""Random operations that keep a state: one for each operation of a traced function, as TensorFlow has it.
+"""Random operations that keep a state: one state for each operation of a traced function, as in TensorFlow.
 
-TensorFlow keeps the state in the operation's kernel. A function that is emitted for other shapes has other kernels, so
-an operation whose inputs are known becomes a function of its own, which is called before any of them: within, it could
-wait for a thread that waits for it.
+TensorFlow keeps the state in the operation's kernel. A function that is emitted for other shapes has other kernels. So
+an operation whose inputs are known becomes a function of its own, which is called before the emitted function. Called
+inside it, it could wait for a thread that waits for it.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from tensorflow.python.framework import constant_op, func_graph, ops
 
 from replica.graph.flatten import GraphNode, eager_attrs
 
-_loops = [0]  # executions of loops over datasets, the innermost last
+_loops = [0]  # numbers of the running loops over datasets, the innermost last
 _count = [0]
 
 
 @contextlib.contextmanager
 def in_new_loop() -> Iterator[None]:
-    """Within, states begin anew: tf.data makes the body of a loop over a dataset anew for every execution."""
+    """Reset states while the context lasts: tf.data makes the body of a loop over a dataset anew for each execution."""
     _count[0] += 1
     _loops.append(_count[0])
     try:
@@ -32,7 +32,7 @@ def in_new_loop() -> Iterator[None]:
 
 
 def drawn(node: GraphNode, tensors: Sequence[Any]) -> Any:
-    """Create an operation whose inputs only the run can tell, in the graph at hand; it draws within the function."""
+    """Create an operation whose inputs are only known at run time, in the current graph; it draws in the function."""
     attrs, kind = eager_attrs(node.op), node.op.type
 
     def draw(*arrays: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A function's graph, emitted for what a rank holds of its arguments."""
+"""The emitter of a function's graph for a rank's parts of its arguments."""
 
 import heapq
 from collections import Counter
@@ -21,21 +21,21 @@ from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, div
 from replica.plan import PAYING, Arg, Array, OpCall, Plan, of_lists_alone, plan, replicated
 from replica.rules.shape import ASKING, known_outputs
 
-_SMALL = 4096  # elements of a Partial result that is replicated within the graph, with the other sums
+_SMALL = 4096  # elements up to which a Partial result is replicated in the graph, with the other sums
 
 
 class Emitter:
-    """Emits one function whose loops, branches and lists every rank has whole.
+    """The emitter of one function, in which loops, branches and lists are replicated.
 
     Args:
         flat: Its operations.
-        arguments: Of the call, and behind them the elements that `sources` drew.
+        arguments: Those of the call, followed by the elements that `sources` drew.
         values: Known values of arguments.
         exchange: The collectives.
-        name: Of the function; collectives are named after it.
+        name: The name of the function, which its collectives share.
     """
 
-    _within = False  # a loop or a branch
+    _within = False  # whether this is a function of a loop or a branch
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Emitter:
         self.rank, self.size = exchange.rank, exchange.size
         self._values: dict[Ref, Value] = {}
         self._known = KnownValues(flat, arguments, values)
-        self._ops: dict[int, Any] = {}  # what a control dependency on a node waits for
+        self._ops: dict[int, Any] = {}  # node -> the operation that stands for it in control dependencies
         self._uses = Counter(ref for node in flat.nodes for ref in node.inputs)
         self._waves = 0
         self._last: Any = None
@@ -104,7 +104,7 @@ class Emitter:
         self.graph.control_outputs = [self._ops[number] for number in sorted(self._flat.controls)]
 
     def _small_outputs(self) -> list[Ref]:
-        """Return the outputs, of those there are already, that are replicated within the graph."""
+        """Return the outputs emitted so far that are replicated within the graph."""
         there = [ref for ref in self._flat.outputs if ref in self._values]
         return [ref for ref in there if self._is_small_sum(self._values[ref])]
 
@@ -112,7 +112,7 @@ class Emitter:
         known = value.shape is not None and None not in value.shape
         return isinstance(value.placement, Partial) and known and value.tensor.shape.num_elements() <= _SMALL
 
-    # -- nodes, in waves: all that needs no collective, then one collective for what is missing ---------------------
+    # -- nodes, in waves: all nodes that need no collective, then one collective for missing inputs -----------------
     def _emit_nodes(self) -> None:
         waiting = {n: self._before(n) for n in range(len(self._flat.nodes)) if n not in self._ops}
         after: dict[int, list[int]] = {}
@@ -143,7 +143,7 @@ class Emitter:
         return {n for n in (*(n for n, _ in node.inputs), *node.controls) if n not in self._ops}
 
     def _emit(self, number: int) -> list[Ref]:
-        """Emit a node; or return what must be replicated before."""
+        """Emit a node, or return the inputs that must be replicated before."""
         node = self._flat.nodes[number]
         if node.op.type in RANDOM and self._drawn_before(number):
             return []
@@ -213,7 +213,7 @@ class Emitter:
         return replicated(call) if of_lists_alone(call.op) else plan(call)
 
     def _known_shape(self, op: Any, values: list[Value]) -> list[Array] | None:
-        """Return the shape that an operation asks for, of whole tensors, too: a random operation may need it known."""
+        """Return a requested shape, also of replicated tensors: a random operation may need it as a known value."""
         if op.type not in ASKING:
             return None
         args = tuple(Arg(v.placement, v.shape, v.tensor.dtype.name) for v in values)
@@ -237,7 +237,7 @@ class Emitter:
             self.result.gathers.append((op.type, where_defined(op), size))
 
     def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
-        """Return small Partials that several operations take: sent once, before each makes another of them."""
+        """Return small Partials that several operations take: sent once, before operations derive others from them."""
         shared = [ref for ref in refs if self._uses[ref] > 1 and self._is_small_sum(self._values[ref])]
         return [ref for ref in shared if self._values[ref].whole is None]
 
@@ -248,7 +248,7 @@ class Emitter:
         return tensors
 
     def _input(self, ref: Ref, target: Placement) -> Any:
-        """Return what an operation is given: a constant where the value is known, as its shape may depend on it."""
+        """Return an operation's input: a constant where the value is known, as its shape may depend on it."""
         known = self._known.found(ref) if target is REPLICATE else None
         return self._converted(self._values[ref], target) if known is None else constant_op.constant(known)
 
@@ -267,7 +267,7 @@ class Emitter:
         return whole
 
     def _replicate(self, refs: dict[Ref, None]) -> None:
-        """One collective for all of these."""
+        """Replicate all of these by one collective."""
         chosen = [r for r in refs if self._values[r].whole is None and self._values[r].placement is not REPLICATE]
         if not chosen:
             return
@@ -284,5 +284,5 @@ class Emitter:
 
 
 def _drawn_shape(op: Any, traced: Any, inputs: Sequence[Array]) -> Any:
-    """Return the shape of random numbers: mostly the operation's first input."""
+    """Return the shape of random numbers, in most operations the first input."""
     return [int(n) for n in inputs[0]] if op.op_def.input_arg[0].name == "shape" else traced.shape

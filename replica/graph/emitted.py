@@ -1,4 +1,4 @@
-"""What an emitted function takes, holds and gives."""
+"""The data types of emitted functions: arguments, values and results."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,10 +12,11 @@ Items = tuple[tuple[int, ...], ...]
 
 
 class Undivided(PlacementError):
-    """What a rank's part cannot be computed of.
+    """Raised where a result cannot be computed from a rank's part.
 
     Attributes:
-        arguments: Of the loop's body or the branch: those that are needed whole; empty if anything else is.
+        arguments: The arguments of the loop's body or the branch that are needed whole; empty if there are other
+            causes.
     """
 
     def __init__(self, reason: str, arguments: Iterable[int] = ()) -> None:
@@ -25,7 +26,7 @@ class Undivided(PlacementError):
 
 @dataclass(frozen=True)
 class Argument:
-    """What a function is called with. `shape`: the global one, or that of a list's elements; `items` as of a Value."""
+    """An argument of a function. `shape`: the global one, or that of a list's elements; `items`: as in Value."""
 
     placement: Placement
     shape: Shape | None
@@ -38,12 +39,12 @@ class Value:
     """A tensor of the emitted graph.
 
     Attributes:
-        tensor: What this rank holds.
-        placement: Of the tensor; of a list: of its elements.
-        shape: The global one; of a list: what it was made for as the global shape of its elements.
+        tensor: This rank's tensor.
+        placement: The placement of the tensor, or of a list's elements.
+        shape: The global shape; of a list, the global shape of the elements for which it was made.
         data: It depends on more than variables.
-        whole: The global tensor, once it is there.
-        items: Of a list: the integers that each element of it is one of; None if they are unknown.
+        whole: The global tensor, once it exists.
+        items: Of a list: the possible integer values of each element; None if they are unknown.
     """
 
     tensor: Any
@@ -56,17 +57,16 @@ class Value:
 
 @dataclass
 class Emitted:
-    """The function that was emitted.
+    """An emitted function.
 
     Attributes:
-        graph: Takes local tensors, and behind the arguments the elements of `sources`.
+        graph: Takes the local arguments, followed by the elements of `sources`.
         outputs: The placement and global shape of each output.
-        used: Arguments whose values went into the graph.
-        divides: Some operation works on a rank's part.
-        rows: Of the last tensor that was cut for an operation's sake; 0 for none.
+        used: Arguments whose values the graph contains.
+        divides: Some operation runs on a rank's part.
+        rows: Rows of the last tensor that was divided for an operation; 0 for none.
         gathers: Operations that need Shards whole in every call: type, file and line, bytes.
-        drawn: Random operations that run before the function, with their inputs; it takes their outputs behind the
-            arguments.
+        drawn: Random operations that run before the function, with their inputs; their outputs follow the arguments.
     """
 
     graph: Any

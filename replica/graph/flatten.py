@@ -1,4 +1,4 @@
-"""A traced function as one list of operations: the functions that it calls are inlined."""
+"""A traced function as one list of operations, in which the functions that it calls are inlined."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
-Ref = tuple[int, int]  # a node's number, and which of its outputs
-# Draw from a state that TensorFlow keeps in the operation's kernel.
+Ref = tuple[int, int]  # (number of a node, index of its output)
+# Random operations whose state TensorFlow keeps in the operation's kernel.
 RANDOM = frozenset(
     (
         "AllCandidateSampler FixedUnigramCandidateSampler LearnedUnigramCandidateSampler LogUniformCandidateSampler "
@@ -20,20 +20,23 @@ RANDOM = frozenset(
 )
 WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStrided")  # to a variable
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_NAMES = ("Identity", "IdentityN")  # no operations: other names for tensors
-SOURCES = ("IteratorGetNext", "OptionalGetValue")  # of an iterator, or of what it may have had
+_NAMES = ("Identity", "IdentityN")  # treated as other names of their inputs
+SOURCES = (
+    "IteratorGetNext",
+    "OptionalGetValue",
+)  # read an element of an iterator, or of an Optional that an iterator made
 
 
 @dataclass
 class GraphNode:
-    """An operation.
+    """An operation of a flattened function.
 
     Attributes:
-        op: Of the traced graph.
+        op: The operation of the traced graph.
         inputs: The outputs of other nodes that it takes.
-        controls: GraphNodes that it runs after.
-        argument: The function's argument that it stands for.
-        draw: For an operation of RANDOM: holds its state, however often the function is emitted.
+        controls: The nodes that it runs after.
+        argument: The index of the function's argument that it stands for.
+        draw: For an operation of RANDOM: its state, which outlives emissions of the function.
     """
 
     op: Any
@@ -66,7 +69,7 @@ class Flat:
         return sorted(argument for argument in found if argument is not None)
 
     def has(self, types: Iterable[str]) -> bool:
-        """Tell whether some operation is of these types."""
+        """Return whether some operation is of these types."""
         wanted = frozenset(types)
         return any(node.argument is None and node.op.type in wanted for node in self.nodes)
 
@@ -81,7 +84,7 @@ def flatten(graph: Any) -> Flat:
 
 
 def _written(node: GraphNode) -> list[Ref]:
-    """Return the inputs that are variables which a node assigns; of a branch or a loop that assigns any, all."""
+    """Return the inputs that are variables which a node assigns; all variables for a branch or loop that assigns."""
     if node.op.type.startswith(WRITES):
         return node.inputs[:1]
     inner = [function_graph(node.op.graph, name) for name in functions_of(node.op)]
@@ -104,17 +107,17 @@ def functions_of(op: Any) -> list[str]:
 
 
 def function_graph(graph: Any, name: str) -> Any:
-    """Return the graph of a function that `graph` holds; functions of tf.nn.ctc_loss have a definition only."""
+    """Return the graph of a function of `graph`; functions of tf.nn.ctc_loss have a definition only."""
     function = graph._get_function(name)
     if hasattr(function, "graph"):
         return function.graph
-    with graph.as_default():  # which holds the functions that this one calls
+    with graph.as_default():  # the functions that this one calls are in `graph`
         return function_def_to_graph(function.definition)
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A tensor of a graph. `after`: nodes that whoever takes it by this name must wait for, too."""
+    """A tensor of a graph. `after`: nodes that a user of the tensor by this name must also wait for."""
 
     ref: Ref
     after: frozenset[int] = frozenset()
@@ -129,7 +132,7 @@ class _Builder:
         return _Name((len(self.nodes) - 1, 0))
 
     def add(self, graph: Any, arguments: Sequence[_Name], before: set[int]) -> tuple[list[_Name], set[int]]:
-        """Add a graph's operations; its outputs, and the nodes that its end waits for."""
+        """Add a graph's operations; return its outputs, and the nodes that its end waits for."""
         names = {(t.op.name, t.value_index): name for t, name in zip(graph.inputs, arguments, strict=True)}
         done = {t.op.name: {name.ref[0], *name.after} for t, name in zip(graph.inputs, arguments, strict=True)}
         for op in _in_order(graph):
@@ -158,7 +161,7 @@ class _Builder:
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """Return the operations, each behind its inputs; graphs made of function definitions promise no order."""
+    """Return the operations, each after its inputs; graphs made of function definitions guarantee no order."""
     ordered: list[Any] = []
     state: dict[str, bool] = {}  # False: on the stack, True: done
     for start in graph.get_operations():
@@ -198,7 +201,7 @@ def _pruned(flat: Flat) -> Flat:
 
 
 def eager_attrs(op: Any) -> tuple[Any, ...]:
-    """Return a graph operation's attributes as eager operations take them: names and values in turn."""
+    """Return a graph operation's attributes in the form for eager operations: names and values alternate."""
     return tuple(part for attr in op.op_def.attr for part in (attr.name, _plain(op.get_attr(attr.name))))
 
 

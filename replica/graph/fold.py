@@ -1,4 +1,4 @@
-"""Values that a graph computes from known ones: shapes, permutations, sizes."""
+"""Constant folding of shapes, permutations and sizes in a graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from tensorflow.python.framework import constant_op, tensor_util
 from replica.graph.flatten import eager_attrs
 from replica.plan import Array
 
-LARGEST = 4096  # elements
+LARGEST = 4096  # elements of the largest folded value
 _FOLDED = frozenset(
     (
         "Abs Add AddV2 BroadcastArgs BroadcastGradientArgs BroadcastTo Cast ConcatOffset ConcatV2 Const DivNoNan "
@@ -24,7 +24,7 @@ _FOLDED = frozenset(
 
 
 def is_folded(op: Any) -> bool:
-    """Tell whether an operation's outputs are known when its inputs are."""
+    """Return whether an operation's outputs are known when its inputs are."""
     return op.type in _FOLDED and all(_elements(t) <= LARGEST for t in op.outputs)
 
 

@@ -1,7 +1,7 @@
-"""Functions that draw batches in a loop: their loops and branches are run from here, each iteration a function call.
+"""The interpreter of functions that draw batches in a loop: it runs loops and branches, each iteration as a call.
 
-A loop over a dataset inside a tf.function is one operation to TensorFlow. Run from outside, its body is a function
-that is called with an element, and is emitted like any other.
+A loop over a dataset inside a tf.function is one operation to TensorFlow. Run by the interpreter, its body is a
+function that is called with an element, and is emitted like any other.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ _OUTSIDE = RANDOM | frozenset(SOURCES)
 
 
 def draws_within(graph: Any) -> bool:
-    """Tell whether a loop or branch of a graph, however deep, draws elements of a dataset, or random numbers.
+    """Return whether a loop or branch of a graph, at any depth, draws elements of a dataset or random numbers.
 
-    A branch whose gradient is taken passes Optionals, too; where no iterator makes any, they are those.
+    A branch with a gradient also passes Optionals; where no iterator makes Optionals, all of them are of this kind.
     """
     outer, inner = _types_of(graph)
     passed = "OptionalFromValue" in outer | inner and "IteratorGetNextAsOptional" not in outer | inner
@@ -30,7 +30,7 @@ def draws_within(graph: Any) -> bool:
 
 
 def _types_of(graph: Any, callers: frozenset[str] = frozenset()) -> tuple[set[str], set[str]]:
-    """Return the types of a graph's operations: those outside and those inside of loops and branches."""
+    """Return the types of a graph's operations: those outside and those inside loops and branches."""
     outer, inner = set(), set()
     for op in graph.get_operations():
         outer.add(op.type)
@@ -89,7 +89,7 @@ def _over_dataset(op: Any) -> bool:
 
 
 def _branch(op: Any, chosen: Any) -> Any:
-    """Return the function that a branch calls; a number without a branch stands for the last one."""
+    """Return the function that a branch calls; an index without a branch selects the last one."""
     if op.type.endswith("If"):
         return op.get_attr("then_branch" if bool(chosen) else "else_branch")
     branches = op.get_attr("branches")

@@ -12,15 +12,15 @@ from replica.plan import Array
 
 
 class KnownValues:
-    """Finds values when a rule asks for them.
+    """The known values, computed when a rule reads them.
 
     Args:
         flat: The function.
-        arguments: Of the call.
-        values: The arguments' values, None where they are not to be known.
+        arguments: The arguments of the call.
+        values: The arguments' values, None where they must not be used.
 
     Attributes:
-        used: Arguments whose values were asked for.
+        used: Arguments whose values were read.
     """
 
     def __init__(self, flat: Flat, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
@@ -29,15 +29,15 @@ class KnownValues:
         self.used: set[int] = set()
 
     def found(self, ref: Ref) -> Array | None:
-        """Return a value that was asked for before, or noted."""
+        """Return a value that was read or recorded before."""
         return self._found.get(ref)
 
     def note(self, ref: Ref, value: Array) -> None:
-        """Note the value of a tensor, as that of a shape."""
+        """Record the value of a tensor, for instance of a shape."""
         self._found[ref] = value
 
     def value(self, ref: Ref) -> Array | None:
-        """Return the value of a replicated tensor; None where only the run can tell."""
+        """Return the value of a replicated tensor; None where it is known only at run time."""
         stack = [ref]
         while stack:
             last = stack[-1]
@@ -51,7 +51,7 @@ class KnownValues:
         return self._found[ref]
 
     def _unknown_inputs(self, ref: Ref) -> list[Ref]:
-        """Return the inputs of a folded operation that were not asked for before."""
+        """Return the inputs of a folded operation that were not read before."""
         node = self._flat.nodes[ref[0]]
         if node.argument is not None or not is_folded(node.op):
             return []

@@ -1,4 +1,4 @@
-"""TensorLists and Optionals in the emitted graph: what they were made for, and lists that are empty."""
+"""TensorLists and Optionals in the emitted graph: the shapes of their elements, and lists that are empty."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,26 +14,26 @@ from replica.placement import Placement, Replicate, Shard
 from replica.plan import Array, Shape
 from replica.rules.lists import localized
 
-# Operations that make a list or an Optional without any element.
+# Operations that make an empty list or Optional.
 _EMPTY = ("EmptyTensorList", "TensorListReserve", "OptionalNone")
 _MADE_FOR = {"EmptyTensorList": 0, "TensorListReserve": 0, "TensorListFromTensor": 1, "TensorListScatterV2": 2}
 
 
 def is_list(tensor: Any) -> bool:
-    """Tell whether a tensor is a list, or anything else that only its own operations can read."""
+    """Return whether a tensor is a list, or another variant that only its own operations can read."""
     return bool(tensor.dtype == tf.variant)
 
 
 def describe(
     node: GraphNode, made: Value, inputs: Sequence[Value], known: Sequence[Callable[[], Array | None]]
 ) -> None:
-    """Note of a list that `node` returns what it was made for and holds.
+    """Record the shape and the values of the elements of a list that `node` returns.
 
     Args:
         node: The operation.
         made: The list.
-        inputs: Of the operation.
-        known: Of the inputs: return their values, where they are known.
+        inputs: The inputs of the operation.
+        known: For each input, returns its value where it is known.
     """
     kind = node.op.type
     if kind in _MADE_FOR:
@@ -52,7 +52,7 @@ def _shape(value: Array | None) -> Shape | None:
 
 
 def _integers(item: Value, known: Callable[[], Array | None]) -> Items | None:
-    """Return an element that is a shape, or part of one: nothing else is worth knowing."""
+    """Return an element that is a shape or part of one; other elements are not recorded."""
     shape = item.tensor.shape
     if not item.tensor.dtype.is_integer or shape.rank != 1 or not isinstance(item.placement, Replicate):
         return None
@@ -61,7 +61,7 @@ def _integers(item: Value, known: Callable[[], Array | None]) -> Items | None:
 
 
 def joined_items(left: Items | None, right: Items | None) -> Items | None:
-    """Return the integers that each element of one list or of another is one of; more than one is as good as none."""
+    """Return the union of the possible values of two lists' elements; None if they have more than one value."""
     if left is None or right is None:
         return None
     both = tuple(sorted({*left, *right}))
@@ -69,7 +69,7 @@ def joined_items(left: Items | None, right: Items | None) -> Items | None:
 
 
 def copy_handle_data(traced: Any, made: Any, placement: Placement, rank: int) -> None:
-    """Give `made` what is known of the shape of a variable or of a list's elements, as `rank` has them."""
+    """Copy the known shape of a variable or of a list's elements to `made`, as `rank` has them."""
     if not isinstance(placement, Shard) or not is_list(made):
         handle_data_util.copy_handle_data(traced, made)
         return
@@ -82,7 +82,7 @@ def copy_handle_data(traced: Any, made: Any, placement: Placement, rank: int) ->
 
 
 def origin(flat: Flat, ref: Ref) -> GraphNode:
-    """Return the operation that made a value, which others may have passed on."""
+    """Return the operation that made a value, through Identity operations."""
     node = flat.nodes[ref[0]]
     while node.argument is None and node.op.type == "Identity":
         node = flat.nodes[node.inputs[0][0]]
@@ -90,20 +90,23 @@ def origin(flat: Flat, ref: Ref) -> GraphNode:
 
 
 def is_empty(node: GraphNode) -> bool:
-    """Tell whether a node makes a list without any element."""
+    """Return whether a node makes a list without any element."""
     return node.argument is None and node.op.type in _EMPTY
 
 
 def emptied(graph: Any, node: GraphNode, target: Shard, rank: int, made_for: Array | None, count: Any) -> Any:
-    """Return an empty list like that which `node` makes, for a rank's elements.
+    """Return an empty list like that of `node`, for a rank's elements.
 
     Args:
         graph: The emitted graph.
         node: Makes a list without any element.
-        target: Of the elements.
+        target: The division of the elements.
         rank: The rank.
         made_for: Their global shape, if it is known.
         count: The second input of `node`, in the emitted graph.
+
+    Raises:
+        Undivided: The elements have a shape that does not fit `target`.
     """
     shapes = localized(made_for, target)
     if shapes is None:

@@ -1,4 +1,4 @@
-"""Operations of a traced graph, created again in the emitted one."""
+"""The creation of operations of a traced graph in the emitted graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from replica.plan import Plan, Shape
 
 
 class OpAttributes(dict[str, Any]):
-    """An operation's attributes, read when a rule asks for them."""
+    """An operation's attributes, read on demand."""
 
     def __init__(self, op: Any) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ def created(graph: Any, node: GraphNode, tensors: Sequence[Any], found: Plan | N
 
     Args:
         graph: The emitted FuncGraph.
-        node: Of the traced graph.
+        node: A node of the traced graph.
         tensors: Its inputs in the emitted graph.
-        found: How a rank runs it; None for an operation on replicated inputs.
+        found: Its plan; None for an operation on replicated inputs.
     """
     op = node.op
     if op.type in RANDOM:
@@ -49,7 +49,7 @@ def created(graph: Any, node: GraphNode, tensors: Sequence[Any], found: Plan | N
         kind = found.op or kind
         attrs.update({name: _attr(graph, value) for name, value in found.attrs.items()})
         definition = definition if found.op is None else None
-    if found is None or not found.attrs:  # those of a loop or a branch are replaced
+    if found is None or not found.attrs:  # the functions of a divided loop or branch are replaced
         _add_functions(graph, op)
     dtypes = [t.dtype for t in op.outputs]
     made = graph._create_op_internal(kind, list(tensors), dtypes, name=op.name, attrs=attrs, op_def=definition)
@@ -59,10 +59,10 @@ def created(graph: Any, node: GraphNode, tensors: Sequence[Any], found: Plan | N
 
 
 def output(op: Any, index: int, tensor: Any, placement: Placement, rank: int, *, data: bool) -> Value:
-    """Return an output of a created operation, with all that is known of its shape.
+    """Return an output of a created operation, with its known shape.
 
     Raises:
-        Undivided: Its shape is not what `rank` holds of `placement`.
+        Undivided: Its shape is not that of `rank`'s part under `placement`.
     """
     traced = op.outputs[index].shape
     if traced.rank is not None and op.outputs[index].dtype not in (tf.resource, tf.variant):
@@ -110,7 +110,7 @@ def _function(graph: Any, function: AtomicFunction) -> Any:
 
 
 def _narrowed(traced: Any, emitted: Any, placement: Placement, rank: int) -> Any:
-    """Return what the traced graph knew of a shape and the emitted one does not."""
+    """Return the shape with dimensions from the traced graph where the emitted one does not know them."""
     shape = traced.as_list()
     if isinstance(placement, Shard):
         shape[placement.axis] = placement.sizes[rank]

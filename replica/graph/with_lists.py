@@ -1,4 +1,4 @@
-"""Functions whose TensorLists and Optionals are divided as their elements are."""
+"""The emitter of functions whose TensorLists and Optionals are divided like their elements."""
 
 from functools import partial
 from typing import Any
@@ -15,10 +15,11 @@ from replica.plan import OpCall, Plan, plan
 
 
 class ListEmitter(Emitter):
-    """Emits one function; no collective moves a list.
+    """The emitter of one function with divided lists. No collective can send a list.
 
     Raises:
-        Undivided: An operation needs a list whole, or divided that is whole; or the function returns one.
+        Undivided: An operation needs a divided list whole or a whole list divided; or the function returns a divided
+            list.
     """
 
     def _plan(self, call: OpCall) -> Plan:

@@ -1,4 +1,4 @@
-"""The rules, by kind of operation. Importing this package fills `replica.plan.RULES`."""
+"""The placement rules, by kind of operation. Importing this package fills `replica.plan.RULES`."""
 
 from replica.rules import contraction, elementwise, lists, reduction, rows, shape
 

@@ -1,4 +1,4 @@
-"""Products that sum over shared dimensions: matrix products, einsum, and the gradients of filters and biases."""
+"""Rules of products that sum over shared dimensions: matrix products, einsum, gradients of filters and biases."""
 
 import string
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def mat_mul(call: OpCall) -> Plan | None:
 
 @rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def batch_mat_mul(call: OpCall) -> Plan | None:
-    """As MatMul, behind batch dimensions that broadcast."""
+    """Divide as MatMul does, after batch dimensions that broadcast."""
     batch = max(arg.rank for arg in call.args) - 2
     names = string.ascii_lowercase[:batch]
     left = "ZY" if call.attrs.get("adj_x") else "YZ"
@@ -28,7 +28,7 @@ def batch_mat_mul(call: OpCall) -> Plan | None:
 
 @rule("Einsum")
 def einsum(call: OpCall) -> Plan | None:
-    """Any equation without an ellipsis or a repeated label within one input."""
+    """Divide any equation without an ellipsis or a repeated label within one input."""
     equation = call.text("equation").replace(" ", "")
     left, arrow, out = equation.partition("->")
     labels = left.split(",")
@@ -38,12 +38,12 @@ def einsum(call: OpCall) -> Plan | None:
 
 
 def contracted(call: OpCall, labels: Sequence[str], out: str) -> Plan | None:
-    """Divide every input along the label that the largest divided input is divided along.
+    """Divide every input along the label of the largest divided input's divided dimension.
 
     Args:
         call: The call.
         labels: For each input, one letter per dimension.
-        out: The letters of the output; those that are missing are summed over.
+        out: The letters of the output; missing ones are summed over.
     """
     index = widest(call.args)
     if index is None or any_partial(call.args):

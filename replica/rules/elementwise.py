@@ -1,4 +1,4 @@
-"""Operations that treat each element alike, with broadcasting, and those that are linear in a Partial input."""
+"""Rules of elementwise operations, with broadcasting, and of operations that are linear in a Partial input."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate,
 from replica.plan import Arg, OpCall, Plan, any_partial, rule, widest
 from replica.rules.lists import added as added_lists
 
-# Functions of one tensor, elementwise, or of several of the same shape.
+# Elementwise functions of one tensor, then of several.
 _UNARY = (
     "Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0e BesselI1e Bucketize Ceil ComplexAbs Cos Cosh "
     "Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p "
@@ -22,7 +22,7 @@ _BINARY = (
 _SMALL = 1024  # elements of a Partial that may be sent twice
 _BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
 _WIDER = {
-    # A half type's sum may overflow where its addends do not: whether a step is skipped hangs on that.
+    # A half type's sum may overflow where its addends do not, and an overflow decides whether a step is skipped.
     "float16": ("float16",),
     "bfloat16": ("bfloat16",),
     "float32": ("float32", "float64"),
@@ -32,7 +32,7 @@ _WIDER = {
 
 @rule(*_UNARY.split(), *_BINARY.split())
 def elementwise(call: OpCall) -> Plan | None:
-    """Keep the division of the largest input; broadcast inputs are divided or stay whole."""
+    """Keep the division of the largest input; broadcast inputs are divided or stay replicated."""
     target = _target(call.args)
     if target is None:
         return None
@@ -43,7 +43,7 @@ def elementwise(call: OpCall) -> Plan | None:
 
 @rule("Equal", "NotEqual")
 def compared(call: OpCall) -> Plan | None:
-    """Compare elementwise, unless shapes that do not fit are to give one truth."""
+    """Compare elementwise, except where incompatible shapes are to give a single boolean."""
     return elementwise(call) if call.attrs.get("incompatible_shape_error", True) else None
 
 
@@ -63,7 +63,7 @@ def identities(call: OpCall) -> Plan | None:
 
 @rule("Bitcast")
 def bitcast(call: OpCall) -> Plan | None:
-    """Keep a division; dimensions come or go behind it, if the types differ in size."""
+    """Keep a division; if the types differ in size, only dimensions after it may appear or vanish."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis == call.args[0].rank - 1 and not _same_size(call):
         return None
@@ -93,9 +93,9 @@ def cast(call: OpCall) -> Plan | None:
 
 @rule("AddV2", "Add", "Sub", "AddN")
 def added(call: OpCall) -> Plan | None:
-    """Add Partials of one shape on each rank; a replicated addend is then rank 0's alone.
+    """Add Partials of one shape on each rank; a replicated addend then counts on rank 0 only.
 
-    A large Partial that meets a replicated tensor, as a gradient meets an optimizer's state, is replicated instead:
+    A large Partial that is added to a replicated tensor, as a gradient to an optimizer's state, is replicated instead:
     both it and the sum are likely to be needed, and would be sent one after the other. Within a loop nothing is sent.
     """
     if call.args[0].dtype == "variant":
@@ -111,9 +111,9 @@ def added(call: OpCall) -> Plan | None:
 
 @rule("Mul", "RealDiv", "Div", "DivNoNan")
 def scaled(call: OpCall) -> Plan | None:
-    """Scale a Partial by a known finite number; otherwise as any elementwise operation.
+    """Scale a Partial by a known finite number; otherwise treat it as an elementwise operation.
 
-    An unknown factor may be infinite: a rank whose part is 0 would then make NaN of it.
+    An unknown factor may be infinite, and a rank whose part is 0 would then produce NaN.
     """
     left, right = call.args
     if any(isinstance(arg.placement, Shard) for arg in call.args):
@@ -127,7 +127,7 @@ def scaled(call: OpCall) -> Plan | None:
 
 @rule("Select")
 def select(call: OpCall) -> Plan | None:
-    """Select by a condition of the same shape (the one of a vector picks whole rows)."""
+    """Select by a condition of the same shape; a condition that is a vector selects whole rows."""
     condition, *others = call.args
     if condition.rank in (0, others[0].rank):
         return elementwise(call)
@@ -141,7 +141,7 @@ def select(call: OpCall) -> Plan | None:
 
 
 def _is_factor(arg: Arg, partial: Arg, *, divides: bool) -> bool:
-    """Tell whether `arg` is a known finite tensor by which `partial` is scaled without growing."""
+    """Return whether `arg` is a known finite tensor by which `partial` is scaled without growing."""
     if arg.value is None or not isinstance(arg.placement, Replicate) or arg.rank > partial.rank:
         return False
     if arg.rank and arg.shape != partial.shape and arg.elements != 1:
@@ -164,7 +164,7 @@ def _target(args: tuple[Arg, ...]) -> tuple[Shard, int] | None:
 
 
 def _aligned(arg: Arg, target: Shard, out_rank: int) -> Placement | None:
-    """Return what `arg` is converted to for a result divided so; None where that is not known."""
+    """Return the placement of `arg` for a result with division `target`; None where it is not known."""
     axis = target.axis - (out_rank - arg.rank)
     if axis < 0:
         return REPLICATE

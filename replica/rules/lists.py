@@ -1,7 +1,7 @@
-"""TensorLists and Optionals: the placement of one is that of its elements, and the shape of its Arg is theirs.
+"""Rules of TensorLists and Optionals, whose placement is that of the elements, and whose Arg has the elements' shape.
 
-A list whose elements are divided along dimension k is, stacked, a tensor divided along k + 1. What is stacked along
-the divided dimension itself has no rule: the ranks' lists would differ in length.
+A list whose elements are divided along dimension k is, stacked, a tensor divided along k + 1. Stacking along the
+divided dimension itself has no rule: the ranks' lists would differ in length.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from replica.placement import REPLICATE, Placement, Replicate, Shard
 from replica.plan import Arg, Array, OpCall, Plan, rule
 
-# For each operation with elements that are given their shape: the input that holds it.
+# Operations that take the shape of the elements -> the index of that input.
 _SHAPED = {
     "TensorListFromTensor": 1,
     "TensorListGather": 2,
@@ -23,7 +23,7 @@ _SHAPED = {
 
 
 def localized(shape: Array | None, placement: Placement) -> tuple[Array, ...] | None:
-    """Return each rank's shape of an element, which may be partly unknown; None if it is none of `placement`."""
+    """Return each rank's shape of an element, which may be partly unknown; None if it does not fit `placement`."""
     if shape is None or not isinstance(placement, Shard):
         return None
     axis, total = placement.axis, placement.total
@@ -37,7 +37,7 @@ def localized(shape: Array | None, placement: Placement) -> tuple[Array, ...] | 
 def _planned(
     call: OpCall, inputs: Sequence[Placement], outputs: Sequence[Placement], element: Placement
 ) -> Plan | None:
-    """Return a plan in which the shape that is given of an element is the rank's."""
+    """Return a plan in which the given shape of an element is the rank's."""
     index = _SHAPED.get(call.op)
     if index is None or not isinstance(element, Shard):
         return Plan(tuple(inputs), tuple(outputs))
@@ -47,7 +47,7 @@ def _planned(
 
 @rule("TensorListFromTensor", "TensorListScatterV2")
 def from_tensor(call: OpCall) -> Plan | None:
-    """Take a tensor apart along its first dimension."""
+    """Split a tensor into a list along its first dimension."""
     placement = call.args[0].placement
     if isinstance(placement, Shard):
         if placement.axis == 0:
@@ -60,7 +60,7 @@ def from_tensor(call: OpCall) -> Plan | None:
 
 @rule("TensorListStack", "TensorListGather")
 def stacked(call: OpCall) -> Plan | None:
-    """Put elements behind a new first dimension."""
+    """Stack elements along a new first dimension."""
     element = call.args[0].placement
     out = element.at(element.axis + 1) if isinstance(element, Shard) else element
     return _planned(call, [element, *_whole(call.args[1:])], [out], element)
@@ -68,14 +68,14 @@ def stacked(call: OpCall) -> Plan | None:
 
 @rule("TensorListGetItem", "TensorListPopBack")
 def taken(call: OpCall) -> Plan | None:
-    """Return an element; of PopBack behind the list, which is left with the placement that it has."""
+    """Return an element; PopBack returns the list first, with unchanged placement."""
     element = call.args[0].placement
     return _planned(call, [element, *_whole(call.args[1:])], [element], element)
 
 
 @rule("TensorListSetItem", "TensorListPushBack")
 def put(call: OpCall) -> Plan | None:
-    """Put in an element; it and the list are converted to one placement."""
+    """Insert an element; it and the list are converted to one placement."""
     item = 2 if call.op == "TensorListSetItem" else 1
     element = common((call.args[0], call.args[item]))
     if element is None:
@@ -85,7 +85,7 @@ def put(call: OpCall) -> Plan | None:
 
 @rule("TensorListScatterIntoExistingList")
 def scattered(call: OpCall) -> Plan | None:
-    """Put in the entries of a tensor along its first dimension."""
+    """Insert the entries of a tensor along its first dimension."""
     values, tensor, _ = call.args
     given = tensor.placement
     if isinstance(given, Shard):
@@ -108,7 +108,7 @@ def resized(call: OpCall) -> Plan | None:
 
 @rule("TensorListLength", "OptionalHasValue")
 def counted(call: OpCall) -> Plan | None:
-    """Count elements, of which all ranks have as many."""
+    """Count elements; all ranks have the same number."""
     return Plan((call.args[0].placement,), (REPLICATE,))
 
 
@@ -122,7 +122,7 @@ def optional(call: OpCall) -> Plan | None:
 
 @rule("OptionalGetValue")
 def component(call: OpCall) -> Plan | None:
-    """Return the component, of which a rank's size is known to its rank alone."""
+    """Return the component, whose local size only its rank knows."""
     placement, shapes = call.args[0].placement, call.attrs.get("output_shapes") or []
     if not isinstance(placement, Shard):
         return Plan((placement,), (placement,))
@@ -142,7 +142,7 @@ def common(args: Sequence[Arg]) -> Placement | None:
 
 
 def fits(arg: Arg, placement: Placement) -> bool:
-    """Tell whether a whole tensor has the dimension that is divided; a list's elements may be of unknown shape."""
+    """Return whether a whole tensor has the divided dimension; a list's elements may be of unknown shape."""
     if not isinstance(placement, Shard) or arg.dtype == "variant":
         return True
     return arg.shape is not None and len(arg.shape) > placement.axis and arg.shape[placement.axis] == placement.total

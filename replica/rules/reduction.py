@@ -1,4 +1,4 @@
-"""Reductions, and what runs along one dimension: softmax, sorting, cumulative sums."""
+"""Rules of reductions, and of operations along one dimension: softmax, sorting, cumulative sums."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def reduced(call: OpCall) -> Plan | None:
 
 
 def _mean(arg: Arg, axes: set[int]) -> Plan | None:
-    """A mean over the divided dimension: the local sum over the global count."""
+    """Plan a mean over the divided dimension: the local sum divided by the global count."""
     counted = [(arg.shape or ())[axis] for axis in axes]
     if None in counted or not _is_exact(arg):
         return None
@@ -36,7 +36,7 @@ def _mean(arg: Arg, axes: set[int]) -> Plan | None:
 
 
 def _is_exact(arg: Arg) -> bool:
-    """Tell whether a mean neither truncates, as of integers, nor overflows before it is divided."""
+    """Return whether a mean neither truncates, as of integers, nor overflows before the division."""
     return arg.dtype in ("float32", "float64", "complex64", "complex128")
 
 
@@ -52,12 +52,12 @@ def _stays_whole(arg: Arg) -> bool:
 
 @rule("L2Loss")
 def l2_loss(call: OpCall) -> Plan | None:
-    """Half the sum of squares is a sum over elements."""
+    """Sum squares: half the sum of squares is a sum over elements."""
     placement = call.args[0].placement
     return Plan((placement,), (PARTIAL,)) if isinstance(placement, Shard) else None
 
 
-# How many dimensions at the end an operation treats as one thing; it runs for each of what is in front of them.
+# The number of last dimensions on which an operation works; it runs for each index of the dimensions before them.
 _INNER = {
     **dict.fromkeys("Softmax LogSoftmax TopKV2 FFT IFFT RFFT IRFFT RGBToHSV HSVToRGB MatrixDiag".split(), 1),
     **dict.fromkeys("FFT2D IFFT2D MatrixBandPart MatrixDiagPart MatrixInverse Cholesky".split(), 2),
@@ -67,7 +67,7 @@ _INNER = {
 
 @rule(*_INNER)
 def inner(call: OpCall) -> Plan | None:
-    """Keep a division in front of the dimensions that belong together."""
+    """Keep a division of the dimensions before those on which the operation works."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or placement.axis >= call.args[0].rank - _INNER[call.op]:
         return None
@@ -85,7 +85,7 @@ def roll(call: OpCall) -> Plan | None:
 
 @rule("DenseBincount")
 def bincount(call: OpCall) -> Plan | None:
-    """Count values, of which each rank has some: of a vector the counts are Partial, of rows they are the rows'."""
+    """Count values. The counts of a divided vector are Partial; the counts of divided rows are divided alike."""
     data, _, weights = call.args
     placement = data.placement
     if not isinstance(placement, Shard) or placement.axis != 0 or any_partial(call.args):

@@ -1,4 +1,4 @@
-"""Operations that treat each row of a batch alike, lookups by divided indices, and slices with strides."""
+"""Rules of operations that treat each row of a batch alike, of lookups by divided indices, and of strided slices."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from replica.placement import PARTIAL, REPLICATE, Partial, Shard
 from replica.plan import Arg, OpCall, Plan, any_partial, per_rank, rule, widest
 
-# Which inputs have one entry per row along dimension 0; every output has, too.
+# Inputs with one entry per row along dimension 0; every output has one, too.
 _ROWS: dict[str, Sequence[int]] = {
     "Conv2D": (0,),
     "Conv3D": (0,),
@@ -35,7 +35,7 @@ _ROWS: dict[str, Sequence[int]] = {
     "SpaceToDepth": (0,),
     "ExtractImagePatches": (0,),
 }
-# As above; the input at this index holds the global shape of the result, its rows first.
+# As above; the first number is the index of the input that is the global shape of the result, rows first.
 _SHAPED: dict[str, tuple[int, Sequence[int]]] = {
     "Conv2DBackpropInput": (0, (2,)),
     "Conv3DBackpropInputV2": (0, (2,)),
@@ -53,7 +53,7 @@ def by_rows(call: OpCall) -> Plan | None:
 
 @rule(*_SHAPED)
 def shaped(call: OpCall) -> Plan | None:
-    """Keep a division of the rows, of a result whose shape is an input."""
+    """Keep a division of the rows in a result whose shape is an input."""
     index, rows = _SHAPED[call.op]
     plan, shape = _by_rows(call, rows), call.integers(index)
     if plan is None or shape is None or not isinstance(plan.outputs[0], Shard) or len(shape) < 4:
@@ -87,7 +87,7 @@ def in_top_k(call: OpCall) -> Plan | None:
 
 @rule("OneHot")
 def one_hot(call: OpCall) -> Plan | None:
-    """Insert a dimension behind each index."""
+    """Insert a dimension for the classes."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard) or any_partial(call.args):
         return None
@@ -98,7 +98,7 @@ def one_hot(call: OpCall) -> Plan | None:
 
 @rule("GatherV2")
 def gather(call: OpCall) -> Plan | None:
-    """Look up divided indices in a whole tensor, whole indices along a dimension that is not divided, or row by row."""
+    """Look up divided indices in a whole tensor, whole indices along an undivided dimension, or row by row."""
     params, indices, _ = call.args
     at, batch = call.integers(2), int(call.attrs.get("batch_dims", 0))
     index = widest((params, indices))
@@ -142,7 +142,7 @@ def gather_nd(call: OpCall) -> Plan | None:
 
 @rule("UnsortedSegmentSum")
 def segment_sum(call: OpCall) -> Plan | None:
-    """Add rows that are divided as their segment numbers are: each rank's sums are Partial."""
+    """Sum rows that are divided like their segment numbers: each rank's sums are Partial."""
     data, ids, _ = call.args
     index = widest((data, ids))
     if index is None or any_partial(call.args):
@@ -160,7 +160,7 @@ def segment_sum(call: OpCall) -> Plan | None:
 
 @rule("ScatterNd")
 def scatter_nd(call: OpCall) -> Plan | None:
-    """Add updates, divided as their indices are, to zeros."""
+    """Add updates, divided like their indices, to zeros."""
     indices, updates, _ = call.args
     shards = [p for p in (indices.placement, updates.placement) if isinstance(p, Shard)]
     if not shards or shards[0].axis >= indices.rank - 1 or any_partial(call.args):
@@ -172,7 +172,7 @@ def scatter_nd(call: OpCall) -> Plan | None:
 
 @rule("StridedSlice")
 def strided_slice(call: OpCall) -> Plan | None:
-    """Take all of the divided dimension and any part of others; a slice is linear."""
+    """Take all of the divided dimension and any part of the others; a slice is linear."""
     arg = call.args[0]
     placement = arg.placement
     if isinstance(placement, Partial):
@@ -190,7 +190,7 @@ def strided_slice(call: OpCall) -> Plan | None:
 
 @rule("StridedSliceGrad")
 def strided_slice_gradient(call: OpCall) -> Plan | None:
-    """Put a divided gradient back where the slice took all of the divided dimension; putting it back is linear."""
+    """Insert a divided gradient where the slice took all of the divided dimension; the insertion is linear."""
     shape, gradient = call.integers(0), call.args[4]
     placement = gradient.placement
     if isinstance(placement, Partial):
@@ -210,9 +210,9 @@ def strided_slice_gradient(call: OpCall) -> Plan | None:
 def _where(
     call: OpCall, arg: Arg, axis: int, begin: list[int] | None, end: list[int] | None, strides: list[int] | None
 ) -> tuple[int, int] | None:
-    """Return where the slice's specification names `axis`, all of it, and that dimension's place in the result.
+    """Return `axis`'s position in the slice's specification, and its dimension in the result; None unless all is taken.
 
-    Where it begins and ends may be unknown, as an index of other dimensions is in a loop.
+    Begin and end may be unknown, as an index of other dimensions is in a loop.
     """
     if strides is None:
         return None
@@ -237,9 +237,10 @@ def _ellipsis_at(call: OpCall) -> int:
 
 
 def _dimensions(call: OpCall, rank: int, count: int) -> Iterator[tuple[int | None, int, int]]:
-    """Yield for each dimension of the input: its place in the specification, itself, its new place.
+    """Yield (position in the specification, dimension, new dimension) for each dimension of the input.
 
-    The place in the specification is None behind an ellipsis; the new place is -1 for a dimension that is removed.
+    The position is None for one that an ellipsis covers or that follows the specification; the new dimension is -1 for
+    a removed one.
     """
     ellipsis, new, shrink = (int(call.attrs.get(f"{name}_mask", 0)) for name in ("ellipsis", "new_axis", "shrink_axis"))
     named = sum(1 for p in range(count) if not (ellipsis >> p & 1 or new >> p & 1))

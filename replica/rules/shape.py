@@ -1,4 +1,4 @@
-"""Operations that rearrange a tensor by a shape, which they are given as the global one."""
+"""Rules of operations that rearrange a tensor by a given global shape."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ import numpy as np
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
 from replica.plan import Array, OpCall, Plan, any_partial, per_rank, rule
 
-ASKING = frozenset("Shape ShapeN Size Rank TensorListElementShape".split())  # operations that only ask for shapes
+ASKING = frozenset("Shape ShapeN Size Rank TensorListElementShape".split())  # operations that only return shapes
 
 
 def known_outputs(call: OpCall) -> list[Array] | None:
-    """Return the outputs of an operation that only asks for global shapes; None for others, or if unknown."""
+    """Return the outputs of an operation that only returns global shapes; None for others, or if unknown."""
     lists = any(arg.dtype == "variant" for arg in call.args)
     if call.op not in ASKING or any(arg.shape is None for arg in call.args):
         return None
@@ -31,7 +31,7 @@ def known_outputs(call: OpCall) -> list[Array] | None:
 
 @rule("Reshape")
 def reshape(call: OpCall) -> Plan | None:
-    """Keep a division whose boundaries are boundaries of the new shape, too."""
+    """Keep a division whose boundaries are also boundaries of the new shape."""
     arg, wanted = call.args[0], call.integers(1)
     if isinstance(arg.placement, Partial):
         return Plan((PARTIAL, REPLICATE), (PARTIAL,))
@@ -47,15 +47,15 @@ def reshape(call: OpCall) -> Plan | None:
 
 
 def _resolved(wanted: Sequence[int], elements: int) -> list[int]:
-    """Put a number in place of -1."""
+    """Replace -1 by the number that it stands for."""
     known = int(np.prod([n for n in wanted if n >= 0]))
     return [n if n >= 0 else (elements // known if known else 0) for n in wanted]
 
 
 def reshaped(shape: Sequence[int], placement: Shard, out: Sequence[int]) -> Shard | None:
-    """Return the division of `out` that holds the same elements, in the same order, as `placement` of `shape`.
+    """Return the division of `out` that has the same elements, in the same order, as `placement` of `shape`.
 
-    Both divide blocks of equal size: those behind the dimensions in front of the divided one.
+    Both divide blocks of equal size: one block for each index of the dimensions before the divided one.
     """
     before = int(np.prod(shape[: placement.axis]))
     unit = int(np.prod(shape[placement.axis + 1 :]))
@@ -81,7 +81,7 @@ def expand_dims(call: OpCall) -> Plan | None:
 
 @rule("Squeeze")
 def squeeze(call: OpCall) -> Plan | None:
-    """Remove dimensions of global size 1, named one by one: a rank's part may have size 1 by chance."""
+    """Remove dimensions of global size 1, named explicitly: a rank's part may have size 1 by chance."""
     arg = call.args[0]
     assert arg.shape is not None
     named = call.attrs.get("squeeze_dims") or call.attrs.get("axis") or []
@@ -110,7 +110,7 @@ def transpose(call: OpCall) -> Plan | None:
 
 @rule("BroadcastTo")
 def broadcast_to(call: OpCall) -> Plan | None:
-    """Grow other dimensions; what is Partial is added up before it grows."""
+    """Broadcast other dimensions; a Partial is replicated before."""
     arg, out = call.args[0], call.integers(1)
     placement = arg.placement
     if not isinstance(placement, Shard) or out is None:
@@ -162,7 +162,7 @@ def slice_of(call: OpCall) -> Plan | None:
 
 @rule("ConcatV2")
 def concat(call: OpCall) -> Plan | None:
-    """Put tensors end to end along another dimension than the divided one."""
+    """Concatenate along another dimension than the divided one."""
     *args, axis_arg = call.args
     at = call.integers(len(args))
     if at is None or isinstance(axis_arg.placement, Shard):
@@ -198,7 +198,7 @@ def _common(call: OpCall, count: int) -> Shard | None:
 
 @rule("Unpack")
 def unpack(call: OpCall) -> Plan | None:
-    """Take apart another dimension than the divided one."""
+    """Split along another dimension than the divided one."""
     placement = call.args[0].placement
     if not isinstance(placement, Shard):
         return Plan((placement,), (placement,))
@@ -210,7 +210,7 @@ def unpack(call: OpCall) -> Plan | None:
 
 @rule("Split")
 def split(call: OpCall) -> Plan | None:
-    """Divide another dimension than the divided one into pieces."""
+    """Split another dimension than the divided one."""
     placement, at = call.args[1].placement, call.integers(0)
     if at is None or (isinstance(placement, Shard) and at[0] % call.args[1].rank == placement.axis):
         return None
@@ -219,7 +219,7 @@ def split(call: OpCall) -> Plan | None:
 
 @rule("SplitV")
 def split_v(call: OpCall) -> Plan | None:
-    """As Split, into pieces of given sizes."""
+    """Split as Split does, into pieces of given sizes."""
     placement, at = call.args[0].placement, call.integers(2)
     if at is None or (isinstance(placement, Shard) and at[0] % call.args[0].rank == placement.axis):
         return None

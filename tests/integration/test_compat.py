@@ -1,4 +1,4 @@
-"""A third of the compatibility suite (make compat): scripts as people write them, alone and under both engines."""
+"""A third of the compatibility suite (make compat): typical scripts, alone and under both engines."""
 
 import os
 import subprocess

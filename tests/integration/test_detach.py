@@ -1,4 +1,4 @@
-"""A run without a terminal: started, left, looked at, ended; and one whose client is killed."""
+"""A run without a terminal: started, detached, attached, ended; and one whose client is killed."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""However a run ends: bounded time, one clear line, the right exit code, and no process left behind."""
+"""All ways in which a run ends: bounded time, one clear line, the right exit code, and no process left."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Three hosts, each with an sshd, on one machine: runs over them, and what crossed their interfaces.
+"""Runs over three hosts on one machine, each with an sshd, and the bytes that cross their interfaces.
 
 A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /run and /etc/hosts, joined to a bridge.
 """

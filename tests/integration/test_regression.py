@@ -1,4 +1,4 @@
-"""CI regression on real data: the examples alone, under hfdt and under nfdt, by their own printed accuracy."""
+"""CI regression on real data: the printed accuracy of the examples alone, under hfdt and under nfdt."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A rank killed in the midst of an epoch, or all of the run, and a result as if nothing had happened."""
+"""Restarts after the loss of a rank within an epoch, or of the whole run: the result is that of an undisturbed run."""
 
 import re
 import subprocess

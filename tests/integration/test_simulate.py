@@ -1,4 +1,4 @@
-"""`nfdt simulate` whole: an unmodified script, several processes, the same bits."""
+"""`nfdt simulate` end to end: an unmodified script, several processes, the same bits."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A training loop that the source does not show: the run starts over, and every rank runs the script."""
+"""A training loop that capture detection does not find in the source: the run restarts as a replicated script."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A whole run without room and by a clock that jumps: as in a small container, on a full disk."""
+"""Runs in a small container, on a full disk, and with a wall clock that jumps."""
 
 import os
 import shutil

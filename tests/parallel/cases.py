@@ -1,4 +1,4 @@
-"""Small models that are hard to split: plain Keras, trained alone by `alone.py` and in slices by `ranks.py`."""
+"""Small models that are hard to divide: plain Keras, trained alone and in slices by `ranks.py`."""
 
 import importlib.util
 from pathlib import Path

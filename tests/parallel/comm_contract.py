@@ -1,4 +1,4 @@
-"""What every Comm must do, run by every rank: `comm_contract.py horovod|mpi` under a launcher. Fails when one does."""
+"""The contract of every Comm, run by every rank: `comm_contract.py horovod|mpi` under a launcher."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""An engine whose members only answer."""
+"""An engine whose members only send answers and do not train."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A member that answers without training: what the crew's tests start."""
+"""A member that answers without training, for the supervisor's tests."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One emulated host: `multicast_host.py OUT SIZE`; coded sums over IP multicast, as test_multicast_hosts.py asks."""
+"""One emulated host, for test_multicast_hosts.py: `multicast_host.py OUT SIZE`; coded sums over IP multicast."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the probe finds in models that split badly, and sessions with options: one rank. `probe_ranks.py OUT COMM`"""
+"""One rank of test_probe.py: probes of models that divide badly, sessions with options. `probe_ranks.py OUT COMM`"""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""One rank of a sharded training of every case, or (with no launcher) the plain Keras training they are compared with.
+"""One rank of a data-parallel training of every case, or (without a launcher) the plain Keras training for comparison.
 
 ranks.py OUT [--comm horovod|mpi] [case ...]
 """

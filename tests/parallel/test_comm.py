@@ -1,4 +1,4 @@
-"""Every Comm keeps one contract (comm_contract.py): alone, in memory, and Horovod and MPI as processes."""
+"""The contract of all Comms (comm_contract.py): one rank, in memory, and Horovod and MPI as processes."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A hostile caller at every door, while others train: nobody crashes, nobody hangs, nobody else notices.
+"""A hostile caller of every network service while others train: nothing crashes or hangs, and other jobs continue.
 
-Its cases come from a seeded generator, so that there are as many each time and the same ones.
+The cases come from a seeded generator, so their number and content are the same each time.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""IP multicast between real network namespaces on shaped links: a packet leaves its host once, whoever gets it."""
+"""IP multicast between real network namespaces on shaped links: a packet leaves its host once for all receivers."""
 
 import json
 import sys

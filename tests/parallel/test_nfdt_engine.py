@@ -1,4 +1,4 @@
-"""The engine with real processes: parameter servers and workers train a captured model."""
+"""The NFDT engine with real processes: parameter servers and workers train a captured model."""
 
 import os
 import queue

@@ -1,5 +1,4 @@
-"""Members of an NFDT engine, killed while they train: every sample is in the weights once, or the error is the one
-promised."""
+"""Processes of an NFDT engine killed during training: every sample is applied once, or the promised error is raised."""
 
 import os
 import queue

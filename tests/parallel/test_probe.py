@@ -1,4 +1,4 @@
-"""What the probe finds, what a session's options do: two ranks over MPI (probe_ranks.py), looked at from outside."""
+"""The results of the probe and the effects of a session's options, on two ranks over MPI (probe_ranks.py)."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Promise 2 at the level of one model and its ranks: what slices of a batch train is what the whole batch trains."""
+"""Promise 2 for one model and its ranks: training on slices of a batch gives the result of the whole batch."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Real processes, real streams: an engine whose members only answer."""
+"""The supervisor with real processes and streams: an engine whose members only send answers."""
 
 import math
 import os

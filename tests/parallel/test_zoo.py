@@ -1,4 +1,4 @@
-"""No standard model is refused, and its loss in slices is that of the whole batch: two ranks over MPI (zoo_ranks.py).
+"""Standard models: none is refused, and the loss in slices is that of the whole batch. Two ranks (zoo_ranks.py).
 
 In real runs, by hand: `hfdt run tests/parallel/zoo.py -np 2 -- NAME` against `python tests/parallel/zoo.py NAME`.
 """

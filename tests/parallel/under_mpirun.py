@@ -1,4 +1,4 @@
-"""Run a script of this directory as ranks, and leave nothing behind."""
+"""A runner of a script of this directory as ranks under mpirun, which leaves nothing behind."""
 
 import os
 import signal

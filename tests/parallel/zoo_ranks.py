@@ -1,4 +1,4 @@
-"""What the probe finds in models of zoo.py, and their losses in slices: one rank. `zoo_ranks.py OUT COMM NAME ...`"""
+"""One rank of test_zoo.py: probes of the models of zoo.py, their losses in slices. `zoo_ranks.py OUT COMM NAME ...`"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a process that rebuilds a pipeline sees of it, for processes to compare (test_data_graph.py)."""
+"""The batches and their order in a process that rebuilds a pipeline, compared by test_data_graph.py."""
 
 from fdt.data import first_batch_checksum
 from fdt.data.epochs import EpochBoundary

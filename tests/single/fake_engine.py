@@ -1,4 +1,4 @@
-"""An engine of one worker in the test's own process: speaks commands and events, trains with a rebuilt model."""
+"""An engine of one worker in the test's own process: it takes commands, sends events and trains a rebuilt model."""
 
 from collections import deque
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A rule's training over Keras's own fit, its ranks threads of the test's process."""
+"""An algorithm's training over Keras's own fit, whose ranks are threads of the test's process."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Models as scripts write them, for both flavors of Keras: each (model, x, y), compiled."""
+"""Typical models of scripts, for both flavors of Keras: each (model, x, y), compiled."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sessions, servers and shards in one process: real gRPC, a model per shard, one worker whose order is fixed."""
+"""Sessions, servers and shards in one process: real gRPC, a model per shard, one worker with a fixed order."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""Runs one operation as the rule table plans it, for every rank in this process, without communication."""
+"""The execution of one operation as the rule table plans it, for all ranks in this process, without communication."""
 
 import functools
 import itertools

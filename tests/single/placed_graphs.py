@@ -1,7 +1,7 @@
-"""Runs a traced function as the emitter divides it: ranks are threads, which meet in memory.
+"""The execution of a traced function as the emitter divides it, with ranks as threads that exchange in memory.
 
-Graphs are interpreted, operation by operation, in an order drawn from those that their edges allow: a missing control
-dependency shows, and a collective blocks its own rank's thread alone.
+Graphs are interpreted, operation by operation, in a random order that their edges allow. So a missing control
+dependency causes an error, and a collective blocks its own rank's thread alone.
 """
 
 import random

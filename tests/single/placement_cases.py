@@ -1,4 +1,4 @@
-"""For each operation type with a rule: global operations on small arrays, with the attributes that a rule reads."""
+"""Test cases of the rule table: for each operation type, global operations on small arrays, with their attributes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""More cases: losses, reductions, lookups, and operations that rearrange; as placement_cases.py."""
+"""More cases of placement_cases.py: losses, reductions, lookups, and operations that rearrange."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
-"""Training written as a string: a lower case letter pulls, its upper case pushes what it computed on what it pulled.
+"""Training schedules as strings: a lower case letter pulls, its upper case pushes the gradient at the pulled weights.
 
-`train(rule, "abAB")`: a and b pull, a pushes, then b, whose gradient lands one version late. For tests of a rule whose
-numbers are worked out by hand; the problem is a quadratic of two weights.
+`train(rule, "abAB")`: a and b pull, a pushes, then b, whose gradient is one version stale. For tests of algorithms
+whose numbers were computed by hand; the problem is a quadratic of two weights.
 """
 
 import numpy as np

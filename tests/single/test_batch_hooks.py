@@ -1,4 +1,4 @@
-"""Which callbacks make training go in lock step."""
+"""The callbacks that put training into lock step."""
 
 from typing import Any
 

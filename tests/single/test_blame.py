@@ -1,4 +1,4 @@
-"""Whose error a worker reports."""
+"""The error that a worker reports, and its attribution to the script, a library or the user."""
 
 import re
 import site

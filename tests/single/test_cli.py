@@ -1,4 +1,4 @@
-"""The commands' lines, exit codes and options, short of training."""
+"""The commands' output, exit codes and options, without training."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whose word is it? One table."""
+"""The division of a command line's arguments between the command and the script, as one table."""
 
 import pytest
 

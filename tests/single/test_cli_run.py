@@ -1,4 +1,4 @@
-"""`run` and `serve` around a stub of an engine: order of things, directories, tokens, signals."""
+"""`run` and `serve` around a stub of an engine: order of actions, directories, tokens, signals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`make compat` itself: a script that hangs is a row, and what a row was made by decides whether it is made again."""
+"""`make compat` itself: a script that hangs is a row, and a row is made again if its sources changed."""
 
 import subprocess
 

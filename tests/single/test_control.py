@@ -1,4 +1,4 @@
-"""Programs of peers: what they compute, how long it takes, and what is said of those that cannot end."""
+"""Programs of control peers: their results, their simulated time, and the errors of programs that cannot end."""
 
 import re
 import sys

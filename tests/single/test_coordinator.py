@@ -1,4 +1,4 @@
-"""HFDT's decisions, with no process anywhere: events in, outcomes out."""
+"""HFDT's coordinator without processes: events in, outcomes out."""
 
 import pytest
 

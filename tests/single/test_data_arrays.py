@@ -1,4 +1,4 @@
-"""What a worker reads from captured arrays is what Keras's own adapters give, cut into parts."""
+"""Captured arrays: a worker reads the batches of Keras's own adapters, divided into parts."""
 
 import keras
 import numpy as np

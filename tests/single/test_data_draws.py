@@ -1,4 +1,4 @@
-"""A generator given to `fit` is drawn as often as by Keras alone, so that the next `fit` begins with the same batch."""
+"""A generator passed to `fit` is drawn as often as by Keras alone: the next `fit` begins with the same batch."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Batches the client draws: as many as are wanted, as Keras would have drawn them, cut by rank like any others."""
+"""Batches that the client draws: as many as requested, in Keras's order, divided among ranks like any others."""
 
 import threading
 

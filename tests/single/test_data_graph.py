@@ -1,4 +1,4 @@
-"""tf.data pipelines: the same batches in the same order wherever they are rebuilt."""
+"""tf.data pipelines: the same batches in the same order in every process that rebuilds them."""
 
 import json
 import os

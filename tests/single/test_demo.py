@@ -1,4 +1,4 @@
-"""`make demo`: what it reads from a script's output, and how a failing command ends it."""
+"""`make demo`: the parsing of a script's output, and the end after a failing command."""
 
 import importlib.util
 import sys

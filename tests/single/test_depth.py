@@ -1,4 +1,4 @@
-"""A program is written and read without recursion along the model's graph, and what cannot be written is named."""
+"""A program is serialized without recursion along the model's graph, and parts that cannot be serialized are named."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""`doctor`: the table, its exit code, and what it says is missing."""
+"""`doctor`: the table, its exit code, and its advice."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Horovod's build, without building: what is checked before, what the cache is keyed by, what a failure says."""
+"""Horovod's build, without building: the checks before it, the key of the cache, the messages of failures."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a member does before its first job."""
+"""The start of a member process before its first job."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""A hostile caller where workers join: a stranger, and one with the token who asks for what is not to be had."""
+"""A hostile caller of the service that elastic workers join: without the token, and with it but wrong requests."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""`nfdt join` and --join-at without workers: who is let in, what is said to the others, what is left behind."""
+"""`nfdt join` and --join-at without worker processes: admission, messages to other workers, and cleanup."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a member's process sets of its surroundings."""
+"""The environment of a member process: its cores and its variables."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`fit` answered by an engine: what the script sees is what Keras alone would show it."""
+"""`fit` answered by an engine: the script observes the same as under Keras alone."""
 
 import contextlib
 import importlib

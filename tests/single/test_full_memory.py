@@ -1,4 +1,4 @@
-"""Shared memory that is full or tiny: blobs go to disk, tensors by streams; and what nothing may go by, the clock."""
+"""Shared memory that is full or tiny: blobs go to disk, tensors by streams. And no decision uses the wall clock."""
 
 import ast
 import errno

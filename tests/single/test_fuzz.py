@@ -1,4 +1,4 @@
-"""Decoders given anything: they say ValueError or KeyError, and take no memory by a size that somebody declared."""
+"""Decoders of arbitrary input: they raise ValueError or KeyError, and allocate no memory by a declared size."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The README and the guides: what a reader copies is YAML, shell, and options that exist and are ours."""
+"""The README and the guides: their examples are valid YAML, shell, and existing options."""
 
 import re
 import shlex

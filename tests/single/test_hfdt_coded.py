@@ -1,4 +1,4 @@
-"""Coded SGD: placements, packets and what they cost, on vectors; and over Keras's own fit in memory."""
+"""Coded SGD: placements, packets and their cost, on vectors; and over Keras's own fit in memory."""
 
 import re
 import sys

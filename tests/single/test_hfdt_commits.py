@@ -1,4 +1,4 @@
-"""Commits in the midst of an epoch: when they are taken, and that an epoch taken up there ends as a whole one."""
+"""Commits within an epoch: when they are made, and that an epoch resumed from one ends like a whole one."""
 
 import contextlib
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""DANE and ADMM on quadratics whose numbers were worked out by hand, and on networks in memory."""
+"""DANE and ADMM on quadratics whose numbers were computed by hand, and on networks in memory."""
 
 import sys
 from pathlib import Path

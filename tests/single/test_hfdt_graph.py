@@ -1,4 +1,4 @@
-"""What an exchange adds to the graph of a step: operations are what a small model's step costs."""
+"""The operations that an exchange adds to a step's graph: their number determines the cost of a small model's step."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""`--on-nan` of HFDT: a step with NaN in a rank's gradient leaves no trace, and is told whose it was."""
+"""HFDT's `--on-nan`: a step with NaN in a rank's gradient changes nothing, and the rank is named."""
 
 import contextlib
 from types import SimpleNamespace

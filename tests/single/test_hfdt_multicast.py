@@ -1,4 +1,4 @@
-"""IP multicast with repair: the decisions over a network that loses pieces; and real datagrams on loopback."""
+"""IP multicast with repair: the decisions over a network that loses pieces, and real datagrams on loopback."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""Rules that speak once a round, over Keras's own fit in memory."""
+"""Algorithms that exchange parameters once a round, over Keras's own fit in memory."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranks on a simulated clock: hfdt's own rules, their packets timed by a described network."""
+"""Ranks on a simulated clock: hfdt's own algorithms, with packets timed by a described network."""
 
 import sys
 from math import comb

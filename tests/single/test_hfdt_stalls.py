@@ -1,4 +1,4 @@
-"""A rank that keeps the others waiting: named with its place, then given up. The clock is the test's own."""
+"""A rank that keeps the others waiting is named with its place, then given up. The clock is the test's own."""
 
 import threading
 

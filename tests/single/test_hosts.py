@@ -1,4 +1,4 @@
-"""Hosts as they are written, and what is asked of them before a run."""
+"""Host lists as they are written, and the checks of hosts before a run."""
 
 import json
 import os

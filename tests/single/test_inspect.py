@@ -1,4 +1,4 @@
-"""`inspect`: what the first fit would send; nothing is trained."""
+"""`inspect`: it shows what the first fit would send, and trains nothing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Logs as numbers."""
+"""Keras logs as numbers."""
 
 import numpy as np
 import tensorflow as tf

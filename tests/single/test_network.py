@@ -1,4 +1,4 @@
-"""Cluster descriptions, routes, shared links and paces: values worked out by hand, on a simulated clock."""
+"""Cluster descriptions, routes, shared links and paces: values computed by hand, on a simulated clock."""
 
 import math
 import re

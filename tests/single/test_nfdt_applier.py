@@ -1,4 +1,4 @@
-"""The TensorFlow applier does what the NumPy one does, in one function for all workers, with Keras's own optimizer."""
+"""The TensorFlow applier equals the NumPy one, in one function for all workers, with Keras's own optimizer."""
 
 from types import SimpleNamespace
 

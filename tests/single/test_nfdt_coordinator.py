@@ -1,4 +1,4 @@
-"""The engine's decisions without members: what goes to whom, and what is put together from what they say."""
+"""The NFDT coordinator without processes: the commands that it sends, and its events for the client."""
 
 import numpy as np
 import pytest

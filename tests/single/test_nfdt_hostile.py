@@ -1,4 +1,4 @@
-"""A hostile caller at a parameter server's door: a stranger, and one with the token who is no worker of its job."""
+"""A hostile caller of a parameter server: one without the token, and one with it that is no worker of the job."""
 
 import grpc
 import keras

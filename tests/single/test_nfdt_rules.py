@@ -1,4 +1,4 @@
-"""One contract for every rule file. Each rule's own numbers: test_nfdt_rules_by_hand.py."""
+"""The contract of all algorithm files. Each algorithm's own numbers: test_nfdt_rules_by_hand.py."""
 
 import pickle
 

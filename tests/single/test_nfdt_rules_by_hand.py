@@ -1,4 +1,4 @@
-"""Each rule's own numbers, worked out by hand."""
+"""Each algorithm's own numbers, computed by hand."""
 
 import numpy as np
 import numpy.testing as npt

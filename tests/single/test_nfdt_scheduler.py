@@ -1,4 +1,4 @@
-"""The policy without a server: who gets which batch, when an epoch ends, who waits for whom."""
+"""The scheduler without a server: which worker gets which batch, when an epoch ends, which worker waits for which."""
 
 import numpy as np
 import pytest

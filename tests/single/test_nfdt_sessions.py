@@ -1,4 +1,4 @@
-"""TensorFlow 1 sessions under NFDT: whose turn a run is, what the server makes of it, what is refused."""
+"""TensorFlow 1 sessions under NFDT: the worker whose turn a run is, the server's update, and refused runs."""
 
 import threading
 

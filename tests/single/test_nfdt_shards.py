@@ -1,4 +1,4 @@
-"""Variables shared out among servers: any number of these gives the same weights."""
+"""Variables divided among servers: any number of servers gives the same weights."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Sessions that break, come late, or cannot be: each push applies once, and nobody else notices."""
+"""Channels that break, reconnect late, or cannot open: each push is applied once, and other workers are unaffected."""
 
 import dataclasses
 import errno

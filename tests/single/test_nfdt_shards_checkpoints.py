@@ -1,4 +1,4 @@
-"""A server's checkpoints: restored they go on as the first would have; what is not whole counts for nothing."""
+"""A server's checkpoints: a restored server continues like the first one, and incomplete checkpoints are ignored."""
 
 import keras
 import numpy as np

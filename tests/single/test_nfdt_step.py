@@ -1,4 +1,4 @@
-"""A worker's compiled step."""
+"""The compiled step of an NFDT worker."""
 
 from types import SimpleNamespace
 

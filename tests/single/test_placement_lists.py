@@ -1,4 +1,4 @@
-"""TensorLists and Optionals of a traced function, over all placements of what they are made of, in float64."""
+"""TensorLists and Optionals of a traced function, over all placements of their inputs, in float64."""
 
 from typing import Any
 

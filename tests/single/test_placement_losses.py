@@ -1,4 +1,4 @@
-"""Losses composed at random of operations of the rule table: loss, gradients and updated weights are one machine's."""
+"""Losses composed at random of operations of the rule table: loss, gradients, updated weights equal one machine's."""
 
 import tensorflow as tf
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Ranks of a replica script meet: sums, agreement, and an error that names who is elsewhere."""
+"""The process group of a replicated script: sums, rank 0's values, and errors that name ranks at other exchanges."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What the ranks of a replica script read alike, though nothing seeds it: random numbers, clocks, the order of data."""
+"""Values that the ranks of a replicated script read alike without a seed: random numbers, clocks, the order of data."""
 
 import ast
 import datetime

@@ -1,4 +1,4 @@
-"""Ranks of a replica script under HFDT keep to their share of the cores, as its workers do."""
+"""Ranks of a replicated script under HFDT are bound to their part of the cores, as its workers are."""
 
 import contextlib
 import json

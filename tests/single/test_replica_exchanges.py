@@ -1,4 +1,4 @@
-"""The optimizers of a replica script, and what all workers hold alike when they have met."""
+"""The optimizers of a replicated script under NFDT, and the state that is equal on all workers after an exchange."""
 
 import contextlib
 import copy

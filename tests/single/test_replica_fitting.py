@@ -1,4 +1,4 @@
-"""`fit` on a worker that takes batches in turns: its own are counted, the others' passed over; all decide alike."""
+"""`fit` on a worker that takes batches in turns: its own batches count, others' are skipped, and all decide alike."""
 
 import contextlib
 

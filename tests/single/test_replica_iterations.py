@@ -1,4 +1,4 @@
-"""NFDT: a worker comes to every iteration of a loop and computes its own; counts mean what they do alone."""
+"""Iterations under NFDT: a worker runs every iteration of a loop and computes its own; counts are those alone."""
 
 import ast
 

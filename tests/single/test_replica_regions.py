@@ -1,4 +1,4 @@
-"""Eager steps that NFDT's workers take in turns: which code is left out, and what the script then sees."""
+"""Eager steps that NFDT's workers take in turns: the skipped code, and the values that the script then reads."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Ranks of a replica script on other hosts: their seats, their code, and the door they come in by."""
+"""Ranks of a replicated script on other hosts: their slots, their code, and the bootstrap listener that they call."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Where an eager step takes its batch is written into the script's code; nothing else of it changes."""
+"""The rewriting of a script's code where an eager step takes its batch; the rest of the code is unchanged."""
 
 import ast
 import contextlib

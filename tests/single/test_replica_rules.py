@@ -1,4 +1,4 @@
-"""Rules in a replica of NFDT: their arithmetic on NumPy, and which of them have a place there."""
+"""Algorithms in replicated scripts under NFDT: their arithmetic on NumPy, and which of them are supported."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Ranks other than 0 write into a folder of their own, and read there what they wrote."""
+"""The scratch directories of ranks other than 0: they write there, and read there the files that they wrote."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""TensorFlow 1 sessions in a replica: what runs are divided, how, and that the result is the script's alone."""
+"""TensorFlow 1 sessions in replicated scripts: which runs are divided, how, and results equal to the script alone."""
 
 import threading
 

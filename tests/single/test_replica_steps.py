@@ -1,4 +1,4 @@
-"""Which capture a script gets, and which of its loops and functions train."""
+"""Capture detection: which capture a script gets, and which of its loops and functions train."""
 
 import sys
 import threading

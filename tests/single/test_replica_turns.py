@@ -1,4 +1,4 @@
-"""What a worker that takes steps in turn has counted, and what the script reads of it."""
+"""The counts of a worker that takes steps in turns, and the values that the script reads of them."""
 
 import gc
 import weakref

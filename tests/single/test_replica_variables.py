@@ -1,4 +1,4 @@
-"""ReplicatedVariables of a replicated script: they begin with rank 0's values, and ranks that part are named."""
+"""The variables of a replicated script: they start with rank 0's values, and diverging variables are named."""
 
 import numpy as np
 import pytest

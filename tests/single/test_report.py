@@ -1,4 +1,4 @@
-"""Reporters, fed by hand."""
+"""Reporters on events made by hand."""
 
 import io
 import json

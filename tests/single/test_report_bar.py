@@ -1,4 +1,4 @@
-"""The bar on a terminal: what the screen shows in the end is what was printed, whole, and the epochs' lines."""
+"""The status line on a terminal: at the end the screen has the script's complete output and the epochs' lines."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""A run that is interrupted and gone on with: what the script sees is what it would have seen undisturbed."""
+"""A run that is interrupted and resumed: the script observes the same as in an undisturbed run."""
 
 import contextlib
 import errno

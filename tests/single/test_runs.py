@@ -1,4 +1,4 @@
-"""Detached runs noted: names, who may look, what is alive; the keeper; what `attach` shows."""
+"""Records of detached runs: names, access rights, living processes, the run supervisor, and the output of `attach`."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A signal that ends the command raises once, where nothing is half done, and no library drops it."""
+"""A signal that ends the command raises once, at a safe place, and no library drops it."""
 
 import os
 import queue

@@ -1,4 +1,4 @@
-"""The simulated clock: the same training as `nfdt run`, the same bits for a seed, times worked out by hand."""
+"""The simulated clock: the same training as `nfdt run`, the same bits for a seed, times computed by hand."""
 
 import json
 import re

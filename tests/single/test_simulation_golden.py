@@ -1,6 +1,6 @@
-"""Every rule's simulated training, against its golden trace: the order of events exactly, the values to 1e-4.
+"""Every algorithm's simulated training against its golden trace: the exact order of events, values to 1e-4.
 
-A new rule needs a file in golden/, which NFDT_WRITE_GOLDEN=1 writes: look at what it says before you keep it.
+A new algorithm needs a file in golden/, which NFDT_WRITE_GOLDEN=1 writes: check its content before you commit it.
 """
 
 import json

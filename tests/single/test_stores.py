@@ -1,4 +1,4 @@
-"""A store in shared memory is there as long as its owner and the owner's members, and no longer."""
+"""A store in shared memory exists as long as its owner and the owner's members, and no longer."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a crew leaves of a job, without any process: members and client are said to have spoken."""
+"""The supervisor's state after a job, without any process: events of members and client are simulated."""
 
 import contextlib
 import queue

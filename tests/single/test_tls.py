@@ -1,4 +1,4 @@
-"""Real gRPC over TLS: who is let in, who is not, and what each is told."""
+"""Real gRPC over TLS: which callers are admitted, which are refused, and with which messages."""
 
 import datetime
 import queue

@@ -1,4 +1,4 @@
-"""A program rebuilt trains as the model it was made from."""
+"""A rebuilt program trains like the model from which it was made."""
 
 import importlib
 import subprocess

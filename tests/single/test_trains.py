@@ -1,4 +1,4 @@
-"""Whose engine waits for the first `fit`: only that of a script that surely has none."""
+"""The detection of scripts that surely never call `fit`: only their engine waits instead of an early start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One at a time, in order; and a turn that cannot be had."""
+"""The fair queue of jobs: one at a time, in order of arrival, and a caller that gives up."""
 
 import contextlib
 import threading

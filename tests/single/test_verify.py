@@ -1,4 +1,4 @@
-"""Verdicts on recorded runs, worked out by hand; and what is recorded of scripts, run in this process."""
+"""Verdicts of `verify` on recorded runs, computed by hand; and the records of scripts that run in this process."""
 
 import io
 import math

@@ -1,7 +1,8 @@
-"""Run scripts that were trained wrong, alone and divided: `python -m tests.wrong [NAME ...] [-np N] [--engine hfdt]`.
+"""Run scripts that were once trained wrong, alone and divided: `python -m tests.wrong [NAME ...] [-np N]`.
 
-The last lines are a table: name, style, verdict. In bundles unless `--each` is given: then one process a script, the
-capture as the engine finds it, and what each worker trained on. `--show` prints both outputs of what is wrong.
+`--engine hfdt` selects the engine. The last lines are a table: name, style, verdict. Scripts run in bundles. With
+`--each` every script has a process, the engine detects the capture, and the rows of each worker are listed. `--show`
+prints both outputs of a wrong script.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Several scripts in one process, one after another, each as `__main__`: a start of TensorFlow is paid for once.
+"""Several scripts in one process, one after another, each as `__main__`, which saves starts of TensorFlow.
 
-`bundle.py NAME ...` prints "== NAME" before a script's output. Where it raised: "!! refused: message" for an error that
-is the user's to mend, and the scripts behind it run all the same; else "!! Type: message" and the end, because the
-ranks of a run are out of step then.
+`bundle.py NAME ...` prints "== NAME" before a script's output. After an error for the user it prints "!! refused:
+message" and the next scripts run. After any other error it prints "!! Type: message" and ends, because the ranks of a
+run are then out of step.
 """
 
 import runpy

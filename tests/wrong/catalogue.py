@@ -1,7 +1,7 @@
-"""The scripts, how near their numbers must be to those alone, and which of them are refused.
+"""The catalogue of scripts: the tolerance of their numbers against those alone, and which of them are refused.
 
-A script is one file of scripts/; the first line of its docstring says what it does. It trains five steps, prints
-numbers a user would print, nothing before its first update, and each weight's sum and norm at the end.
+A script is one file of scripts/; the first line of its docstring describes it. It trains five steps and prints numbers
+that a user would print, nothing before its first update, and each weight's sum and norm at the end.
 """
 
 import ast

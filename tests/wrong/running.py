@@ -1,4 +1,4 @@
-"""Scripts run alone and divided, in bundles; what a script that fails leaves behind is not blamed on the next."""
+"""Runs of scripts alone and divided, in bundles; the effects of a failing script are not attributed to the next one."""
 
 import hashlib
 import importlib.metadata

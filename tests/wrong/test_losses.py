@@ -1,4 +1,4 @@
-"""The losses composed at random are losses: eager and traced they are the same numbers, finite, with gradients."""
+"""The randomly composed losses are valid losses: equal numbers eager and traced, finite, with gradients."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What counts as right: the numbers of one machine, or a refusal that names a line before anything was trained."""
+"""The verdict "right": the numbers of one machine, or a refusal that names a line before any training."""
 
 import pytest
 

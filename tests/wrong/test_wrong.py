@@ -1,4 +1,4 @@
-"""Scripts with loops of their own: on two and on three ranks the numbers of one machine, or refused in time."""
+"""Scripts with loops of their own: on two and on three ranks the numbers of one machine, or a refusal in time."""
 
 import pytest
 

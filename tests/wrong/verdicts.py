@@ -1,4 +1,4 @@
-"""What became of a script: the same numbers as alone, refused before its first update, other numbers, or failed."""
+"""The verdict on a script: the same numbers as alone, refused before its first update, other numbers, or failed."""
 
 import math
 import re

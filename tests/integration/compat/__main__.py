@@ -1,8 +1,8 @@
 """`make compat`: every script alone, under hfdt and under nfdt, at -np 2; the last lines are a table.
 
-`python -m tests.integration.compat [--quick] [--continue] [NAME ...]`. Rows of scripts that did as they should are put
-into docs/compatibility.md at the end. They are kept as they come (.cache/compat): a run that was stopped goes on
-with `--continue`: it leaves out those whose rows were made since the last change to the code.
+`python -m tests.integration.compat [--quick] [--continue] [NAME ...]`. At the end, rows of scripts with the expected
+result are written to docs/compatibility.md. Each row is stored in .cache/compat when it is made. With `--continue`, a
+stopped run leaves out scripts whose rows are newer than the last change to the code.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Several scripts in one process, one after another, each as `__main__`: CI pays for one start instead of many."""
+"""Several scripts in one process, one after another, each as `__main__`: CI needs one start instead of many."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""The scripts of the compatibility suite: their style is the first line of their docstring."""
+"""The scripts of the compatibility suite. The first line of a script's docstring is its style."""
 
 import ast
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a script printed alone and under an engine: the same words, and the same numbers where that is promised."""
+"""The comparison of a script's output alone and under an engine: the same words, and the same numbers if promised."""
 
 import math
 import re

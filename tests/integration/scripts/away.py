@@ -1,4 +1,4 @@
-"""Asks for input, trains for as many epochs as it is told, and says so when it is interrupted."""
+"""A script that asks for input, trains for a given number of epochs, and reports an interruption."""
 
 import sys
 

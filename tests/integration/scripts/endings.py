@@ -1,4 +1,4 @@
-"""A plain Keras script that trains for as long as it is let, then does what its arguments say."""
+"""A plain Keras script that trains until it is stopped, then ends as its arguments tell."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """A plain Keras script: one small model after another, all trained on the same 1,003 samples without shuffling.
 
-Writes what `fit` and the weights came to as JSON and .npz, for the test to compare between runs.
+It writes the results of `fit` and the weights as JSON and .npz, which the test compares between runs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The same training twice, with what a restart must bring back: Adam's moments, Dropout's random numbers."""
+"""The same training twice, with state that a restart must restore: Adam's moments, Dropout's random numbers."""
 
 import keras
 import numpy as np

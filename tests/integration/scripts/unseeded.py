@@ -1,4 +1,4 @@
-"""A script that sets no seed: initial weights, dropout and its own data are drawn as they come."""
+"""A script that sets no seed: initial weights, dropout and its own data are random."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""A job that its links hold back: 76,810 weights, little to compute."""
+"""A job that its links limit: 76,810 weights, little to compute."""
 
 import keras
 import numpy as np

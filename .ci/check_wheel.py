@@ -36,9 +36,14 @@ def main() -> int:
 
 
 def _sources() -> set[str]:
-    """All files of the packages that git knows, or would add."""
+    """All files of the packages: those that git knows, or would add; without git, all but caches."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES]
-    return {name for name in _call(listed, cwd=ROOT).splitlines() if (ROOT / name).is_file()}
+    try:
+        names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):  # no git, no repository, or one that another user owns
+        found = [path for package in PACKAGES for path in (ROOT / package).rglob("*")]
+        names = [str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts]
+    return {name for name in names if (ROOT / name).is_file()}
 
 
 def _run_commands(wheel: Path) -> list[str]:

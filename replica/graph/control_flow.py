@@ -17,7 +17,7 @@ from tensorflow.python.framework import ops
 from replica.exchange import GroupedExchange
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted, Undivided, Value
-from replica.graph.flatten import Flat, Ref, flatten, function_graph
+from replica.graph.flatten import Flat, Ref, flatten
 from replica.graph.known import KnownValues
 from replica.graph.lists import is_list, joined_items, origin
 from replica.graph.with_lists import ListEmitter
@@ -272,4 +272,8 @@ def _local(argument: Argument, traced: Any, rank: int) -> Any:
 
 
 def _graph(op: Any, name: str) -> Any:
-    return function_graph(op.graph, name)
+    """Return a function's traced graph. A definition alone, as of tf.nn.ctc_loss, may call operations by name."""
+    function = op.graph._get_function(name)
+    if not hasattr(function, "graph"):
+        raise Undivided("a function has a definition only")
+    return function.graph

@@ -1,5 +1,6 @@
 """The frame of the command line: commands that take a script, options in groups, one line for every error."""
 
+import abc
 import gc
 import importlib
 import os
@@ -52,7 +53,7 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-class TakesScript(Command):
+class TakesScript(Command, abc.ABC):
     """A command that takes a script. It completes its own options, and all else, also after `--`, as a path."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -61,9 +62,9 @@ class TakesScript(Command):
         ctx.meta[OURS_ENDED] = "--" in args
         return super().parse_args(ctx, arguments.split(args, *self.names(ctx)).ours)
 
+    @abc.abstractmethod
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse a command line that is not being completed."""
-        raise NotImplementedError
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete.startswith("-") and not ctx.meta[OURS_ENDED]:

@@ -47,11 +47,14 @@ def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Valu
 
 
 def _bucket(exchange: GroupedExchange, value: Value, index: int) -> Any:
-    """Return a key of values that may form one vector: Partials of one dtype, separated by whether fp16 applies."""
+    """Return a key of values that may form one vector: Partials of one dtype.
+
+    With fp16, small ones stay apart: the size of a vector decides whether it is sent as float16.
+    """
     elements = value.tensor.shape.num_elements()
-    if not isinstance(value.placement, Partial) or elements is None:
+    if not isinstance(value.placement, Partial) or elements is None or (exchange.fp16 and elements < HALF_FROM):
         return index
-    return value.tensor.dtype, exchange.fp16 and elements >= HALF_FROM
+    return value.tensor.dtype
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted, Undivided, Value
 from replica.graph.flatten import Flat, Ref, flatten
 from replica.graph.known import KnownValues
-from replica.graph.lists import is_list, joined_items, origin
+from replica.graph.lists import is_list, joined_items
 from replica.graph.with_lists import ListEmitter
 from replica.placement import PARTIAL, REPLICATE, Placement, local_shape
 from replica.plan import Arg, Array, Plan, Shape
@@ -175,7 +175,7 @@ class Body(Divider):
         return atomic_function.from_func_graph(f"{self.graph.name}_{ops.uid()}", self.graph, {})
 
     def _input(self, ref: Ref, target: Placement) -> Any:
-        value, argument = self._values[ref], origin(self._flat, ref).argument
+        value, argument = self._values[ref], self._flat.nodes[ref[0]].argument
         if argument is None or not is_list(value.tensor) or target in (REPLICATE, value.placement):
             return super()._input(ref, target)
         self.wanted[argument] = target

@@ -9,7 +9,7 @@ from tensorflow.python.framework import constant_op
 from tensorflow.python.ops import handle_data_util
 
 from replica.graph.emitted import Items, Undivided, Value
-from replica.graph.flatten import Flat, GraphNode, Ref
+from replica.graph.flatten import GraphNode
 from replica.placement import Placement, Replicate, Shard
 from replica.plan import Array, Shape
 from replica.rules.lists import localized
@@ -41,7 +41,7 @@ def describe(
         made.items = () if kind == "EmptyTensorList" else None
     elif kind == "TensorListPushBack":
         made.shape, made.items = inputs[0].shape, joined_items(inputs[0].items, _integers(inputs[1], known[1]))
-    elif kind in ("TensorListPopBack", "Identity"):
+    elif kind == "TensorListPopBack":
         made.shape, made.items = inputs[0].shape, inputs[0].items
     elif kind in ("TensorListSetItem", "TensorListScatterIntoExistingList", "TensorListResize", "ZerosLike"):
         made.shape = inputs[0].shape
@@ -79,14 +79,6 @@ def copy_handle_data(traced: Any, made: Any, placement: Placement, rank: int) ->
         if not each.shape.unknown_rank and len(dims) > placement.axis:
             dims[placement.axis].size = placement.sizes[rank]
     handle_data_util.set_handle_data(made, data)
-
-
-def origin(flat: Flat, ref: Ref) -> GraphNode:
-    """Return the operation that made a value, through Identity operations."""
-    node = flat.nodes[ref[0]]
-    while node.argument is None and node.op.type == "Identity":
-        node = flat.nodes[node.inputs[0][0]]
-    return node
 
 
 def is_empty(node: GraphNode) -> bool:

@@ -9,7 +9,7 @@ from tensorflow.python.framework import constant_op
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import Ref
-from replica.graph.lists import describe, emptied, is_empty, is_list, origin
+from replica.graph.lists import describe, emptied, is_empty, is_list
 from replica.placement import REPLICATE, Placement, Shard
 from replica.plan import OpCall, Plan, plan
 
@@ -44,7 +44,7 @@ class ListEmitter(Emitter):
             self._values[number, 1].tensor = constant_op.constant(item)
 
     def _input(self, ref: Ref, target: Placement) -> Any:
-        value, node = self._values[ref], origin(self._flat, ref)
+        value, node = self._values[ref], self._flat.nodes[ref[0]]
         if not is_list(value.tensor) or value.placement == target or not is_empty(node):
             return super()._input(ref, target)
         if not isinstance(target, Shard) or len(node.inputs) < 2:

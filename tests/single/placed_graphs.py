@@ -39,7 +39,13 @@ class Ran:
 
 
 def divided(
-    make: Callable[[], Made], arrays: Sequence[Any], placements: Sequence[Placement], size: int, seed: int = 0
+    make: Callable[[], Made],
+    arrays: Sequence[Any],
+    placements: Sequence[Placement],
+    size: int,
+    seed: int = 0,
+    *,
+    fp16: bool = False,
 ) -> list[Ran]:
     """Run a function on every rank, and assert that outputs and variables are those of one process.
 
@@ -49,9 +55,10 @@ def divided(
         placements: Of each argument.
         size: The number of ranks.
         seed: Of the order of operations.
+        fp16: Send large sums as float16.
     """
     parts = [locals_of(array, placement, size) for array, placement in zip(arrays, placements, strict=True)]
-    ready = [_prepared(make(), arrays, placements, rank, size) for rank in range(size)]
+    ready = [_prepared(make(), arrays, placements, rank, size, fp16) for rank in range(size)]
 
     def work(comm: InProcessComm) -> list[Any]:
         group, result, captured, _ = ready[comm.rank]
@@ -66,7 +73,9 @@ def divided(
     return ran
 
 
-def _prepared(made: Made, arrays: Sequence[Any], placements: Sequence[Placement], rank: int, size: int) -> Any:
+def _prepared(
+    made: Made, arrays: Sequence[Any], placements: Sequence[Placement], rank: int, size: int, fp16: bool
+) -> Any:
     function, variables = made
     concrete = function.get_concrete_function(*map(tf.constant, arrays))
     captured = concrete.captured_inputs
@@ -75,7 +84,8 @@ def _prepared(made: Made, arrays: Sequence[Any], placements: Sequence[Placement]
     known = [a if p is REPLICATE else None for p, a in zip(placements, arrays, strict=True)]
     group = MemoryGroup(rank, size)
     values = [*known, *(None for _ in captured)]
-    result = emitted(flatten(concrete.graph), arguments, values, GroupedExchange(group), "f")  # type: ignore[arg-type]
+    exchange = GroupedExchange(group, fp16=fp16)  # type: ignore[arg-type]
+    result = emitted(flatten(concrete.graph), arguments, values, exchange, "f")
     return group, result, captured, variables
 
 

@@ -217,3 +217,16 @@ def test_statistics_that_several_operations_take_are_sent_once() -> None:
 
     ran = divided(plain(function), [X], [by_rows(X, 2)], 2)
     assert len(ran[0].group.names) == 2 and ran[0].group.sent_bytes == 8 * 8
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_many_small_sums_stay_exact_where_large_ones_are_sent_as_float16(size: int) -> None:
+    """Counts above 65,504 have no float16, however many elements are sent together."""
+    counted = np.full((7, 40), 10_000, np.float32)
+    divided(
+        plain(lambda x: [tf.reduce_sum(x * float(i), 0) for i in range(1, 31)]),
+        [counted],
+        [by_rows(counted, size)],
+        size,
+        fp16=True,
+    )

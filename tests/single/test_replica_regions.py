@@ -170,6 +170,7 @@ for i in range(0, 7, 2):
         ("history.append(float(loss))", "len(history)", [1, 2, 3, 4]),
         ("table[i // 2] = float(loss)", "int((table > 0).sum())", [1, 2, 3, 4]),
         ("np.random.random()", "float(loss)", [1.0, 5.0, 9.0, 6.0]),
+        ("print(float(loss))", "float(loss)", [1.0, 5.0, 9.0, 6.0]),
     ],
 )
 def test_a_step_that_goes_on_from_the_one_before_runs_every_time_and_is_applied_in_turn(run, more, shown, expected):

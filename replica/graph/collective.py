@@ -28,7 +28,7 @@ def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Valu
     Returns:
         The global tensors, and the operation that a later collective must wait for.
     """
-    buckets: dict[Any, list[int]] = {}
+    buckets: dict[tuple[str, Any], list[int]] = {}
     for index, value in enumerate(values):
         buckets.setdefault(_bucket(exchange, value, index), []).append(index)
     chosen = list(buckets.values())
@@ -46,15 +46,16 @@ def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Valu
     return wholes, received[0].op
 
 
-def _bucket(exchange: GroupedExchange, value: Value, index: int) -> Any:
+def _bucket(exchange: GroupedExchange, value: Value, index: int) -> tuple[str, Any]:
     """Return a key of values that may form one vector: Partials of one dtype.
 
-    With fp16, small ones stay apart: the size of a vector decides whether it is sent as float16.
+    With fp16, small ones stay apart: the size of a vector decides whether it is sent as float16. A dtype alone would be
+    no key beside an index: TensorFlow's float32 equals 1.
     """
     elements = value.tensor.shape.num_elements()
     if not isinstance(value.placement, Partial) or elements is None or (exchange.fp16 and elements < HALF_FROM):
-        return index
-    return value.tensor.dtype
+        return "alone", index
+    return "joined", value.tensor.dtype
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -230,3 +230,13 @@ def test_many_small_sums_stay_exact_where_large_ones_are_sent_as_float16(size: i
         size,
         fp16=True,
     )
+
+
+def test_shards_beside_sums_keep_vectors_of_their_own() -> None:
+    """TensorFlow's float64 equals 2: an index alone is no key beside a dtype."""
+
+    def function(x: Any) -> Any:
+        turned = [tf.reverse(x * float(i), [0]) for i in range(1, 5)]
+        return *turned, tf.reduce_sum(x * 2, 0), tf.reduce_sum(x * 3, 0)
+
+    divided(plain(function), [X], [by_rows(X, 2)], 2)

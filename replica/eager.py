@@ -20,20 +20,23 @@ from fdt.patches import Patch
 from replica.convert import Converter
 from replica.entry import RowEntry
 from replica.graph.flatten import WRITES
-from replica.placement import REPLICATE, Shard, divided, global_shape
+from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
 from replica.plan import PAYING, Arg, Array, OpCall, Plan, plan
 from replica.report import DivisionReport
 from replica.rules.shape import known_outputs
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
+    Form,
     PlacementError,
     Tensor,
     check,
+    described,
+    form_of,
     local_array,
     local_shape_of,
+    marked,
     mode,
-    place,
     placement_of,
     undivided,
     unrecorded,
@@ -44,6 +47,7 @@ from replica.variables import ReplicatedVariables
 _PLANS_KEPT = 1000  # plans of one operation, by the values that its rule reads
 _KNOWN_ELEMENTS = 64  # the largest input whose value a rule may read
 _FALLBACK = core._FallbackException
+_UNKNOWN: Any = object()
 
 
 class Eager:
@@ -164,30 +168,38 @@ class Eager:
         return args
 
     def _output(self, op: str, local: Tensor, index: int, entry: "_Cached") -> Tensor:
-        placement, scale = entry.plan.output(index), entry.plan.scale
+        scale = entry.plan.scale
         if scale is not None:
             local = local * constant_op.constant(scale, local.dtype)
-        if placement is REPLICATE:
-            return local
         shape = local_shape_of(local)
-        whole = entry.shapes.get((index, shape))
-        if whole is None:
-            whole = entry.shapes[index, shape] = global_shape(shape, placement)
-            if isinstance(placement, Shard):
-                check(local, placement, whole, self.rank, op)
-        return place(local, placement, whole)
+        form = entry.forms.get((index, shape), _UNKNOWN)
+        if form is _UNKNOWN:
+            form = entry.forms[index, shape] = self._form(op, local, entry.plan.output(index))
+        return local if form is None else marked(local, form)
+
+    def _form(self, op: str, local: Tensor, placement: Placement) -> Form | None:
+        """Return the description of an output, or None for a replicated one."""
+        if placement is REPLICATE:
+            return None
+        whole = global_shape(local_shape_of(local), placement)
+        if isinstance(placement, Shard):
+            check(local, placement, whole, self.rank, op)
+        return form_of(placement, whole, local._datatype_enum())
 
     # -- cached plans ----------------------------------------------------------------------------------------------
     def _planned(self, op: str, inputs: Sequence[Tensor], attrs: Any, ctx: Any) -> "_Cached":
-        key = op, _hashable(attrs), tuple(map(_described, inputs))
-        learnt = self._plans.get(key)
+        key = op, attrs, tuple(map(described, inputs))
+        try:
+            learnt = self._plans.get(key)
+        except TypeError:  # a list among the attributes
+            key = op, str(attrs), key[2]
+            learnt = self._plans.get(key)
         if learnt is None:
             if ctx.has_function(op):
                 raise PlacementError(f"the function {op} was called with a rank's parts as they are")
             learnt = self._plans[key] = _Learnt()
-        values = tuple(value_bytes(inputs[i]) for i in learnt.used)
-        found = learnt.entries.get(values)
-        return found if found is not None else self._plan(learnt, op, inputs, attrs)
+        values = tuple(value_bytes(inputs[i]) for i in learnt.used) if learnt.used else ()
+        return learnt.entries.get(values) or self._plan(learnt, op, inputs, attrs)
 
     def _plan(self, learnt: "_Learnt", op: str, inputs: Sequence[Tensor], attrs: Any) -> "_Cached":
         used: set[int] = set(learnt.used)
@@ -221,7 +233,7 @@ class _Cached:
 
     def __init__(self, found: Plan, constants: list[Array] | None, inputs: Sequence[Tensor]) -> None:
         self.plan, self.constants = found, constants
-        self.shapes: dict[tuple[int, Any], tuple[int | None, ...]] = {}  # (output, its local shape) -> its global shape
+        self.forms: dict[tuple[int, Any], Form | None] = {}  # (output, its local shape) -> its description
         pairs = enumerate(zip(inputs, found.inputs, strict=True))
         self.moves = [(i, p) for i, (t, p) in pairs if _is_eager(t) and placement_of(t) != p]
 
@@ -236,20 +248,6 @@ class _Learnt:
 
 def _is_eager(tensor: Any) -> bool:
     return type(tensor) is EagerTensor
-
-
-def _described(tensor: Any) -> Any:
-    if type(tensor) is not EagerTensor:
-        return type(tensor)
-    return tensor._placement, tensor._shape_tuple(), tensor._datatype_enum()
-
-
-def _hashable(attrs: Any) -> Any:
-    try:
-        hash(attrs)
-    except TypeError:
-        return str(attrs)
-    return attrs
 
 
 def _with(attrs: Any, changed: Any) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ from replica.tensors import (
     EagerTensor,
     Tensor,
     check,
+    described,
     is_placed,
     local_array,
     local_shape_of,
@@ -192,10 +193,10 @@ def _handle_data(function: Any, index: int, output: Any) -> None:
 
 
 def _described(tensor: Any) -> Any:
-    if type(tensor) is not EagerTensor:
-        return type(tensor)
-    dtype = tensor._datatype_enum()
-    return dtype if dtype == _RESOURCE else (tensor._placement, tensor._shape_tuple(), dtype)
+    """Return `described`, with all variables alike."""
+    if type(tensor) is EagerTensor and tensor._datatype_enum() == _RESOURCE:
+        return _RESOURCE
+    return described(tensor)
 
 
 def _argument(tensor: Any) -> Argument:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ EagerTensor = tf.__internal__.EagerTensor
 Tensor = Any
 
 # Attributes of an eager tensor; None for tensors without a placement.
-PLACEMENT, SHAPE, WHOLE, SIBLINGS = "_placement", "_global_shape", "_replicated", "_siblings"
+PLACEMENT, SHAPE, WHOLE, SIBLINGS, FORM = "_placement", "_global_shape", "_replicated", "_siblings", "_form"
 local_shape_of = EagerTensor._shape_tuple  # of this rank's part: saved before reads.py patches it
 local_array = EagerTensor._numpy_internal
 
@@ -46,7 +47,7 @@ class PlacementError(Exception):
 
 def install() -> None:
     """Define the attributes' defaults on eager tensors."""
-    for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS):
+    for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS, FORM):
         setattr(ops._EagerTensorBase, name, None)
 
 
@@ -71,14 +72,41 @@ def place(local: Tensor, placement: Placement, shape: Sequence[int | None], whol
     """
     if isinstance(placement, Replicate):
         return local
-    local._placement, local._global_shape, local._replicated = placement, tuple(shape), whole
-    local._tensor_shape = _tensor_shape(local._global_shape)
+    marked(local, form_of(placement, tuple(shape), local._datatype_enum()))
+    local._replicated = whole
     return local
 
 
+@dataclass(frozen=True, eq=False)
+class Form:
+    """The description of placed tensors of one placement, global shape and dtype.
+
+    Each combination has one object, compared by identity: a key that costs no hash of its contents.
+    """
+
+    placement: Placement
+    shape: tuple[int | None, ...]
+    tensor_shape: Any
+
+
 @functools.lru_cache(maxsize=4096)
-def _tensor_shape(shape: tuple[int | None, ...]) -> Any:
-    return tf.TensorShape(shape)
+def form_of(placement: Placement, shape: tuple[int | None, ...], dtype: int) -> Form:
+    """Return the one description of a placement, a global shape and TensorFlow's number of a dtype."""
+    return Form(placement, shape, tf.TensorShape(shape))
+
+
+def marked(local: Tensor, form: Form) -> Tensor:
+    """Mark `local`, a new eager tensor, as this rank's part of a global tensor of this form; return it."""
+    local._placement, local._global_shape, local._tensor_shape = form.placement, form.shape, form.tensor_shape
+    local._form = form
+    return local
+
+
+def described(tensor: Any) -> Any:
+    """Return a key that is equal for tensors of one placement, shape and dtype, and for objects of one other type."""
+    if type(tensor) is not EagerTensor:
+        return type(tensor)
+    return tensor._form or (tensor._placement, tensor._shape_tuple(), tensor._datatype_enum())
 
 
 def check(local: Tensor, placement: Placement, shape: Sequence[int | None], rank: int, op: str) -> None:

@@ -6,7 +6,7 @@ import resource
 import numpy as np
 import tensorflow as tf
 
-ROWS, WIDTH, CALLS, TURNS = 64, 32, 1000, 5
+ROWS, WIDTH, CALLS, TURNS = 64, 32, 10_000, 3
 rows = np.random.RandomState(0).randn(ROWS, WIDTH).astype("float32")
 weights = tf.Variable(np.eye(WIDTH, dtype="float32"))
 batch = next(iter(tf.data.Dataset.from_tensors(rows)))

@@ -8,7 +8,7 @@ import client_shim
 from client_shim.settings import Settings
 from client_shim.trains import may_fit
 from fdt.cli import detach
-from fdt.cli.request import RunRequest
+from fdt.cli.arguments import RunRequest
 from fdt.cli.resume import kept
 from fdt.cli.run import MakeEngine
 from fdt.cli.run import run as run_with_engine

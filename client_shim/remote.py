@@ -12,10 +12,10 @@ from fdt.blobs import Blobs
 from fdt.cli.signals import raise_held
 from fdt.errors import WorkerError
 from fdt.job import JobSpec, State
-from fdt.logs import numbers
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
+from fdt.structure import numbers
 from fdt.trainable import Trainable
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
+from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from fdt.quiet import quiet_import
 from hfdt.algorithm_options import rule_options
 from hfdt.fault_options import rank_fault_options
 

@@ -34,8 +34,8 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
+from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from fdt.quiet import quiet_import
 from nfdt.algorithm_options import ALGORITHM, algorithm_options, checked_rule
 from nfdt.elastic.command import announce, join_at_option, join_endpoint
 from nfdt.options import CHECKPOINT_S

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from fdt.process_group.streams import INLINE_BYTES
 from replica.placement import Placement, Shard, global_shape, local_shape
 

@@ -11,7 +11,7 @@ from client_shim.replica.sessions.gradients import Gradients, Pass
 from client_shim.replica.sessions.plans import FetchPlan, FetchPlans, flat_fetches
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 
 THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
 COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"

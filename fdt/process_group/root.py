@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.process_group.group import Collectives, Header, Push
+from fdt.process_group import Collectives, Header, Push
 from fdt.process_group.peer import ADDRESS, Where
 from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
 from fdt.process_group.streams import (

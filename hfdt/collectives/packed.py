@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from fdt.identity_map import IdentityMap
+from fdt.ops import IdentityMap
 from hfdt.collectives.base import Tensor, by_dtype
 
 Vector = npt.NDArray[Any]

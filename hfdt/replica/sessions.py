@@ -25,7 +25,7 @@ from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
 from fdt.errors import CaptureError
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from hfdt.replica import session_trials as trials
 from hfdt.replica.session_gradients import added
 from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, cells, rebuilt

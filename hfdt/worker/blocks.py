@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.data import slicing
+from fdt.data import source
 from fdt.errors import UserError
-from fdt.keras import autograph
+from fdt.keras import tracing
 from fdt.keras.variables import shifted_seed, tensor_variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
 from hfdt.collectives import Comm, MulticastTransport
@@ -109,7 +109,7 @@ class Blocks:
         seeds: list[Tensor],
         owners: tuple[int, ...],
     ) -> tuple[Any, Any, int]:
-        rows, share = slicing.cut_between(batch, *between)
+        rows, share = source.cut_between(batch, *between)
         _assign(self._seeds, [shifted_seed(seed, number) for seed in seeds])
         counts = owners[number % len(owners)] == self._comm.rank  # a block's samples count in one rank's metrics only
         self._train_step = train_step
@@ -121,7 +121,7 @@ class Blocks:
         held = [tf.identity(v) for v in self._metrics]
         self._put_off = []
         with steps.entered(step):
-            logs = autograph.call(self._trainable.flavor.name, self._train_step, rows)
+            logs = tracing.call(self._trainable.flavor.name, self._train_step, rows)
         keeps = tf.logical_and(counts, share[0] > 0)
         for variable, before in zip(self._metrics, held, strict=True):
             variable.assign(tf.where(keeps, variable, before))

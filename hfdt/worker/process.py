@@ -11,7 +11,6 @@ from fdt.early_start import warm_up
 from fdt.environment import bind_to_share, local_rank, local_size
 from fdt.errors import UserError
 from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
-from fdt.logs import numbers
 from fdt.rpc import job_pb2, tensor_pb2
 from fdt.rpc.session_pb2 import (
     Command,
@@ -29,6 +28,7 @@ from fdt.rpc.session_pb2 import (
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member
+from fdt.structure import numbers
 from hfdt.worker import commits
 from hfdt.worker.progress import Watch
 

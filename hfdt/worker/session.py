@@ -10,8 +10,8 @@ from fdt.data.source import in_memory
 from fdt.errors import CaptureError
 from fdt.job import State
 from fdt.keras.variables import shifted_seed, tensor_variable
-from fdt.logs import numbers
 from fdt.options import is_on
+from fdt.structure import numbers
 from fdt.tensors import Array
 from hfdt import algorithm_registry
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.arguments import flag
+from fdt.cli.arguments import RunRequest, flag
 from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
-from fdt.cli.request import RunRequest
 from fdt.cli.run import run
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError

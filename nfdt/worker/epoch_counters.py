@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from fdt.logs import numbers
+from fdt.structure import numbers
 from fdt.tensors import Array
 from fdt.trainable import Trainable
 

@@ -23,8 +23,7 @@ from client_shim.settings import Settings
 from client_shim.state import ScriptRun
 from fdt import checkpoints, rundir
 from fdt.blobs import LocalBlobs
-from fdt.cli.arguments import Split
-from fdt.cli.request import RunRequest
+from fdt.cli.arguments import RunRequest, Split
 from fdt.cli.resume import kept, resumed
 from fdt.errors import CaptureError, UsageError, UserError
 from fdt.job import FeedData

@@ -17,9 +17,9 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gradients_util
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
+from fdt.patches import replace
 
 NAME = "fdt_gradients"
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")

@@ -31,8 +31,7 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from hfdt.algorithm_options import rule_options
-from hfdt.fault_options import rank_fault_options
+from hfdt.options import rank_fault_options, rule_options
 
 if TYPE_CHECKING:
     from hfdt.engine.engine import HfdtEngine

@@ -15,7 +15,7 @@ from fdt.keras import tracing
 from fdt.keras.variables import tensor_variable
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm
-from hfdt.collectives.single import SoloComm
+from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, in_float64

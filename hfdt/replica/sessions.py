@@ -27,9 +27,8 @@ from fdt.data import epochs
 from fdt.errors import CaptureError
 from fdt.process_group import ReplicaGroup
 from hfdt.replica import session_trials as trials
-from hfdt.replica.session_gradients import added
-from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, cells, rebuilt
-from hfdt.replica.session_run import SessionRun, Share
+from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, added, cells, rebuilt
+from hfdt.replica.session_trials import SessionRun, Share
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from replica.session_runs import THREAD, SessionRuns

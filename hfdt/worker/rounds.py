@@ -18,8 +18,8 @@ from hfdt.collectives import Comm
 from hfdt.exactness import assigned_state
 from hfdt.worker import conjugate_gradients
 from hfdt.worker import step_context as steps
-from hfdt.worker.batch_callback import OnBatch
 from hfdt.worker.exchange import Apply
+from hfdt.worker.progress import OnBatch
 from hfdt.worker.step_context import StepContext, Tensor, Variable
 
 Dataset = Any

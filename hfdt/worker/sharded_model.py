@@ -17,10 +17,9 @@ from hfdt.exactness import assigned_state
 from hfdt.exactness.metrics import HeldMetrics, MetricTotals
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks
-from hfdt.worker.exchange import GradientExchange
+from hfdt.worker.exchange import GradientExchange, run_split
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.rounds import Rounds
-from hfdt.worker.split_compilation import run_split
 from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms, Tensor
 
 RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_get_metrics_result"}
@@ -33,7 +32,7 @@ class ShardedModel:
         trainable: The model with its variables.
         terms: The terms of the job's steps.
         exchange: The runner of the algorithm.
-        split: Compile the two halves of a step by XLA (hfdt/worker/split_compilation.py).
+        split: Compile the two halves of a step by XLA (hfdt/worker/exchange.py).
         may_idle: Some global batch may have fewer samples than there are ranks.
         on_nan: "stop" at or "skip" steps with non-finite gradients; "" takes them as Keras does.
     """

@@ -133,8 +133,8 @@ def test_a_thread_says_where_the_scripts_code_is():
 def test_exchanges_are_counted_as_they_are_entered_and_left():
     import tensorflow as tf
 
-    from hfdt.collectives.counted import CountedComm
-    from hfdt.collectives.single import SoloComm
+    from hfdt.collectives.adapters import CountedComm
+    from hfdt.collectives.base import SoloComm
 
     seen = []
 

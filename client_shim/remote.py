@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from client_shim.attributes import ModelAttributes
+from client_shim.callbacks import ModelAttributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.cli.signals import raise_held

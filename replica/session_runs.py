@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import Gradients, Pass
 from client_shim.replica.sessions.plans import FetchPlan, FetchPlans, flat_fetches
 from client_shim.replica.steps import where

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches, values
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.patches import THREADS
 from client_shim.replica.sessions.plans import FetchPlan
-from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
+from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
 from fdt.errors import CaptureError

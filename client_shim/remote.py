@@ -17,11 +17,10 @@ from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
 from fdt.structure import numbers
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 if TYPE_CHECKING:
     from client_shim.resume.checkpointing import FitCheckpoints
-
-Array = np.ndarray
 
 
 class EngineChannel(Protocol):

@@ -15,9 +15,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from fdt.tensors import Array
-
-Tensor = Any
+from fdt.typing import Array, Tensor
 
 
 def call_flat(concrete: Any, tensors: Iterable[Tensor]) -> Any:

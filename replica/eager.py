@@ -17,6 +17,7 @@ from tensorflow.python.ops import script_ops
 
 import replica.rules  # noqa: F401  fills the rule table
 from fdt.patches import Patch
+from fdt.typing import Tensor
 from replica.convert import Converter
 from replica.entry import RowEntry
 from replica.graph.flatten import WRITES
@@ -28,7 +29,6 @@ from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
     PlacementError,
-    Tensor,
     check,
     local_array,
     local_shape_of,

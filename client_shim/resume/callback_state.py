@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from client_shim.resume import plain
-from fdt.tensors import Array
+from fdt.typing import Array
 
 CSV_LOGGER = "CSVLogger"  # a class whose attributes describe its open file
 

@@ -18,8 +18,8 @@ from fdt.job import Data, FeedData
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Commit
 from fdt.rundir import RunDir
-from fdt.tensors import Array
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 Note = Callable[[str], None]
 _CARRIED_ON = "--run-dir with a new directory begins anew"

@@ -10,8 +10,8 @@ from client_shim.call import FitCall
 from client_shim.resume import plain
 from fdt.blobs import LocalBlobs
 from fdt.job import ArrayData, Data, GraphData
-from fdt.tensors import Array
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from fdt import ops
 from fdt.blobs import Blobs
 from fdt.data import epochs
 from fdt.data.epochs import Cut, Epochs, Rows, Span
-from fdt.data.source import Batch, Dataset, Reader, as_is
+from fdt.data.source import Reader, as_is
 from fdt.job import ArrayData
 from fdt.structure import unflatten
+from fdt.typing import Batch, Dataset
 
 AHEAD = 2  # batches prepared while a step runs
 

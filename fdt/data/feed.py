@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from fdt.blobs import Blobs
 from fdt.data import epochs, source
-from fdt.data.source import Batch, Dataset, Reader
+from fdt.data.source import Reader
 from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData
 from fdt.rpc.session_pb2 import FeedBatch, FeedWanted
 from fdt.structure import unflatten
+from fdt.typing import Batch, Dataset
 
 _END = object()
 

@@ -19,8 +19,9 @@ from fdt.blobs import Blobs
 from fdt.data import pipeline, source
 from fdt.data.epochs import EpochBoundary, Epochs
 from fdt.data.pipeline import Parts
-from fdt.data.source import Batch, Dataset, Reader, as_is
+from fdt.data.source import Reader, as_is
 from fdt.job import GraphData
+from fdt.typing import Batch, Dataset
 
 
 class GraphSource:

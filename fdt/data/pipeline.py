@@ -22,7 +22,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 
 from fdt import ops
-from fdt.tensors import Array
+from fdt.typing import Array
 
 LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array
 LIMIT_BYTES = 2**31 - 2**24  # protobuf's limit, less room for the graph itself

@@ -5,8 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
-Batch = Any  # the argument of Keras's train_step: x, (x,), (x, y) or (x, y, sample_weight), of tf tensors
-Dataset = Any  # tf.data.Dataset
+from fdt.typing import Batch, Dataset
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from fdt.process_group.shared_memory import Combined, Gather, Sum
+from fdt.typing import Vector
 
-Vector = npt.NDArray[Any]
 Header = Mapping[str, Any]  # JSON
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from fdt.process_group import Collectives, Header, Push
 from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
-from fdt.process_group.streams import ConnectionLost, MessageStream, Vector, as_bytes, inline, sent, unpacked
+from fdt.process_group.streams import ConnectionLost, MessageStream, as_bytes, inline, sent, unpacked
+from fdt.typing import Vector
 
 Where = Callable[[], str]  # returns the script's file and line, for errors
 

@@ -28,12 +28,12 @@ from fdt.process_group.streams import (
     POLL_S,
     ConnectionLost,
     MessageStream,
-    Vector,
     as_bytes,
     inline,
     sent,
     unpacked,
 )
+from fdt.typing import Vector
 
 FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
 

@@ -16,7 +16,8 @@ from fdt.rpc import training_pb2_grpc
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.security.auth import Metadata
-from fdt.tensors import Array, Buffer
+from fdt.tensors import Buffer
+from fdt.typing import Array
 
 CHUNK_BYTES = 2 << 20
 

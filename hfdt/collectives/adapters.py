@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from fdt.ops import IdentityMap
-from hfdt.collectives.base import Comm, Tensor, by_dtype
+from fdt.typing import Tensor, Vector
+from hfdt.collectives.base import Comm, by_dtype
 
-Vector = npt.NDArray[Any]
 _NARROW = ("float16", "bfloat16", "bool")  # dtypes that MPI or numpy_function cannot add
 
 

@@ -1,13 +1,12 @@
 """The interface of collectives: sums of tensors over ranks, and multicasts; and the Comm of one rank."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
+from fdt.typing import Tensor
 from hfdt.algorithm import Multicast
-
-Tensor = Any  # tf.Tensor
 
 
 class Comm(Protocol):

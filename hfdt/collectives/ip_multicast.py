@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fdt.errors import UserError
-from hfdt.collectives.adapters import Vector
+from fdt.typing import Vector
 from hfdt.collectives.datagrams import LARGEST_TEAM, PacketId, Piece, ReportDatagram, Wire
 from hfdt.collectives.repair import PIECE, ReceiverReport, Receiving, Sending
 

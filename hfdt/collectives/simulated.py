@@ -14,8 +14,8 @@ import simpy
 from fdt.network.cluster import Cluster, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
-from hfdt.collectives.adapters import Packed, Vector
-from hfdt.collectives.base import Tensor
+from fdt.typing import Tensor, Vector
+from hfdt.collectives.adapters import Packed
 
 Result = TypeVar("Result")
 Events = Generator[Any, Any, None]

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from fdt.data import source
 from fdt.patches import Patch, patched
+from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched
-from hfdt.worker.step_context import Reading, StepTerms, Tensor
+from hfdt.worker.step_context import Reading, StepTerms
 
 
 @dataclass

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context
 from fdt.data import source
 from fdt.keras import tracing
 from fdt.keras.variables import tensor_variable
+from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
@@ -22,7 +23,7 @@ from hfdt.exactness.float64 import SUM_SCOPE, in_float64
 from hfdt.exactness.metrics import MetricTotals
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import GradientExchange, StepGroup
-from hfdt.worker.step_context import Reading, StepContext, StepTerms, Tensor
+from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
 BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s on a core in float64
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then

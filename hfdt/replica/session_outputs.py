@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework.summary_pb2 import Summary
 
+from fdt.typing import Array, Vector
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL, Placement, Shard, divided
 
 Cell = Any  # an array
-Vector = Any
 INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 
@@ -127,9 +127,6 @@ def _is_scalar(value: Any) -> bool:
 
 def _is_narrow(array: Cell) -> bool:
     return str(array.dtype) == "bfloat16"
-
-
-Array = Any
 
 
 def added(

@@ -24,12 +24,13 @@ from fdt.data import source
 from fdt.errors import UserError
 from fdt.keras import tracing
 from fdt.keras.variables import shifted_seed, tensor_variable
+from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
 from hfdt.collectives import Comm, MulticastTransport
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Apply, Deferred
-from hfdt.worker.step_context import StepContext, StepTerms, Tensor, Variable
+from hfdt.worker.step_context import StepContext, StepTerms
 
 ROUNDS = 4000
 RATE = 0.05

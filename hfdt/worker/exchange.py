@@ -14,10 +14,11 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
+from fdt.typing import Tensor, Variable
 from hfdt.algorithm import StepAlgorithm, Tree
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
-from hfdt.worker.step_context import StepContext, StepTerms, Tensor, Variable
+from hfdt.worker.step_context import StepContext, StepTerms
 
 Apply = Callable[[Tree, list[Any]], Any]
 

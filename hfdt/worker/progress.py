@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdt.job import BatchHooks, FeedData, JobSpec
-from fdt.tensors import Array
+from fdt.typing import Array
 from hfdt.algorithm import StepAlgorithm
 
 OnBatch = Callable[[int, Any], bool]  # (index of the last finished step, its logs) -> whether to continue

@@ -12,7 +12,7 @@ from fdt.job import State
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.options import is_on
 from fdt.structure import numbers
-from fdt.tensors import Array
+from fdt.typing import Array
 from hfdt import algorithm_registry
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
 from hfdt.algorithms import allreduce

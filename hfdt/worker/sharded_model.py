@@ -13,6 +13,7 @@ import tensorflow as tf
 from fdt.keras import tracing
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
+from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
 from hfdt.exactness.metrics import HeldMetrics, MetricTotals
 from hfdt.worker import step_context as steps
@@ -20,7 +21,7 @@ from hfdt.worker.blocks import Blocks
 from hfdt.worker.exchange import GradientExchange, run_split
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.rounds import Rounds
-from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms, Tensor
+from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms
 
 RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_get_metrics_result"}
 

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from fdt import ops
 from fdt.errors import UserError
-from fdt.tensors import ALIGNMENT, Array
+from fdt.tensors import ALIGNMENT
+from fdt.typing import Array
 
 CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/push_pull.py)
 _PAGE = 4096

@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from fdt.structure import numbers
-from fdt.tensors import Array
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 
 class EpochCounters:

@@ -1,6 +1,6 @@
 """Types of arrays, and of TensorFlow's and Keras's objects, whose libraries carry no types or say Any in more words."""
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -10,8 +10,29 @@ Tensor: TypeAlias = Any  # tf.Tensor, eager or symbolic, or a value that TensorF
 Dataset: TypeAlias = Any  # tf.data.Dataset
 Batch: TypeAlias = Any  # the argument of Keras's train_step: x, (x,), (x, y) or (x, y, sample_weight), of tensors
 
-# Of Keras 3 or tf_keras.
-Variable: TypeAlias = Any  # or tf.Variable: has .shape, .assign, .name
+# Of Keras 3 or tf_keras:
 Model: TypeAlias = Any
 Layer: TypeAlias = Any
 Optimizer: TypeAlias = Any
+
+
+class Variable(Protocol):
+    """A variable of Keras 3, tf_keras or TensorFlow."""
+
+    name: str
+    shape: Any
+    dtype: Any
+
+    def assign(self, value: Any) -> Any:
+        """Set the value; `value` has the variable's shape."""
+        ...
+
+    def assign_add(self, value: Any) -> Any:
+        """Add `value` to the value."""
+        ...
+
+    def numpy(self) -> Array:
+        """Return a copy of the value."""
+        ...
+
+    def __getitem__(self, index: Any) -> Tensor: ...

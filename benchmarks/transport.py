@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
 @contextmanager
 def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
     """One push+pull with a server in a process of its own; it returns the number of bytes moved."""
-    from fdt.quiet import quiet_import
+    from fdt.environment import quiet_import
 
     with quiet_import():
         import tensorflow as tf

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_shim.imports import intercepted, own_loops_refused
 from client_shim.script import run_script
-from client_shim.settings import Settings
-from client_shim.state import ScriptRun
+from client_shim.state import ScriptRun, Settings
 from client_shim.verify.recording import recorded
 from fdt.report import Reporter, Reporters
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from client_shim.batch_hooks import batch_hooks
+from client_shim.callbacks import batch_hooks
 from fdt.job import BatchHooks
 from fdt.keras import Flavor
 

@@ -1,14 +1,13 @@
-"""The `run` command's path for a script that trains by `fit`, shared by hfdt and nfdt."""
+"""The `run` command's path for a script that trains by `fit`, and whether its engine starts beside it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import client_shim
-from client_shim.settings import Settings
-from client_shim.trains import may_fit
+from client_shim.state import Settings
 from fdt.cli import detach
-from fdt.cli.request import RunRequest
+from fdt.cli.arguments import RunRequest
 from fdt.cli.resume import kept
 from fdt.cli.run import MakeEngine
 from fdt.cli.run import run as run_with_engine
@@ -17,6 +16,47 @@ if TYPE_CHECKING:
     from fdt.cli.run import Client
     from fdt.report import Reporters
     from fdt.rundir import RunDir
+import ast
+import re
+import sys
+from pathlib import Path
+
+from client_shim.replica.syntax import imports, sources
+
+# Libraries that call no model's `fit`. Others (Keras Tuner, scikit-learn with a wrapper, own trainers) may.
+_QUIET = {"absl", "cv2", "h5py", "keras", "matplotlib", "mpl_toolkits", "numpy", "pandas", "PIL", "requests", "scipy"}
+_QUIET |= {"seaborn", "tensorflow", "tensorflow_datasets", "tf_keras", "tqdm", "yaml"}
+_UNSEEN = {"importlib", "pkgutil", "runpy"}  # modules that import other modules by name
+_RUN = {"__import__", "compile", "eval", "exec"}  # calls whose code the source does not show
+
+
+def may_fit(script: str) -> bool:
+    """Return False only where all imported code is readable or known not to train, and none of it calls a `fit`."""
+    read = dict(sources(Path(script)))
+    known = (sys.stdlib_module_names - _UNSEEN) | _QUIET
+    paths = {path.resolve() for path in read}
+    for path, tree in read.items():
+        if any(map(_fits, ast.walk(tree))):
+            return True
+        for each in imports(tree, path, Path(script).parent):
+            followed = each.found and all(file.resolve() in paths for file in each.files)
+            if not followed and each.top not in known:
+                return True
+    return False
+
+
+def _fits(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("fit", "fit_generator")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+        return node.func.id in _RUN or (node.func.id == "getattr" and not named)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _names_fit(node.value)
+
+
+def _names_fit(text: str) -> bool:
+    """Return whether `text` is a name such as "fit" or "model.fit", not prose."""
+    return re.search(r"(^|\.)fit(_generator)?($|\()", text) is not None
 
 
 def run(

@@ -7,9 +7,9 @@ from typing import Any
 
 import wrapt
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
+from fdt.patches import replace
 
 # (original, model, args, kwargs) -> fit's result
 Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]

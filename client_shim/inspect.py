@@ -17,8 +17,7 @@ from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.replica.detection import CaptureDetection, detect_capture, several_optimizers, with_own_updates
 from client_shim.script import run_script
-from client_shim.settings import Settings
-from client_shim.state import ScriptRun
+from client_shim.state import ScriptRun, Settings
 from client_shim.summary import summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec

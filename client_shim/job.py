@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from client_shim.batch_hooks import watches_tests
 from client_shim.call import FitCall
+from client_shim.callbacks import watches_tests
 from client_shim.capture.data import Captured, capture_data
 from client_shim.capture.program import capture_program
 from client_shim.state import ScriptRun

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from client_shim.attributes import ModelAttributes
+from client_shim.callbacks import ModelAttributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.cli.signals import raise_held
 from fdt.errors import WorkerError
 from fdt.job import JobSpec, State
-from fdt.logs import numbers
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
+from fdt.structure import numbers
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 if TYPE_CHECKING:
     from client_shim.resume.checkpointing import FitCheckpoints
-
-Array = np.ndarray
 
 
 class EngineChannel(Protocol):

@@ -1,15 +1,30 @@
-"""State of one run of a script."""
+"""State of one run of a script, and the command line's decisions about capture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from client_shim.settings import Settings
 from fdt.report import Reporters
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
     from fdt.blobs import Blobs
     from fdt.rundir import RunDir
+from dataclasses import field
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line's decisions about capture.
+
+    Attributes:
+        options: Options that go into every job unchanged (fdt/job.py).
+        seed: The seed of the jobs; None: the script's own, otherwise a random one.
+        own_loops: Training outside `fit` may run in this process only, because the user asked for it.
+    """
+
+    options: dict[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    own_loops: bool = False
 
 
 @dataclass

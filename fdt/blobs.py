@@ -24,7 +24,8 @@ from fdt import shm_reaper, tensors
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.shm_reaper import DISK
-from fdt.tensors import Array, Buffer
+from fdt.tensors import Buffer
+from fdt.typing import Array
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "fdt-"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fdt import tensors
-from fdt.tensors import Array
+from fdt.typing import Array
 
 MAGIC = b"FDTCKPT1"
 _LENGTH = struct.Struct("<Q")

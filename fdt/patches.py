@@ -1,11 +1,9 @@
-"""Temporary replacement of functions in other projects' modules."""
+"""Temporary replacement of functions, attributes and table entries. Only a wrapped function needs TensorFlow."""
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
-
-import tensorflow as tf
 
 
 class Patch(NamedTuple):
@@ -32,6 +30,8 @@ _MISSING = object()
 
 
 def _wrapped(function: Callable[..., Any], original: Any) -> Any:
+    import tensorflow as tf
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)
@@ -53,3 +53,19 @@ def _restore(owner: Any, name: str, own: Any) -> None:
         delattr(owner, name)
     else:
         object.__delattr__(owner, name)
+
+
+def replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set `owner.name` to `value` until `stack` closes."""
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def entry(table: dict[Any, Any], key: Any, value: Any) -> Iterator[None]:
+    """Within, `table[key]` is `value`."""
+    before, table[key] = table[key], value
+    try:
+        yield
+    finally:
+        table[key] = before

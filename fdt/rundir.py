@@ -20,7 +20,7 @@ from typing import Any
 
 from fdt import checkpoints
 from fdt.errors import UserError
-from fdt.tensors import Array
+from fdt.typing import Array
 
 FILE, LOCK = "run.json", ".lock"
 CHECKPOINTS = "fit-*.ckpt"

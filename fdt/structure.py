@@ -1,12 +1,14 @@
-"""Conversion between nested dicts, lists and tuples and a flat list of leaves with a JSON skeleton.
+"""Nested values: conversion between dicts, lists and tuples and a flat list of leaves with a JSON skeleton; logs.
 
 The skeleton is sent in protobuf messages, the leaves packed (fdt/tensors.py). `None` is structure, not a leaf: Keras
 data is `(x, y, None)` when there are no sample weights.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 
 def flatten(value: Any) -> tuple[str, list[Any]]:
@@ -55,3 +57,14 @@ def _rebuild(skeleton: Any, remaining: list[Any]) -> Any:
         return {key: _rebuild(item, remaining) for key, item in items}
     values = [_rebuild(item, remaining) for item in items]
     return tuple(values) if kind == "tuple" else values
+
+
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scalars of `logs`. Dicts inside are flattened, as Keras does with a compiled metric's result."""
+    found: dict[str, float] = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            found.update(numbers(value))
+        elif np.ndim(value) == 0:
+            found[name] = float(value)
+    return found

@@ -15,9 +15,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fdt.rpc.tensor_pb2 import TensorSpec, TensorTable
+from fdt.typing import Array
 
 Buffer = bytes | bytearray | memoryview
-Array = np.ndarray  # of any shape and dtype
 
 ALIGNMENT = 64
 NUMBERS = {

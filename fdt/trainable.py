@@ -4,14 +4,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Program, State
 from fdt.keras import Flavor, named
-
-Array = np.ndarray
+from fdt.typing import Array
 
 
 @dataclass

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Tensor = Any
+from fdt.typing import Tensor
+
 Tree = list[Tensor]
 
 

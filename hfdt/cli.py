@@ -29,10 +29,9 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
+from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from fdt.quiet import quiet_import
-from hfdt.algorithm_options import rule_options
-from hfdt.fault_options import rank_fault_options
+from hfdt.options import rank_fault_options, rule_options
 
 if TYPE_CHECKING:
     from hfdt.engine.engine import HfdtEngine
@@ -183,8 +182,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim import command as fits
     from client_shim.replica import command as replicas
-    from client_shim.replica.starting_over import starting_over
-    from client_shim.settings import Settings
+    from client_shim.replica.detection import starting_over
+    from client_shim.state import Settings
     from hfdt import algorithm_registry
     from hfdt.replica.factory import make_rank
 
@@ -226,7 +225,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
     """Run script.py up to its first `fit`, print what would be sent and what it would cost, and train nothing."""
     with ended_by_signals(), quiet_import():
         from client_shim.inspect import inspect
-        from client_shim.settings import Settings
+        from client_shim.state import Settings
 
         return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed))
 

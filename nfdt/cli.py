@@ -34,8 +34,8 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
+from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from fdt.quiet import quiet_import
 from nfdt.algorithm_options import ALGORITHM, algorithm_options, checked_rule
 from nfdt.elastic.command import announce, join_at_option, join_endpoint
 from nfdt.options import CHECKPOINT_S
@@ -195,7 +195,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py; its `fit` trains on workers, and all else happens once, here."""
     from client_shim import command as fits
     from client_shim.replica import command as replicas
-    from client_shim.settings import Settings
+    from client_shim.state import Settings
     from nfdt.replica.factory import make_rank
 
     given["rule"] = checked_rule(given)
@@ -256,7 +256,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
     """Run script.py up to its first `fit`, print what would be sent and what it would cost, and train nothing."""
     with ended_by_signals(), quiet_import():
         from client_shim.inspect import inspect
-        from client_shim.settings import Settings
+        from client_shim.state import Settings
 
         return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed))
 

@@ -12,9 +12,10 @@ from tensorflow.python.framework import constant_op
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
+from fdt.typing import Tensor
 from replica.exchange import GroupedExchange
 from replica.placement import Partial, Placement, Shard
-from replica.tensors import EagerTensor, Tensor, local_array, local_shape_of, mode, place, placement_of, unrecorded
+from replica.tensors import EagerTensor, local_array, local_shape_of, mode, place, placement_of, unrecorded
 
 _fast_path = pywrap_tfe.TFE_Py_FastPathExecute  # TensorFlow's own fast path, since a batch is divided in every step
 IN_A_THREAD = (

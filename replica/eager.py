@@ -17,6 +17,7 @@ from tensorflow.python.ops import script_ops
 
 import replica.rules  # noqa: F401  fills the rule table
 from fdt.patches import Patch
+from fdt.typing import Tensor
 from replica.convert import Converter
 from replica.entry import RowEntry
 from replica.graph.flatten import WRITES
@@ -29,7 +30,6 @@ from replica.tensors import (
     EagerTensor,
     Form,
     PlacementError,
-    Tensor,
     check,
     described,
     form_of,

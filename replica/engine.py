@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import execute
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
-from fdt.patches import Patch, patched
-from fdt.process_group.group import ReplicaGroup
+from fdt.patches import Patch, patched, replace
+from fdt.process_group import ReplicaGroup
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager

@@ -13,12 +13,12 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 
-from client_shim.replica.replacing import entry
 from client_shim.replica.steps import by_script, where
-from fdt.patches import Patch
+from fdt.patches import Patch, entry
+from fdt.typing import Tensor
 from replica.convert import Converter
 from replica.placement import divided
-from replica.tensors import EagerTensor, Tensor, is_placed, local_shape_of, mode
+from replica.tensors import EagerTensor, is_placed, local_shape_of, mode
 
 
 class RowEntry:

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from fdt.process_group.streams import INLINE_BYTES
+from fdt.typing import Array
 from replica.placement import Placement, Shard, global_shape, local_shape
 
-Array = npt.NDArray[Any]
 # Dtypes that NumPy cannot add, or adds too coarsely -> the dtype in which they are sent.
 _WIDE = {"float16": np.float32, "bfloat16": np.float32, "bool": np.uint8}
 HALF_FROM = 1024  # elements below which fp16 saves nothing

@@ -14,6 +14,7 @@ from tensorflow.python.framework import constant_op, ops
 from tensorflow.python.ops import handle_data_util
 
 from fdt.patches import Patch
+from fdt.typing import Tensor
 from replica.convert import Converter, joined
 from replica.entry import RowEntry
 from replica.graph.control_flow import emitted as emitted_for
@@ -27,7 +28,6 @@ from replica.report import DivisionReport
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
-    Tensor,
     check,
     described,
     is_placed,

@@ -43,7 +43,7 @@ PARTIAL = Partial()
 
 
 def divided(rows: int, size: int) -> tuple[int, ...]:
-    """Return the number of `rows` entries for each of `size` ranks: the contiguous division of fdt/data/slicing.py."""
+    """Return the number of `rows` entries for each of `size` ranks: the contiguous division of fdt/data/source.py."""
     return tuple(rows * (rank + 1) // size - rows * rank // size for rank in range(size))
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from replica.engine import PlacementEngine
 
 UNDIVIDED = (

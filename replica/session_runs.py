@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from client_shim.replica.sessions import feeds as feeding
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import Gradients, Pass
 from client_shim.replica.sessions.plans import FetchPlan, FetchPlans, flat_fetches
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 
 THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
 COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"

@@ -13,9 +13,10 @@ from tensorflow.python.ops import gen_array_ops
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.patches import Patch
+from fdt.typing import Tensor
 from replica.convert import joined
 from replica.placement import Shard
-from replica.tensors import EagerTensor, Tensor, place, unrecorded
+from replica.tensors import EagerTensor, place, unrecorded
 
 FILLED = "_filled_by_tape"
 FORWARD_MODE = (

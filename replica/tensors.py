@@ -12,10 +12,10 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 
+from fdt.typing import Tensor
 from replica.placement import REPLICATE, Placement, Replicate, local_shape
 
 EagerTensor = tf.__internal__.EagerTensor
-Tensor = Any
 
 # Attributes of an eager tensor; None for tensors without a placement.
 PLACEMENT, SHAPE, WHOLE, SIBLINGS, FORM = "_placement", "_global_shape", "_replicated", "_siblings", "_form"

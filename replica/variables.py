@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
@@ -17,7 +16,6 @@ from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL
 from replica.tensors import unrecorded
 
-Array = npt.NDArray[Any]
 _CHECKED = (1, 2, 10, 100)
 _EVERY = 1000
 _ROUNDING = 1e-4  # relative: another order of additions makes a smaller difference, diverged ranks a larger one

@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from fdt.quiet import quiet_import
+from fdt.environment import quiet_import
 
 with quiet_import():
     import tensorflow as tf

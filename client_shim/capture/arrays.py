@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fdt.tensors import Array
+from fdt.typing import Array
 
 
 def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:

@@ -13,9 +13,9 @@ import wrapt
 
 from client_shim.replica.clocks import agreed_clocks
 from client_shim.replica.entropy import shared
-from client_shim.replica.replacing import replace
 from client_shim.seeding import seed_all
-from fdt.process_group.group import ReplicaGroup
+from fdt.patches import replace
+from fdt.process_group import ReplicaGroup
 
 _DOWNLOADS = {"keras.src.utils.file_utils": "get_file", "tf_keras.src.utils.data_utils": "get_file"}
 

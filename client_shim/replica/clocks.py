@@ -11,9 +11,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import by_script, of_script
-from fdt.process_group.group import ReplicaGroup
+from fdt.patches import replace
+from fdt.process_group import ReplicaGroup
 
 _READ = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 # the position of the argument that may be missing

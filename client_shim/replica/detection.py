@@ -5,13 +5,17 @@ applies gradients, or trains batch by batch, in code of its own.
 """
 
 import ast
+import contextlib
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from client_shim.replica.sources import sources
+from client_shim.imports import OwnLoop
 from client_shim.replica.steps import BATCHWISE, applies
-from client_shim.replica.syntax import last_name
+from client_shim.replica.syntax import last_name, sources
 from fdt.errors import UserError
 
 # Base classes whose methods `fit` calls.
@@ -216,3 +220,31 @@ def _bases(of: ast.ClassDef, classes: Mapping[str, list[ast.ClassDef]]) -> tuple
 def _may_be_keras(call: ast.Call) -> bool:
     """Return whether a call of `fit` has arguments of Keras's loop; scikit-learn and others have a `fit`, too."""
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
+
+
+SAID = "{command}: {where} trains outside fit: the run starts over, and every rank runs the script"
+
+
+@contextlib.contextmanager
+def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """Within, an OwnLoop replaces this process by the same command with `--capture replica`.
+
+    No variable has been updated by then. The error is raised instead if the user chose a capture, if the run was
+    detached,
+    if its engine runs elsewhere, or if a `fit` has trained.
+
+    Args:
+        command: The command's name, for the message.
+        given: The command line's options.
+    """
+    try:
+        yield
+    except OwnLoop as found:
+        argv = sys.orig_argv
+        settled = given["capture"] not in (None, "auto") or given.get("detach") or given.get("server")
+        if settled or found.trained or "run" not in argv:
+            raise
+        print(SAID.format(command=command, where=found.where), file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        behind = argv.index("run") + 1
+        os.execv(sys.executable, [sys.executable, *argv[1:behind], "--capture", "replica", *argv[behind:]])

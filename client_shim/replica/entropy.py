@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import wrapt
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import of_script, script_frames
+from fdt.patches import replace
 
 _GIVING = tuple(inspect.getfile(module) for module in (random, secrets, uuid))
 _STATE_BITS = 19968  # state size of a Mersenne twister, by which Python seeds it, too

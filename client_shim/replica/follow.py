@@ -13,11 +13,10 @@ from client_shim.replica.scratch import diverted, real_paths
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
-from fdt.environment import bind_to_share
+from fdt.environment import bind_to_share, quiet_import
 from fdt.errors import UserError
 from fdt.process_group.peer import EXIT_ROOT_LOST, PeerGroup
 from fdt.process_group.streams import ConnectionLost
-from fdt.quiet import quiet_import
 from fdt.service.blame import one_line
 from fdt.shm_reaper import outlive
 

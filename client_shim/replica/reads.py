@@ -7,8 +7,8 @@ from typing import Any
 
 from tensorflow.python.framework import ops
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import by_script
+from fdt.patches import replace
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from client_shim.replica import remote_code
 from client_shim.replica.run import RankConfig, chosen, process_group_of
 from client_shim.replica.scratch import real_paths
-from fdt import quiet
+from fdt import environment
 from fdt.environment import thread_variables
 from fdt.errors import UserError, WorkerError
 from fdt.launch import Processes
@@ -26,16 +26,15 @@ from fdt.launch import Task as Launched
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
 from fdt.launch.placement import Placement, place
-from fdt.private import is_private
 from fdt.process_group.bootstrap import BootstrapListener, Words, connect
 from fdt.process_group.peer import EXIT_ROOT_LOST
 from fdt.process_group.root import RootGroup as Meeting
 from fdt.process_group.streams import MessageStream
-from fdt.security import tls
+from fdt.security import is_private, tls
 from fdt.security.auth import TOKEN_VARIABLE, new_token
 from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
-from fdt.supervise.lost_processes import died_of, tail
+from fdt.supervise.outcome import died_of, tail
 
 ROLE = "worker"
 SCRATCH = Path("/tmp")  # on disk; the launcher removes leftovers below it
@@ -82,7 +81,7 @@ def host(
         count + 1, placement.identity, token, lambda rank: _task_message(replace(task, rank=rank), files)
     )
     env = {ENGINE_VARIABLE: f"0.0.0.0:{listener.port}", TOKEN_VARIABLE: token, tls.VARIABLE: placement.identity.dumps()}
-    env |= {**quiet.variables(), "MPLBACKEND": "Agg"}
+    env |= {**environment.variables(), "MPLBACKEND": "Agg"}
     launched = Launched(ROLE, (sys.executable, "-m", module), count, env)
     with process_group_of(count + 1, lambda _: RemoteRanks(placement, run_dir, launched), listener) as process_group:
         yield process_group, seed

@@ -19,9 +19,9 @@ import importlib.machinery
 from collections.abc import Iterator
 from typing import Any
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import of_script
 from client_shim.replica.syntax import last_name
+from fdt.patches import replace
 
 STEP_HOOKS = "__fdt_hands__"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -27,11 +27,11 @@ from fdt.cli.signals import undisturbed
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
-from fdt.supervise.lost_processes import died_of, tail
+from fdt.supervise.outcome import died_of, tail
 
 VARIABLE = "FDT_REPLICA"  # a follower's RankConfig as JSON
 HASH_SEED = "PYTHONHASHSEED"

@@ -21,7 +21,7 @@ from typing import Any
 
 import wrapt
 
-from client_shim.replica.replacing import replace
+from fdt.patches import replace
 
 _WRITING = frozenset("wax+")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")

@@ -1,12 +1,16 @@
-"""States of the script's callbacks and its History: the plain values to save, and notes on those left out."""
+"""States of callbacks and of History: plain values to save, rows of a CSVLogger, and notes on what is left out."""
 
+import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from client_shim.resume import csv, plain
-from fdt.tensors import Array
+from client_shim.resume import plain
+from fdt.typing import Array
+
+CSV_LOGGER = "CSVLogger"  # a class whose attributes describe its open file
 
 
 def own(callbacks: Sequence[Any]) -> list[Any]:
@@ -49,11 +53,27 @@ def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[
     """
     kept, left_out = [], []
     for callback, made_with in zip(callbacks, sums, strict=True):
-        if type(callback).__name__ == csv.LOGGER:
-            kept.append([csv.LOGGER, csv.kept(callback)])
+        if type(callback).__name__ == CSV_LOGGER:
+            kept.append([CSV_LOGGER, csv_state(callback)])
             continue
         said, others = plain.attributes(callback, arrays, made_with)
         kept.append([type(callback).__name__, said])
         if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
             left_out.append(f"{type(callback).__name__}: what it keeps in {', '.join(others)} is as the script made it")
     return kept, left_out
+
+
+def csv_state(logger: Any) -> dict[str, int]:
+    """Return the size of the logger's file, to which each row is written at once."""
+    try:
+        return {"size": os.stat(logger.filename).st_size}
+    except (OSError, AttributeError, TypeError):
+        return {}
+
+
+def continue_csv(logger: Any, said: dict[str, int]) -> None:
+    """Make `logger` append, and cut its file at the size of `csv_state`, as later rows are written again."""
+    logger.append = True
+    with contextlib.suppress(OSError):
+        if os.stat(logger.filename).st_size > said.get("size", float("inf")):
+            os.truncate(logger.filename, said["size"])

@@ -10,17 +10,16 @@ from threading import Thread
 from typing import Any
 
 from client_shim.call import FitCall
-from client_shim.resume import callback_state, csv, plain, randomness
-from client_shim.resume.saved import Saved
-from client_shim.resume.signature import differs, short, signature
+from client_shim.resume import callback_state, plain, randomness
+from client_shim.resume.saved import Saved, differs, short, signature
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Data, FeedData
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Commit
 from fdt.rundir import RunDir
-from fdt.tensors import Array
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 Note = Callable[[str], None]
 _CARRIED_ON = "--run-dir with a new directory begins anew"
@@ -107,8 +106,8 @@ class FitCheckpoints:
     def prepare(self) -> None:
         """Prepare files that callbacks continue to write, before their first hook would start them anew."""
         for callback, said in self._saved_of_callbacks():
-            if type(callback).__name__ == csv.LOGGER and hasattr(callback, "append"):
-                csv.go_on(callback, said)
+            if type(callback).__name__ == callback_state.CSV_LOGGER and hasattr(callback, "append"):
+                callback_state.continue_csv(callback, said)
 
     def begun(self) -> None:
         """Restore the callbacks' states after their first hooks, and undo what the hooks wrote into the model."""
@@ -135,7 +134,7 @@ class FitCheckpoints:
         assert self.saved is not None
         history.history, history.epoch = self.saved.plain("history"), self.saved.plain("epochs")
         for callback, said in self._saved_of_callbacks():
-            if type(callback).__name__ != csv.LOGGER:
+            if type(callback).__name__ != callback_state.CSV_LOGGER:
                 plain.put_back(callback, said, self.saved.arrays)
         self._call.model.stop_training = self.saved.stopped
         if not draws:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fdt.tensors import NUMBERS, Array
+from fdt.tensors import NUMBERS
+from fdt.typing import Array
 
 _PLAIN = (type(None), bool, int, float, str)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc)

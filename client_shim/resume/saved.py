@@ -1,13 +1,17 @@
-"""A checkpoint of a `fit`: a JSON header and arrays."""
+"""A checkpoint of a `fit`, a JSON header and arrays; and a `fit`'s signature, which recognizes it in a second run."""
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from client_shim.call import FitCall
 from client_shim.resume import plain
-from fdt.tensors import Array
+from fdt.blobs import LocalBlobs
+from fdt.job import ArrayData, Data, GraphData
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,42 @@ class Saved:
     def plain(self, name: str) -> Any:
         """Return the plain value of the header's entry `name`."""
         return plain.decode(self.header[name], self.arrays)
+
+
+def signature(call: FitCall, data: Data, trainable: Trainable, blobs: Any) -> dict[str, Any]:
+    """Return what must not change between a run and its resumption, as JSON."""
+    arguments = call.arguments
+    layout = {group: [[*shape, dtype] for shape, dtype, _ in rows] for group, rows in trainable.layout().items()}
+    return {
+        "model": layout,
+        "epochs": int(arguments["epochs"]),
+        "initial_epoch": int(arguments["initial_epoch"] or 0),
+        "steps_per_epoch": int(arguments["steps_per_epoch"] or 0),
+        "batch size": int(arguments["batch_size"] or 0),
+        "data": _data_signature(data, blobs),
+    }
+
+
+def differs(before: Any, now: Any) -> bool:
+    """Return whether two entries of signatures differ. A checksum of 0 matches any: remote data have none."""
+    if isinstance(before, dict) and isinstance(now, dict) and 0 in (before.get("checksum"), now.get("checksum")):
+        before, now = {**before, "checksum": 0}, {**now, "checksum": 0}
+    return bool(before != now)
+
+
+def _data_signature(data: Data, blobs: Any) -> dict[str, Any]:
+    """Return the signature of the data, with a checksum of arrays that are in local shared memory."""
+    if isinstance(data, ArrayData):
+        return {"rows": data.rows, "checksum": _checksum(data.arrays, blobs)}
+    if isinstance(data, GraphData):
+        return {"batches": data.cardinality, "checksum": _checksum(data.constants, blobs)}
+    return {"steps": data.steps}
+
+
+def _checksum(ref: Any, blobs: Any) -> int:
+    return zlib.crc32(blobs.get(ref)) if ref.id and isinstance(blobs, LocalBlobs) else 0
+
+
+def short(value: Any) -> str:
+    """Return `value` as text for an error's single line."""
+    return text if len(text := str(value)) < 60 else "one that differs"

@@ -6,8 +6,8 @@ import sys
 from client_shim.script import run_script
 from client_shim.verify.plan import VARIABLE, RecordingPlan
 from client_shim.verify.recording import recorded
+from fdt.environment import quiet_import
 from fdt.errors import UserError
-from fdt.quiet import quiet_import
 
 
 def main() -> int:

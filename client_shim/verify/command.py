@@ -19,7 +19,7 @@ from fdt.launch.local import describe, stop_all
 
 if TYPE_CHECKING:
     from client_shim.verify.compare import Comparison
-    from client_shim.verify.verdict import Verdict
+    from client_shim.verify.table import Verdict
 
 GRACE_S = 10.0  # time for a run to end its ranks
 ALONE, SHAKEN, DIVIDED = "alone", "shaken", "divided"
@@ -79,7 +79,7 @@ def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[st
     """Return the comparison, the verdict and the recorders' notes. Raises UserError where the script fails alone."""
     from client_shim.verify.compare import compare
     from client_shim.verify.records import read_run
-    from client_shim.verify.verdict import UNPROVEN, Verdict, judge
+    from client_shim.verify.table import UNPROVEN, Verdict, judge
 
     with ended_by_signals(), _directory() as root:
         runs = _Runs(root, request)

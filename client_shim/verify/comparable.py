@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import by_script, where
 from fdt.errors import UserError
+from fdt.patches import replace
 
 if TYPE_CHECKING:
     from client_shim.call import FitCall

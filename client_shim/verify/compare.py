@@ -17,8 +17,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from client_shim.verify.printed import PrintedLine, lines_of
-from client_shim.verify.records import RecordedRun, RecordedStep, VariableRecord
+from client_shim.verify.records import PrintedLine, RecordedRun, RecordedStep, VariableRecord, lines_of
 
 FACTOR = 16.0
 STORED = 2.0  # allowed error of an update by the storing of weights, in units in their last place

@@ -14,9 +14,8 @@ from fdt.cli.options import CountType
 from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
 from fdt.launch.local import describe
-from fdt.runs.follow import Follower
+from fdt.runs.follow import Follower, stop
 from fdt.runs.registry import DetachedRun, find, home, runs
-from fdt.runs.stop import stop
 
 EXIT_PIPE = 128 + signal.SIGPIPE
 

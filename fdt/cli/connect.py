@@ -10,8 +10,7 @@ from fdt.errors import UsageError
 from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
 from fdt.security.tls import TlsIdentity
 from fdt.service.client import TrainingClient
-from fdt.service.engine import Engine
-from fdt.service.server import serve
+from fdt.service.server import Engine, serve
 from fdt.service.transport import check_safe
 
 

@@ -13,7 +13,7 @@ from fdt.errors import EXIT_INTERRUPTED
 from fdt.runs.registry import VARIABLE, DetachedRun, create
 
 if TYPE_CHECKING:
-    from fdt.cli.request import RunRequest
+    from fdt.cli.arguments import RunRequest
 
 try:
     _STARTED_IN = Path.cwd()  # recorded before --resume changes the working directory
@@ -46,8 +46,7 @@ def start(request: "RunRequest") -> int:
     Returns:
         0 when the run trains, or its exit code when it ends before that.
     """
-    from fdt.runs.follow import Follower
-    from fdt.runs.stop import stop
+    from fdt.runs.follow import Follower, stop
 
     command = [sys.executable, "-u", *sys.orig_argv[1:]]
     kept = None if request.run_dir is None else request.run_dir.absolute()

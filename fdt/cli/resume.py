@@ -11,7 +11,7 @@ from fdt.cli.arguments import Split
 from fdt.errors import UsageError, UserError
 
 if TYPE_CHECKING:
-    from fdt.cli.request import RunRequest
+    from fdt.cli.arguments import RunRequest
     from fdt.rundir import RunDir
 
 RESUME, RUN_DIR = "--resume", "--run-dir"

@@ -1,33 +1,85 @@
-"""The command `run`: run the script as a client of an engine, and end all processes however it ends."""
+"""The command `run`: run the script as a client of an engine, end all processes however it ends, and keep its logs."""
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from fdt.cli.lazy_client import LazyClient, lazy_client
-from fdt.cli.logs import Logs, log_directory
+from fdt.cli.arguments import RunRequest
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
-from fdt.cli.request import RunRequest
 from fdt.cli.signals import ended_by_signals
-from fdt.errors import EXIT_INTERRUPTED
+from fdt.errors import EXIT_INTERRUPTED, UserError
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
+    from fdt.blobs import Blobs
     from fdt.report import Reporter, Reporters
+    from fdt.rpc.training_pb2 import HelloReply
     from fdt.runs.registry import DetachedRun
-    from fdt.service.client import TrainingClient
-    from fdt.service.engine import Engine
-
-    Client = TrainingClient | LazyClient
-
+    from fdt.service.client import Conversation, TrainingClient
+    from fdt.service.server import Engine
+Client: TypeAlias = "TrainingClient | LazyClient"
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # its argument: the directory of the ranks' logs
+_MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # the only files that are removed
+
+
+@dataclass
+class Logs:
+    """A log directory. `keep`: a failure's message names a log in it."""
+
+    directory: Path
+    keep: bool = False
+
+
+@contextlib.contextmanager
+def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) -> Iterator[Logs]:
+    """Yield the user's --log-dir, or a private directory that is removed unless the run failed and has logs.
+
+    `resumed`: the logs in --log-dir are this run's own.
+    """
+    if chosen is not None:
+        yield Logs(prepared(chosen, resumed=resumed), keep=True)
+        return
+    logs = Logs(Path(tempfile.mkdtemp(prefix=f"{engine}-")))
+    try:
+        yield logs
+    except UserError:
+        logs.keep = True
+        raise
+    finally:
+        if not (logs.keep and any(file.stat().st_size for file in logs.directory.glob("*.log"))):
+            shutil.rmtree(logs.directory, ignore_errors=True)
+
+
+def prepared(directory: Path, *, resumed: bool = False) -> Path:
+    """Make `directory`, remove the members' logs of an earlier run, and return its absolute path.
+
+    Args:
+        directory: The directory.
+        resumed: The logs there are this run's: keep them.
+
+    Raises:
+        UserError: The directory cannot be made or written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in directory.iterdir():
+            if not resumed and _MEMBER_LOG.fullmatch(file.name):
+                file.unlink()
+    except OSError as error:
+        raise UserError(f"--log-dir must be a directory that can be written. Received: {error}") from None
+    return directory.resolve()
 
 
 # Options of `run` that are fields of the request.
@@ -51,7 +103,7 @@ def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> 
         run_script: Runs the script with a client and reporters; returns its exit code.
     """
     from fdt.cli import detach
-    from fdt.quiet import quiet_import
+    from fdt.environment import quiet_import
 
     request, noted = detach.taken(request)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -63,7 +115,7 @@ def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> 
 def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> int:
     """Run a script that every rank runs, without an engine; return its exit code."""
     from fdt.cli import detach
-    from fdt.quiet import quiet_import
+    from fdt.environment import quiet_import
 
     request, noted = detach.taken(request)
     with ended_by_signals(), log_directory(request.engine, request.log_dir) as logs, quiet_import():
@@ -132,7 +184,7 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
     if request.log_dir is not None:
-        from fdt.report.jsonl import Jsonl
+        from fdt.report.records import Jsonl
 
         chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
     if request.tensorboard is not None:
@@ -140,7 +192,7 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
         chosen.append(TensorBoard(request.tensorboard))
     if noted is not None:
-        from fdt.report.detached import DetachedReporter
+        from fdt.report.records import DetachedReporter
 
         chosen.append(DetachedReporter(request.engine == "nfdt", partial(noted.write, "progress")))
     return chosen
@@ -151,3 +203,32 @@ def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:
         return f"{client.hello.run_dir} (the server's)"
     kept = request.log_dir is not None or request.verbose
     return str(logs.directory) if kept else "not kept (--log-dir DIR keeps them)"
+
+
+class LazyClient:
+    """A TrainingClient that is created at its first use."""
+
+    def __init__(self, connect: "Callable[[], TrainingClient]") -> None:
+        self._connect = connect
+
+    @cached_property
+    def _client(self) -> "TrainingClient":
+        return self._connect()
+
+    @property
+    def hello(self) -> "HelloReply":
+        return self._client.hello
+
+    @property
+    def blobs(self) -> "Blobs":
+        return self._client.blobs
+
+    def train(self) -> "Conversation":
+        return self._client.train()
+
+
+@contextlib.contextmanager
+def lazy_client(connect: "Callable[[], AbstractContextManager[TrainingClient]]") -> Iterator[LazyClient]:
+    """Yield a client that `connect` creates when it is needed, and ends with the context."""
+    with contextlib.ExitStack() as stack:
+        yield LazyClient(lambda: stack.enter_context(connect()))

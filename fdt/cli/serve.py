@@ -14,7 +14,7 @@ from fdt.cli.signals import ended_by_signals, undisturbed
 
 if TYPE_CHECKING:
     from fdt.security.tls import TlsIdentity
-    from fdt.service.engine import Engine
+    from fdt.service.server import Engine
 
 Tls = tuple[Path | None, Path | None, Path | None]
 
@@ -54,7 +54,7 @@ def serve(
         tls: The files of certificate, key and authority, which an address beyond loopback needs.
     """
     from fdt.cli.connect import identity
-    from fdt.cli.logs import prepared
+    from fdt.cli.run import prepared
 
     ours = identity(address, *tls)
     private = Path(tempfile.mkdtemp(prefix=f"{name}-serve-"))

@@ -12,9 +12,10 @@ from fdt.data.arrays import ArraySource
 from fdt.data.epochs import EpochBoundary, Epochs
 from fdt.data.feed import Feed, FeedSource
 from fdt.data.graph import GraphSource
-from fdt.data.source import Batch, Reader, Source
+from fdt.data.source import Reader, Source
 from fdt.errors import UsageError
 from fdt.job import ArrayData, Data, FeedData, FitArguments, GraphData
+from fdt.typing import Batch
 
 __all__ = ["Batch", "Feed", "Reader", "Source", "first_batch_checksum", "open_source"]
 

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt import ops
 from fdt.blobs import Blobs
-from fdt.data import epochs, zerocopy
+from fdt.data import epochs
 from fdt.data.epochs import Cut, Epochs, Rows, Span
-from fdt.data.source import Batch, Dataset, Reader, as_is
+from fdt.data.source import Reader, as_is
 from fdt.job import ArrayData
 from fdt.structure import unflatten
+from fdt.typing import Batch, Dataset
 
 AHEAD = 2  # batches prepared while a step runs
 
@@ -47,7 +49,7 @@ class ArraySource:
         self.samples = data.rows
         self.batch_size = batch_size
         self._plan, self._shuffle, self._seed, self._fresh = plan, shuffle, seed, fresh
-        self._columns = unflatten(data.structure, [zerocopy.tensor(a) for a in blobs.get_arrays(data.arrays)])
+        self._columns = unflatten(data.structure, [ops.mapped_tensor(a) for a in blobs.get_arrays(data.arrays)])
         self._order: tuple[int, Any] | None = None
 
     @property

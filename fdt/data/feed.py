@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.data import epochs, slicing
-from fdt.data.source import Batch, Dataset, Reader
+from fdt.data import epochs, source
+from fdt.data.source import Reader
 from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData
 from fdt.rpc.session_pb2 import FeedBatch, FeedWanted
 from fdt.structure import unflatten
+from fdt.typing import Batch, Dataset
 
 _END = object()
 
@@ -124,7 +125,7 @@ class FeedSource:
             self._feed.begin(epoch)
             for batch in _until_end(lambda index: self._feed.take(epoch, index)):
                 if composite:
-                    yield slicing.cut_batch(_tensors(batch, self.element_spec), rank, size)
+                    yield source.cut_batch(_tensors(batch, self.element_spec), rank, size)
                 else:
                     yield _cut(batch, rank, size)
 
@@ -158,7 +159,7 @@ def _until_end(take: Callable[[int], Any]) -> Iterator[Any]:
 
 
 def _cut(batch: Any, rank: int, size: int) -> tuple[Any, Any]:
-    """Cut a batch of arrays as fdt/data/slicing.py does; the parts are views, not copies."""
+    """Cut a batch of arrays as fdt/data/source.py does; the parts are views, not copies."""
     total = next(len(leaf) for leaf in tf.nest.flatten(batch) if np.ndim(leaf))
     part = epochs.cut(np.array([0]), np.array([total]), rank, size)
     low, high = int(part.low[0]), int(part.high[0])

@@ -16,11 +16,12 @@ import cloudpickle
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.data import pipeline, slicing
+from fdt.data import pipeline, source
 from fdt.data.epochs import EpochBoundary, Epochs
 from fdt.data.pipeline import Parts
-from fdt.data.source import Batch, Dataset, Reader, as_is
+from fdt.data.source import Reader, as_is
 from fdt.job import GraphData
+from fdt.typing import Batch, Dataset
 
 
 class GraphSource:
@@ -77,7 +78,7 @@ class GraphSource:
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Implement Source."""
         pass_reader = self._pass_reader(
-            (rank, size), lambda whole: slicing.part(whole, rank, size).prefetch(tf.data.AUTOTUNE)
+            (rank, size), lambda whole: source.part(whole, rank, size).prefetch(tf.data.AUTOTUNE)
         )
         return pass_reader.epoch(epoch)
 

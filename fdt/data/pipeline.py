@@ -21,8 +21,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 
-from fdt.data import zerocopy
-from fdt.tensors import Array
+from fdt import ops
+from fdt.typing import Array
 
 LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array
 LIMIT_BYTES = 2**31 - 2**24  # protobuf's limit, less room for the graph itself
@@ -74,7 +74,7 @@ def put_together(parts: Parts, element_spec: Any, seed: int) -> Any:
         return variant
 
     with tf.device("CPU:0"):
-        constants = [zerocopy.tensor(array) for array in parts.constants]
+        constants = [ops.mapped_tensor(array) for array in parts.constants]
         variant = tf.function(build).get_concrete_function(*constants)(*constants)
         dataset = tf.data.experimental.from_variant(variant, element_spec)
     options = tf.data.Options()

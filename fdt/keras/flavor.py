@@ -4,14 +4,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from fdt.errors import CaptureError
+from fdt.typing import Array, Model, Optimizer, Variable
 
-Array = np.ndarray
-Variable = Any  # a framework variable: has .shape, .assign, .name
-Model = Any
-Optimizer = Any
 ApplyNow = Callable[[list[Any], list[Variable]], Any]  # Keras's original apply: (gradients, variables)
 Apply = Callable[[ApplyNow, list[Any], list[Variable]], Any]
 

@@ -13,8 +13,9 @@ from keras.src.utils.backend_utils import DynamicBackend
 from keras.src.utils.python_utils import pythonify_logs
 
 from fdt.keras import flavor, natives, pickling
-from fdt.keras.flavor import Apply, Array, Model, Optimizer, Variable
+from fdt.keras.flavor import Apply
 from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
+from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
 _BOUND = ("build", "quantize")  # created by Layer.__new__

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.ops import lookup_ops
 from tensorflow.python.trackable import data_structures
 from tensorflow.python.util import object_identity, tf_export
-
-from fdt.keras import tables
 
 CHECKPOINTING = (  # attributes that TensorFlow creates again when they are read
     "_self_unconditional_checkpoint_dependencies",
@@ -61,7 +60,7 @@ def reduce_native(obj: Any, pickler: ValueLookup) -> Any:
         return type(obj), (), list(obj), None, None, _fill_set
     if isinstance(obj, tf.__internal__.FuncGraph) or (isinstance(obj, tf.Tensor) and not hasattr(obj, "numpy")):
         return _nothing, ()  # remains of a trace
-    table = tables.reduce_table(obj)
+    table = reduce_table(obj)
     return table if table is not NotImplemented else _reduce_symbol(obj)
 
 
@@ -145,3 +144,32 @@ def _fill_set(target: Any, items: list[Any]) -> None:
 def read(variables: Sequence[Any]) -> list[np.ndarray]:
     """Return copies of the values: variables are assigned in place, so views would change later."""
     return [np.array(np.asarray(variable)) for variable in variables]
+
+
+def reduce_table(obj: Any) -> Any:
+    """Return the reduction of a table; NotImplemented for other objects and rarer kinds of tables."""
+    if isinstance(obj, lookup_ops.StaticHashTable):
+        return _static, _contents(obj)
+    if isinstance(obj, lookup_ops.MutableHashTable):
+        return _mutable, _contents(obj)
+    return NotImplemented
+
+
+def _contents(table: Any) -> tuple[str, str, Any, Any, Any]:
+    keys, values = table.export()
+    order = np.argsort(keys.numpy(), kind="stable")  # a table has no order; equal contents must be equal bytes
+    default = table._default_value.numpy()
+    return table.key_dtype.name, table.value_dtype.name, default, keys.numpy()[order], values.numpy()[order]
+
+
+def _static(key_dtype: str, value_dtype: str, default: Any, keys: Any, values: Any) -> Any:
+    with tf.init_scope():
+        contents = tf.lookup.KeyValueTensorInitializer(tf.constant(keys, key_dtype), tf.constant(values, value_dtype))
+        return tf.lookup.StaticHashTable(contents, tf.constant(default, value_dtype))
+
+
+def _mutable(key_dtype: str, value_dtype: str, default: Any, keys: Any, values: Any) -> Any:
+    with tf.init_scope():
+        table = tf.lookup.experimental.MutableHashTable(key_dtype, value_dtype, tf.constant(default, value_dtype))
+        table.insert(tf.constant(keys, key_dtype), tf.constant(values, value_dtype))
+        return table

@@ -12,10 +12,13 @@ memo. `loads` creates the objects as it finds them and fills them record by reco
 `__setstate__` of the script that receives a layer gets it without its attributes, as pickle does in a cycle.
 """
 
+import ast
 import contextlib
+import inspect
 import io
 import pickle
 import sys
+import textwrap
 import threading
 import weakref
 from collections import deque
@@ -27,7 +30,6 @@ import numpy as np
 
 from fdt.errors import CaptureError
 from fdt.keras import culprit, natives
-from fdt.keras.annotated import annotation_globals
 
 Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented
 
@@ -258,3 +260,25 @@ def _first_line(error: BaseException) -> str:
 
 
 __all__ = ["Later", "ModelPickler", "Reduce", "afterwards", "by_state", "dumps", "loads", "new", "set_state"]
+
+
+def annotation_globals(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the globals that `function`'s annotations name; cloudpickle includes only those that the code names."""
+    if not function.__annotations__:
+        return {}
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return {}
+    names = {node.id for hint in _hints(tree) for node in ast.walk(hint) if isinstance(node, ast.Name)}
+    return {name: function.__globals__[name] for name in sorted(names) if name in function.__globals__}
+
+
+def _hints(tree: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST | None] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.append(node.returns)
+        elif isinstance(node, (ast.arg, ast.AnnAssign)):
+            found.append(node.annotation)
+    return [hint for hint in found if hint is not None]

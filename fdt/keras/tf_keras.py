@@ -14,8 +14,9 @@ from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import tf_utils
 
 from fdt.keras import flavor, natives, pickling
-from fdt.keras.flavor import Apply, Array, Model, Optimizer, Variable
+from fdt.keras.flavor import Apply
 from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
+from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
 _DROPPED = ("history", "_eval_data_handler", "_obj_reference_counts_dict")

@@ -1,4 +1,4 @@
-"""Building of a model by tracing: a training step is traced, not run, and creates every variable it needs."""
+"""Tracing of a model's training step: to build the model, and as its Keras calls a script's train_step."""
 
 import contextlib
 import weakref
@@ -6,6 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api
+
+
+def call(flavor: str, function: Any, *args: Any) -> Any:
+    """Return `function(*args)`. Only the script's function is converted, not this project's code around it."""
+    if flavor != "tf_keras" or tf.executing_eagerly():
+        return function(*args)
+    with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
+        return api.tf_convert(function, ag_ctx.control_status_ctx())(*args)
 
 
 def trace_step(step: Callable[[Any], Any], spec: Any) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from fdt.errors import UserError
 from fdt.launch import Launcher
 from fdt.launch.hosts import Host, allot, behind, ranks
-from fdt.launch.one_by_one import OneByOneLauncher
-from fdt.launch.over_hosts import HostsLauncher
+from fdt.launch.over_hosts import HostsLauncher, OneByOneLauncher
 from fdt.launch.preflight import Probed, demand
 from fdt.security.tls import TlsIdentity
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fdt.process_group.group import Collectives, Header, Push
+from fdt.process_group import Collectives, Header, Push
 from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
-from fdt.process_group.streams import ConnectionLost, MessageStream, Vector, as_bytes, inline, sent, unpacked
+from fdt.process_group.streams import ConnectionLost, MessageStream, as_bytes, inline, sent, unpacked
+from fdt.typing import Vector
 
 Where = Callable[[], str]  # returns the script's file and line, for errors
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.process_group.group import Collectives, Header, Push
+from fdt.process_group import Collectives, Header, Push
 from fdt.process_group.peer import ADDRESS, Where
 from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
 from fdt.process_group.streams import (
@@ -28,12 +28,12 @@ from fdt.process_group.streams import (
     POLL_S,
     ConnectionLost,
     MessageStream,
-    Vector,
     as_bytes,
     inline,
     sent,
     unpacked,
 )
+from fdt.typing import Vector
 
 FAILED = "exit code 1"  # the script raised an exception; a script may exit with any other code
 

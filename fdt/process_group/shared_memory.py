@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.process_group.streams import SharedBuffer, Vector
+from fdt.process_group.streams import SharedBuffer
+from fdt.typing import Vector
 
 EACH_BYTES = 1 << 20  # a larger sum is added by rank 0 alone
 

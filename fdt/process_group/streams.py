@@ -15,11 +15,9 @@ from time import monotonic  # the script sees another `time.monotonic`
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fdt.errors import UserError
-
-Vector = npt.NDArray[Any]
+from fdt.typing import Vector
 
 POLL_S = 0.25
 INLINE_BYTES = 32 * 1024  # a larger vector is put into a mapped file

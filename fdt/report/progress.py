@@ -1,4 +1,4 @@
-"""The progress bar on a terminal: one line during an epoch, replaced by the epoch's final line."""
+"""The display of progress: a bar on a terminal, replaced by each epoch's final line, or only these lines."""
 
 import os
 import shutil
@@ -9,10 +9,47 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, TextIO
 
-from fdt.report import JobSummary, Reporter, plain
-from fdt.report.plain import Clock
-from fdt.report.status import Status
+from fdt.report import JobSummary, Reporter, text
+from fdt.report.status import Clock, Status
 from fdt.rpc.session_pb2 import EpochEnd, Event
+
+
+class Plain(Reporter):
+    """Prints to the current `sys.stdout`, as Keras does."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._epochs = 1
+        self._end = EpochEnd()
+
+    def job(self, job: JobSummary) -> None:
+        self._epochs = job.epochs
+
+    def epoch_begin(self, epoch: int) -> None:
+        self._started = self._clock()
+        self._end = EpochEnd()
+
+    def event(self, event: Event) -> None:
+        if event.WhichOneof("kind") == "epoch_end":
+            self._end = event.epoch_end
+            self._end.seconds = self._end.seconds or self._clock() - self._started
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        print(line(epoch, self._epochs, self._end, logs), file=sys.stdout, flush=True)
+
+
+def line(epoch: int, epochs: int, end: EpochEnd, logs: Mapping[str, float]) -> str:
+    """`Epoch 3/10 - 938 steps - 5.1s - 11,764 samples/s - accuracy: 0.8812 - loss: 0.3211 - val_loss: 0.3500`."""
+    parts = [
+        f"Epoch {epoch + 1}/{epochs}",
+        f"{end.steps} step{'s' if end.steps != 1 else ''}" if end.steps else "",
+        text.duration(end.seconds),
+        text.rate(end.samples, end.seconds),
+        text.logs({**logs, **end.extra}),
+    ]
+    return " - ".join(part for part in parts if part)
+
 
 REDRAW_S = 0.05
 
@@ -48,7 +85,7 @@ class Bar(Reporter):
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._line.__exit__(None, None, None)
-        print(plain.line(epoch, self._job.epochs, self._end, logs), flush=True)
+        print(line(epoch, self._job.epochs, self._end, logs), flush=True)
 
     def job_end(self) -> None:
         self._line.__exit__(None, None, None)

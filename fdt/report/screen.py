@@ -60,8 +60,7 @@ class Screen(Reporter):
     def _chosen(self, verbose: int) -> Reporter:
         if verbose == 0:
             return _Silent()
-        from fdt.report.plain import Plain
-        from fdt.report.progress import Bar
+        from fdt.report.progress import Bar, Plain
 
         terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         return Bar(self._adds_steps) if verbose == 1 and terminal else Plain()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fdt.report import JobSummary, Reporter, text
 
 if TYPE_CHECKING:
-    from fdt.report.plain import Clock
+    from fdt.report.status import Clock
     from fdt.rpc.session_pb2 import EpochEnd, Event
 
 

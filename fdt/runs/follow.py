@@ -1,11 +1,12 @@
-"""The display of a detached run: its output as it appears, and on a terminal a status line below it."""
+"""The display of a detached run, and its end: by SIGINT, then SIGTERM, then SIGKILL."""
 
 import codecs
+import signal
 import sys
 import time
 from typing import Any, TextIO
 
-from fdt.runs.registry import DetachedRun
+from fdt.runs.registry import DetachedRun, ProcessIdentity
 
 POLL_S = 0.1
 BLOCK_BYTES = 1 << 16
@@ -61,3 +62,25 @@ def _start_of(text: bytes, lines: int) -> int:
         if at < 0:
             return 0
     return at + 1 if lines else len(text)
+
+
+ASK_S, INSIST_S, END_S = 20.0, 5.0, 5.0  # after SIGINT, after SIGTERM, after SIGKILL
+
+
+def stop(run: DetachedRun) -> None:
+    """End the run's client, which ends all its processes; at last by SIGKILL. Returns when the end is recorded."""
+    client = _client(run)
+    for number, within_s in ((signal.SIGINT, ASK_S), (signal.SIGTERM, INSIST_S), (signal.SIGKILL, END_S)):
+        if client is not None:
+            client.signal(number)
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline and not run.over():
+            time.sleep(POLL_S)
+
+
+def _client(run: DetachedRun) -> ProcessIdentity | None:
+    """Return the run's client; wait for it where the run was started a moment ago."""
+    deadline = time.monotonic() + INSIST_S
+    while run.client() is None and not run.over() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return run.client()

@@ -14,8 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from fdt.runs.identity import ProcessIdentity
-from fdt.runs.registry import VARIABLE, DetachedRun
+from fdt.runs.registry import VARIABLE, DetachedRun, ProcessIdentity
 
 
 def main(directory: str) -> None:

@@ -1,19 +1,92 @@
-"""BlobService: the engine's blob store for callers on other hosts, in chunks."""
+"""BlobService: the engine's blob store for callers on other hosts, in chunks, with a limit on each caller's bytes."""
 
-from collections.abc import Iterator, Sequence
+import os
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import grpc
 
 from fdt import tensors
 from fdt.blobs import Blobs, LocalBlobs
-from fdt.chunks import chunks
 from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.security.auth import Metadata
-from fdt.service.quota import Quota, host_of
-from fdt.tensors import Array, Buffer
+from fdt.tensors import Buffer
+from fdt.typing import Array
+
+CHUNK_BYTES = 2 << 20
+
+
+def chunks(data: memoryview) -> Iterator[memoryview]:
+    """Yield views of `data` of CHUNK_BYTES each, the last one shorter; empty data are one empty view."""
+    data = data.cast("B")
+    for start in range(0, max(len(data), 1), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+SHARE = 0.8  # of the store's file system: the job's other blobs need room too
+
+
+@dataclass
+class _Held:
+    """One caller's blobs, and the bytes of the blobs that it is sending."""
+
+    refs: list[BlobRef] = field(default_factory=list)
+    arriving: int = 0
+
+
+class Quota:
+    """Puts blobs for callers, `limit` bytes for each at most. Thread-safe."""
+
+    def __init__(self, blobs: LocalBlobs, limit: int | None = None) -> None:
+        spaces = [os.statvfs(place) for place in (blobs.directory, tempfile.gettempdir())]  # the directories of blobs
+        most = max(space.f_blocks * space.f_frsize for space in spaces)
+        self.limit = int(SHARE * most) if limit is None else limit
+        self._blobs = blobs
+        self._held: defaultdict[str, _Held] = defaultdict(_Held)
+        self._lock = threading.Lock()
+
+    def put(self, caller: str, parts: Iterable[bytes]) -> BlobRef:
+        """Store a blob for `caller`.
+
+        Raises:
+            UserError: The caller would keep more than `limit` bytes; raised at the first byte above it.
+        """
+        with self._lock:
+            held = self._held[caller]
+            held.refs = [ref for ref in held.refs if self._blobs.holds(ref.id)]
+        arrived = [0]
+        try:
+            ref = self._blobs.put_parts(self._counted(held, parts, arrived))
+            with self._lock:
+                held.refs.append(ref)
+            return ref
+        finally:
+            with self._lock:
+                held.arriving -= arrived[0]
+
+    def _counted(self, held: _Held, parts: Iterable[bytes], arrived: list[int]) -> Iterator[bytes]:
+        for part in parts:
+            with self._lock:
+                held.arriving += len(part)
+                arrived[0] += len(part)
+                total = held.arriving + sum(ref.nbytes for ref in held.refs)
+            if total > self.limit:
+                raise UserError(
+                    f"a caller may keep {self.limit:,} bytes at the engine. Received: more; send "
+                    "less, or from the engine's own host"
+                )
+            yield part
+
+
+def host_of(peer: str) -> str:
+    """Return gRPC's name of the other side without its port: a new connection of a host is not a new caller."""
+    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
 
 
 class BlobServicer(training_pb2_grpc.BlobServiceServicer):

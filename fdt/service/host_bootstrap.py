@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from fdt.environment import local_rank, local_size, thread_variables
-from fdt.private import is_private
+from fdt.security import is_private
 
 ROOTS = ("/dev/shm", "/tmp")  # a file system in memory where there is one
 DIRECTORY_VARIABLE = "FDT_HOST_DIRECTORY"

@@ -20,7 +20,7 @@ from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output, Sta
 from fdt.rpc.training_pb2 import HelloRequest
 from fdt.security import tls
 from fdt.security.auth import TOKEN_VARIABLE, credentials
-from fdt.service import stack_dump
+from fdt.service import blame
 from fdt.service.blobs import reachable_blobs
 from fdt.service.host_bootstrap import forget
 from fdt.service.transport import open_channel
@@ -105,9 +105,9 @@ class Member:
         said = Standing(log=str(self.run_dir / f"{self.role}-{self.rank}.log"))
         try:
             if asked.dump:
-                stack_dump.dump()
+                blame.dump()
             said.entered, said.left = self.counts()
-            said.place = stack_dump.place()
+            said.place = blame.place()
         except Exception:  # this thread must continue
             traceback.print_exc()
         return said

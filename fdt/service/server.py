@@ -1,22 +1,139 @@
 """The server of TrainingService for any Engine, embedded in a command or standing alone (`hfdt serve`)."""
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
 
 import grpc
 
 from fdt import __version__
+from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, Failed, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.security.tls import TlsIdentity
 from fdt.service.blobs import BlobServicer
-from fdt.service.engine import Engine
-from fdt.service.fair_queue import FairQueue
-from fdt.service.order import CommandOrder
 from fdt.service.transport import bind, new_server
+
+
+class Engine(Protocol):
+    """Trains jobs on its own members, one job at a time. Members keep running between jobs.
+
+    Attributes:
+        name: "hfdt" or "nfdt".
+        workers: The number of workers.
+        run_dir: The directory of the logs.
+        blobs: The store of the jobs' blobs.
+    """
+
+    name: str
+    workers: int
+    run_dir: Path
+    blobs: LocalBlobs
+
+    def start(self) -> None:
+        """Start the members and return at once; they attach when they are ready. A second call has no effect."""
+        ...
+
+    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        """Train one job.
+
+        Args:
+            commands: Setup first, Finish last. If they end earlier, the client is lost and the job is abandoned.
+
+        Yields:
+            The job's events. A failure of the job is a last Failed event; the engine can then train the next job.
+
+        Raises:
+            UserError: Members cannot be started; raised at once.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End the members, within 5 s, and remove the blobs. A second call has no effect."""
+        ...
+
+
+POLL_S = 0.2
+
+
+class FairQueue:
+    """A queue of callers, of which the first has the turn. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[object] = deque()  # the first caller has the turn
+        self._changed = threading.Condition()
+
+    @property
+    def taken(self) -> bool:
+        """Whether a caller would have to wait."""
+        return bool(self._waiting)
+
+    @contextlib.contextmanager
+    def turn(self, wanted: Callable[[], bool]) -> Iterator[bool]:
+        """Wait for the turn and keep it within the context.
+
+        Args:
+            wanted: Called a few times a second; the caller gives up when it returns False.
+
+        Yields:
+            Whether the caller has the turn; False: it gave up.
+        """
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+        try:
+            yield self._come(ticket, wanted) and wanted()
+        finally:
+            with self._changed:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
+
+    def _come(self, ticket: object, wanted: Callable[[], bool]) -> bool:
+        with self._changed:
+            while self._waiting[0] is not ticket:
+                if not wanted():
+                    return False
+                self._changed.wait(POLL_S)
+            return True
+
+
+ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "finish")  # only the engine sends Exit
+
+
+class CommandOrder:
+    """The commands of one job, up to the first that is out of order; `fault` is then the reason, otherwise ""."""
+
+    def __init__(self, commands: Iterator[Command]) -> None:
+        self._commands = commands
+        self._job = ""
+        self.fault = ""
+
+    def __iter__(self) -> Iterator[Command]:
+        for command in self._commands:
+            self.fault = self._fault_of(command)
+            if self.fault:
+                return
+            self._job = command.job
+            yield command
+
+    def _fault_of(self, command: Command) -> str:
+        kind = command.WhichOneof("kind")
+        if kind not in ALLOWED:
+            return f"a client's command must be one of {', '.join(ALLOWED)}. Received: {kind or 'none'}"
+        if not command.job:
+            return "a command must name its job. Received: none"
+        if not self._job:
+            return "" if kind == "setup" else f"a job must begin with setup. Received: {kind}"
+        if kind == "setup":
+            return "a job must be set up once; another has a call of its own. Received: setup again"
+        return "" if command.job == self._job else f"a call is about one job. Received: {command.job!r} too"
+
 
 MAX_WAITING = 16  # jobs
 

@@ -1,9 +1,16 @@
-"""gRPC servers and channels: over loopback or a Unix socket, otherwise with TLS; with limits for unknown callers."""
+"""gRPC servers and channels: over loopback or a Unix socket, otherwise with TLS; with limits for unknown callers.
+
+A message that is not valid protobuf is refused here. gRPC's Python server answers it with a status, and then expects
+the status of the handler's end too, which is never sent: the call would never finish, and `server.stop()` would wait
+for it forever.
+"""
 
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 
@@ -11,7 +18,88 @@ from fdt.errors import UsageError, UserError
 from fdt.security import tls
 from fdt.security.auth import RequireToken
 from fdt.security.tls import TlsIdentity
-from fdt.service.malformed import RefuseMalformed
+
+_MALFORMED = object()
+_SAID = "a message must be of the kind that this call takes. Received: bytes that are none"
+
+
+class RefuseMalformed(grpc.ServerInterceptor):
+    """Raises ValueError in the handler where a message is malformed; the caller receives INVALID_ARGUMENT."""
+
+    def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
+        handler = continuation(details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        wrap = _streaming if handler.response_streaming else _single
+        return make(
+            wrap(getattr(handler, kind), many=handler.request_streaming),
+            request_deserializer=_tolerant(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+
+
+class _Requests:
+    """The messages of one call. `bad`: one of them was malformed."""
+
+    def __init__(self, messages: Iterator[Any]) -> None:
+        self._messages = messages
+        self.bad = False
+
+    def __iter__(self) -> "_Requests":
+        return self
+
+    def __next__(self) -> Any:
+        message = next(self._messages)
+        if message is _MALFORMED:
+            self.bad = True
+            raise ValueError(_SAID)
+        return message
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except Exception:  # protobuf's implementations raise different exceptions
+            return _MALFORMED
+
+    return read
+
+
+def _single(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
+    """Wrap a handler with one answer."""
+
+    def answer(given: Any, context: grpc.ServicerContext) -> Any:
+        requests = _Requests(given if many else iter([given]))
+        try:
+            result = behave(requests if many else next(requests), context)
+        except ValueError:
+            if not requests.bad:
+                raise
+        if requests.bad:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _SAID)
+        return result
+
+    return answer
+
+
+def _streaming(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
+    """Wrap a handler with a stream of answers."""
+
+    def answers(given: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        requests = _Requests(given if many else iter([given]))
+        try:
+            yield from behave(requests if many else next(requests), context)
+        except ValueError:
+            if not requests.bad:
+                raise
+        if requests.bad:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _SAID)
+
+    return answers
+
 
 # An open stream occupies a thread: two per member, two per client.
 MAX_STREAMS = 1024

@@ -22,11 +22,8 @@ from fdt.security import tls
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.security.tls import TlsIdentity
 from fdt.service.member import ENGINE_VARIABLE
-from fdt.supervise.elastic_workers import ElasticCoordinator, WorkerJoined, WorkerLeft
-from fdt.supervise.launched_processes import LaunchedProcesses
-from fdt.supervise.lost_processes import explain_loss
-from fdt.supervise.outcome import Coordinator, Outcome, Timed, blobs_in, too_few
-from fdt.supervise.passed_blobs import PassedBlobs
+from fdt.supervise.outcome import Coordinator, Outcome, PassedBlobs, Timed, blobs_in, explain_loss, too_few
+from fdt.supervise.processes import ElasticCoordinator, LaunchedProcesses, WorkerJoined, WorkerLeft
 from fdt.supervise.worker_registry import MemberMessage, StreamLost, WorkerRegistry
 
 POLL_S = 0.25

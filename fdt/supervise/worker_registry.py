@@ -25,7 +25,7 @@ from fdt.security.auth import new_token
 from fdt.security.tls import TlsIdentity
 from fdt.service.blobs import BlobServicer
 from fdt.service.transport import bind, new_server
-from fdt.supervise.elastic_workers import ElasticWorkers, WorkerJoined, WorkerLeft
+from fdt.supervise.processes import ElasticWorkers, WorkerJoined, WorkerLeft
 
 Outbox = queue.SimpleQueue[Command | None]
 

@@ -31,7 +31,7 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
     if name not in ("auto", "horovod", "mpi"):
         raise UserError(f"--comm must be auto, horovod or mpi. Received: {name!r}")
     if size == 1:
-        from hfdt.collectives.single import SoloComm
+        from hfdt.collectives.base import SoloComm
 
         return SoloComm(), []
     if name == "horovod" or (name == "auto" and _installed("horovod")):

@@ -1,13 +1,12 @@
-"""The interface of collectives: sums of tensors over ranks, and multicasts."""
+"""The interface of collectives: sums of tensors over ranks, and multicasts; and the Comm of one rank."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
+from fdt.typing import Tensor
 from hfdt.algorithm import Multicast
-
-Tensor = Any  # tf.Tensor
 
 
 class Comm(Protocol):
@@ -51,3 +50,12 @@ def by_dtype(
         for place, total in zip(places, add([tensors[i] for i in places], f"{name}.{dtype}"), strict=True):
             out[place] = total
     return out
+
+
+class SoloComm:
+    """A process group of one rank."""
+
+    rank, size = 0, 1
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return [tf.convert_to_tensor(t) for t in tensors]

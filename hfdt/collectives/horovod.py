@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hfdt.collectives.base import Tensor, by_dtype
+from fdt.typing import Tensor
+from hfdt.collectives.base import by_dtype
 
 _KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  # dtypes that Horovod adds
 

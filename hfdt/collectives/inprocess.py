@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from hfdt.collectives.base import Tensor
-from hfdt.collectives.packed import Packed, Vector
+from fdt.typing import Tensor, Vector
+from hfdt.collectives.adapters import Packed
 
 WAIT_S = 60.0
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from fdt.errors import UserError
+from fdt.typing import Vector
 from hfdt.collectives.datagrams import LARGEST_TEAM, PacketId, Piece, ReportDatagram, Wire
-from hfdt.collectives.packed import Vector
 from hfdt.collectives.repair import PIECE, ReceiverReport, Receiving, Sending
 
 BUFFER = 4 << 20  # bytes of a socket's receive buffer

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hfdt.collectives.base import Tensor
-from hfdt.collectives.packed import Packed, Vector
+from fdt.typing import Tensor, Vector
+from hfdt.collectives.adapters import Packed
 
 
 class MpiComm:

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 import simpy
 
-from fdt.network.cluster import Cluster
-from fdt.network.pace import Pace
+from fdt.network.cluster import Cluster, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
-from hfdt.collectives.base import Tensor
-from hfdt.collectives.packed import Packed, Vector
+from fdt.typing import Tensor, Vector
+from hfdt.collectives.adapters import Packed
 
 Result = TypeVar("Result")
 Events = Generator[Any, Any, None]

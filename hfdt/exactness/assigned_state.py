@@ -13,8 +13,9 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, Re
 
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
+from fdt.typing import Tensor, Variable
 from hfdt.worker import step_context as steps
-from hfdt.worker.step_context import StepContext, Tensor, Variable
+from hfdt.worker.step_context import StepContext
 
 _WRITERS = (
     "assign",

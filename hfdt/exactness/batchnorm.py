@@ -16,10 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.patches import Patch, patched
+from fdt.typing import Layer, Tensor
 from hfdt.worker import step_context as steps
-from hfdt.worker.step_context import StepContext, Tensor
-
-Layer = Any
+from hfdt.worker.step_context import StepContext
 
 
 def find(model: Any) -> list[Layer]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.data import slicing
+from fdt.data import source
 from fdt.patches import Patch, patched
+from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched
-from hfdt.worker.step_context import Reading, StepTerms, Tensor
+from hfdt.worker.step_context import Reading, StepTerms
 
 
 @dataclass
@@ -105,7 +106,7 @@ def _place(function: Any) -> str:
 
 
 def _share(batch: Any, comm: Comm) -> Tensor:
-    _, share = slicing.cut_batch(batch, comm.rank, comm.size)
+    _, share = source.cut_batch(batch, comm.rank, comm.size)
     return tf.cast(share[0], tf.float64) / tf.cast(share[1], tf.float64)
 
 

@@ -16,7 +16,8 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels, op_def_registry
 
-Tensor = Any
+from fdt.typing import Tensor
+
 _NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 _WIDE = types_pb2.DT_DOUBLE
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")

@@ -20,8 +20,9 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.patches import Patch, patched
+from fdt.typing import Tensor
 from hfdt.worker import step_context as steps
-from hfdt.worker.step_context import Reading, StepContext, Tensor
+from hfdt.worker.step_context import Reading, StepContext
 
 _MEANS = ("mean", "sum_over_batch_size", "auto")
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
-from fdt.tensors import Array
+from fdt.typing import Array, Tensor, Variable
 from hfdt.worker import step_context as steps
-from hfdt.worker.step_context import StepContext, Tensor, Variable
+from hfdt.worker.step_context import StepContext
 
 
 @contextlib.contextmanager

@@ -14,10 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.errors import CaptureError
+from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness import culprit
 from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, few_rows, forward_variables
-from hfdt.worker.step_context import Reading, StepTerms, Tensor
+from hfdt.worker.step_context import Reading, StepTerms
 
 # For metrics and moving statistics: rounding may change a count, while a state that does not add up is far off.
 STATE_TOLERANCE = 0.05

@@ -10,19 +10,20 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from fdt.data import slicing
-from fdt.keras import autograph
+from fdt.data import source
+from fdt.keras import tracing
 from fdt.keras.variables import tensor_variable
+from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm
-from hfdt.collectives.single import SoloComm
+from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, in_float64
 from hfdt.exactness.metrics import MetricTotals
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import GradientExchange, StepGroup
-from hfdt.worker.step_context import Reading, StepContext, StepTerms, Tensor
+from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
 BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s on a core in float64
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
@@ -101,12 +102,12 @@ class StepTrial:
     def sliced(self, batch: Any) -> Result:
         """Run each rank on its slice, with the exchange of training. A collective."""
         comm = self.terms.comm
-        mine, share = slicing.cut_batch(batch, comm.rank, comm.size)
+        mine, share = source.cut_batch(batch, comm.rank, comm.size)
         return self._run(self.terms, mine, share, alone=False)
 
     def alone(self, batch: Any) -> Result:
         """Run the whole batch on this rank."""
-        total = tf.cast(slicing.rows(batch), tf.int64)
+        total = tf.cast(source.rows(batch), tf.int64)
         terms = replace(self.terms, comm=SoloComm(), reading=Reading.MEAN, averaged={}, sent_bytes={})
         return self._run(terms, batch, tf.stack([total, total]), alone=True)
 
@@ -138,7 +139,7 @@ class StepTrial:
             stack.enter_context(_unscaled(model.optimizer))
             stack.enter_context(steps.entered(step))
             self._watching = stack.enter_context(self._watched(batch)) if self._watched else []
-            autograph.call(flavor.name, self._train_step, batch)
+            tracing.call(flavor.name, self._train_step, batch)
             means = [StepGroup(step).mean(put_off.gradient) for put_off in step.deferred]
             gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
             assigned_state.flush(step)
@@ -201,10 +202,10 @@ def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
 
     Halves, because rows may belong together in pairs.
     """
-    rows, parts = int(slicing.rows(batch)), 1
+    rows, parts = int(source.rows(batch)), 1
     while math.isfinite(row_cost) and rows * row_cost > BUDGET and rows % 2 == 0 and rows // 2 >= 4 * ranks:
         rows, parts = rows // 2, parts * 2
-    return slicing.cut_between(batch, 0, 1, parts)[0]
+    return source.cut_between(batch, 0, 1, parts)[0]
 
 
 def cost_of_a_row(graph: Any) -> float:

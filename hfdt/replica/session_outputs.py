@@ -1,7 +1,8 @@
-"""The fetched values of a session run, converted from a rank's rows to those of the whole batch.
+"""The results of a session run over ranks: fetched values of the whole batch, and the sum of gradients.
 
 Runs of the first batch, whole and in halves, determine which number is a mean over samples and which a sum. A summary
-(`tf.compat.v1.summary`) is split into its scalars; its histograms are rank 0's, of rank 0's own rows.
+(`tf.compat.v1.summary`) is split into its scalars; its histograms are rank 0's, of rank 0's own rows. Of gradients,
+rows of embeddings are concatenated and other arrays are added.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework.summary_pb2 import Summary
 
+from fdt.typing import Array, Vector
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
-from replica.placement import PARTIAL, Shard, divided
+from replica.placement import PARTIAL, Placement, Shard, divided
 
 Cell = Any  # an array
-Vector = Any
 INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 
@@ -126,3 +127,34 @@ def _is_scalar(value: Any) -> bool:
 
 def _is_narrow(array: Cell) -> bool:
     return str(array.dtype) == "bfloat16"
+
+
+def added(
+    name: str, arrays: Sequence[Array], sparse: Sequence[str], weight: float, exchange: GroupedExchange
+) -> list[Array]:
+    """Return the arrays, each combined over ranks. NumPy arrays.
+
+    `weight`: of this rank. `sparse`: as `GradientNode.sparse`; rows of a rank of weight 0 are left out.
+    """
+    mine = [_weighed(array, kind, weight) for array, kind in zip(arrays, sparse, strict=True)]
+    placements = _placements(name, mine, sparse, exchange)
+    whole = exchange.replicated(name, mine, placements)
+    return [total.astype(array.dtype, copy=False) for total, array in zip(whole, arrays, strict=True)]
+
+
+def _weighed(array: Array, kind: str, weight: float) -> Array:
+    array = array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
+    if kind and not weight:
+        return array[:0]
+    if kind == "indices":
+        return array
+    return array * np.asarray(weight, array.dtype) if weight else np.zeros_like(array)
+
+
+def _placements(name: str, mine: Sequence[Array], sparse: Sequence[str], exchange: GroupedExchange) -> list[Placement]:
+    """Return the placement of each array. The ranks' numbers of rows are exchanged first."""
+    rows = [len(array) for array, kind in zip(mine, sparse, strict=True) if kind]
+    one = Shard(0, (1,) * exchange.size)
+    counts = exchange.replicated(f"rows of {name}", [np.array([rows])], [one])[0] if rows else ()
+    found = iter(zip(*counts, strict=True))
+    return [Shard(0, tuple(map(int, next(found)))) if kind else PARTIAL for kind in sparse]

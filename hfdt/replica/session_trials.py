@@ -5,6 +5,7 @@ get those of the whole batch each time, as in the ranks' own runs. A trial detec
 batch, and a gradient that is neither mean nor sum.
 """
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from client_shim.replica.sessions.plans import FetchPlan
 from hfdt.replica.session_outputs import Cell, OutputKind, cells, how, reading
 from hfdt.worker.step_context import Reading
 
+Share = tuple[int, int]  # samples of this rank, samples of the batch
 TRIES = 20  # at most, until every result is known to be a mean or a sum
 Name = tuple[str, int]  # of a cell: its tensor's name and its index in the tensor
 Recorded = Mapping[int, Sequence[Any]]  # number of a gradient -> its arrays
@@ -133,3 +135,19 @@ def _read_outputs(
                 else:
                     known.outputs[name] = found
     return whole, unknown
+
+
+@dataclass
+class SessionRun:
+    """The current training run.
+
+    `order`: numbers of the gradients that are still to be added, one after another, since rank 0 handles one exchange
+    at a time. In a trial gradients are not added but `recorded`, and replaced by those of `instead` where it is set.
+    """
+
+    share: Share
+    order: list[int]
+    recorded: dict[int, Sequence[Any]] | None = None
+    instead: Recorded | None = None
+    failure: Exception | None = None
+    turn: threading.Condition = field(default_factory=threading.Condition)

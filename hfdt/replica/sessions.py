@@ -17,19 +17,18 @@ import tensorflow as tf
 
 from client_shim.replica.sessions import feeds as feeding
 from client_shim.replica.sessions import patches, values
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.patches import THREADS
 from client_shim.replica.sessions.plans import FetchPlan
-from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
+from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import where
 from fdt.data import epochs
 from fdt.errors import CaptureError
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from hfdt.replica import session_trials as trials
-from hfdt.replica.session_gradients import added
-from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, cells, rebuilt
-from hfdt.replica.session_run import SessionRun, Share
+from hfdt.replica.session_outputs import INEXACT, Combining, OutputKind, added, cells, rebuilt
+from hfdt.replica.session_trials import SessionRun, Share
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from replica.session_runs import THREAD, SessionRuns

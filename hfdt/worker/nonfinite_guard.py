@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from fdt.errors import UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
-from fdt.nonfinite import all_finite
+from fdt.ops import all_finite
+from fdt.typing import Tensor, Variable
 from hfdt.worker.exchange import Apply
-from hfdt.worker.step_context import StepTerms, Tensor, Variable
+from hfdt.worker.step_context import StepTerms
 
 
 class Guard:

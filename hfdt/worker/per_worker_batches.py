@@ -13,8 +13,8 @@ import tensorflow as tf
 from fdt.errors import UserError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
+from fdt.typing import Dataset
 
-Dataset = Any
 SCALES: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda size: 1.0}
 
 

@@ -11,7 +11,6 @@ from fdt.early_start import warm_up
 from fdt.environment import bind_to_share, local_rank, local_size
 from fdt.errors import UserError
 from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
-from fdt.logs import numbers
 from fdt.rpc import job_pb2, tensor_pb2
 from fdt.rpc.session_pb2 import (
     Command,
@@ -29,7 +28,8 @@ from fdt.rpc.session_pb2 import (
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member
-from hfdt.worker import commits
+from fdt.structure import numbers
+from hfdt.worker import progress
 from hfdt.worker.progress import Watch
 
 
@@ -51,7 +51,7 @@ def _warm_up(member: Member) -> tuple[Any, list[str]]:
         bind_to_share(local_rank(), local_size())
     warm_up(member.run_dir, computes=True)
     from hfdt.collectives import choose
-    from hfdt.collectives.counted import CountedComm
+    from hfdt.collectives.adapters import CountedComm
 
     comm, notes = choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)
     if comm.size == 1:
@@ -122,7 +122,7 @@ class HfdtWorker:
         rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
-        self._job.commits_every, more = commits.plan(spec, session.rule)
+        self._job.commits_every, more = progress.plan(spec, session.rule)
         self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
         self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes + more)))
@@ -179,7 +179,7 @@ class HfdtWorker:
         if command.HasField("begin"):
             self._load(command.begin.state)
             metrics = self._member.blobs.get_arrays(command.begin.metrics)
-            begin = commits.Begin(command.begin.step, command.begin.samples, metrics, command.begin.skipped)
+            begin = progress.Begin(command.begin.step, command.begin.samples, metrics, command.begin.skipped)
         self._probe_again(each=True)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
@@ -214,7 +214,7 @@ class HfdtWorker:
 
     def commit(self, epoch: int, step: int, logs: Any) -> None:
         """Send the state after this step. A collective; only rank 0 sends."""
-        metrics, samples = commits.take(self._job.session, logs or {})
+        metrics, samples = progress.take(self._job.session, logs or {})
         if self._comm.rank == 0:
             commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
             commit.state.CopyFrom(self._state())

@@ -1,9 +1,30 @@
-"""The work of a rank between the steps of an epoch: progress, commits and lock step."""
+"""The work of a rank between the steps of an epoch: the callback of Keras's fit, progress, commits and lock step."""
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fdt.job import BatchHooks
+from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.typing import Array
+from hfdt.algorithm import StepAlgorithm
+
+OnBatch = Callable[[int, Any], bool]  # (index of the last finished step, its logs) -> whether to continue
+
+
+def listening(keras: Any, model: Any, on_batch: OnBatch, epochs: int, steps: int | None) -> Any:
+    """Return a CallbackList for `model.fit` that calls `on_batch`. `keras` is the flavor's module."""
+
+    class Listening(keras.callbacks.CallbackList):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            pass
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if not on_batch(batch, logs):
+                model.stop_training = True
+
+    return Listening([], add_history=True, model=model, epochs=epochs, steps=steps, verbose=0)
+
 
 PROGRESS_S = 0.2  # seconds between two Progress events
 
@@ -41,3 +62,39 @@ class Watch:
             self._next = time.monotonic() + PROGRESS_S
             self._worker.progress(self._epoch, self.steps, logs)
         return True
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The start of an epoch that resumes after `step` steps: its samples, metric state and number of skipped steps."""
+
+    step: int
+    samples: int
+    metrics: Sequence[Array]
+    skipped: int = 0
+
+
+def plan(spec: JobSpec, rule: Any) -> tuple[int, list[str]]:
+    """Return the steps between two commits (0: only at the end of an epoch) and lines for the user."""
+    steps, reason = int(spec.options.get("commit_every", "0")), _why_not(spec, rule)
+    if steps and reason:
+        return 0, [f"--commit-every counts as 1epoch: {reason}"]
+    return steps, []
+
+
+def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:
+    """Return (metric state, samples of the epoch) of a hfdt.worker.session.RankProgram over all ranks. A collective."""
+    _, metrics = session.peek(logs)
+    mine = session.sharded.counted[0]
+    total = session.comm.sum([mine], "hfdt.samples")[0] if session.comm.size > 1 else mine
+    return metrics, int(total)
+
+
+def _why_not(spec: JobSpec, rule: Any) -> str:
+    if not isinstance(rule, StepAlgorithm):
+        return "between the ends of rounds a rule's ranks differ"
+    if isinstance(spec.data, FeedData):
+        return "the script's process draws the batches"
+    if spec.fit.batch_hooks is not BatchHooks.NONE:
+        return "callbacks see every step"
+    return ""

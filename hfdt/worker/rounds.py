@@ -13,16 +13,16 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
+from fdt.typing import Dataset, Tensor, Variable
 from hfdt.algorithm import LocalProblem, RoundAlgorithm, Tree
 from hfdt.collectives import Comm
 from hfdt.exactness import assigned_state
 from hfdt.worker import conjugate_gradients
 from hfdt.worker import step_context as steps
-from hfdt.worker.batch_callback import OnBatch
 from hfdt.worker.exchange import Apply
-from hfdt.worker.step_context import StepContext, Tensor, Variable
+from hfdt.worker.progress import OnBatch
+from hfdt.worker.step_context import StepContext
 
-Dataset = Any
 Logs = dict[str, float]
 Open = Callable[[], Dataset]  # opens the rank's local batches of the current epoch, from the first
 Fit = Callable[[Dataset, OnBatch], Logs]

@@ -10,21 +10,19 @@ from fdt.data.source import in_memory
 from fdt.errors import CaptureError
 from fdt.job import State
 from fdt.keras.variables import shifted_seed, tensor_variable
-from fdt.logs import numbers
 from fdt.options import is_on
-from fdt.tensors import Array
+from fdt.structure import numbers
+from fdt.typing import Array
 from hfdt import algorithm_registry
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm, multicasting
 from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
 from hfdt.exactness.probe_schedule import Probing
-from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
-from hfdt.worker import split_compilation as splitting
-from hfdt.worker.batch_callback import OnBatch, listening
+from hfdt.worker import exchange, nonfinite_guard, per_worker_batches, rounds
 from hfdt.worker.blocks import Blocks
-from hfdt.worker.commits import Begin
 from hfdt.worker.exchange import GradientExchange
+from hfdt.worker.progress import Begin, OnBatch, listening
 from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
 from hfdt.worker.step_context import StepTerms
@@ -154,7 +152,7 @@ class RankProgram:
             return False, []
         if isinstance(self.rule, BlockAlgorithm):
             return False, ["jit_compile is off: the rule runs a batch's blocks one by one"]
-        reason = splitting.why_not(self.trainable.flavor, model, terms)
+        reason = exchange.why_not(self.trainable.flavor, model, terms)
         return not reason, [f"jit_compile is off: {reason}"] if reason else []
 
     def _scale_rate(self, source: Any) -> list[str]:

@@ -10,18 +10,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.keras import autograph
+from fdt.keras import tracing
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
+from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
 from hfdt.exactness.metrics import HeldMetrics, MetricTotals
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks
-from hfdt.worker.exchange import GradientExchange
+from hfdt.worker.exchange import GradientExchange, run_split
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.rounds import Rounds
-from hfdt.worker.split_compilation import run_split
-from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms, Tensor
+from hfdt.worker.step_context import ExchangeInCompiled, Reading, StepContext, StepTerms
 
 RESULTS = {"keras": "_get_metrics_result_or_logs", "tf_keras": "_validate_and_get_metrics_result"}
 
@@ -33,7 +33,7 @@ class ShardedModel:
         trainable: The model with its variables.
         terms: The terms of the job's steps.
         exchange: The runner of the algorithm.
-        split: Compile the two halves of a step by XLA (hfdt/worker/split_compilation.py).
+        split: Compile the two halves of a step by XLA (hfdt/worker/exchange.py).
         may_idle: Some global batch may have fewer samples than there are ranks.
         on_nan: "stop" at or "skip" steps with non-finite gradients; "" takes them as Keras does.
     """
@@ -127,16 +127,16 @@ class ShardedModel:
         self.counted.assign(tf.stack([self.counted[0] + share[0], share[0], share[1]]))
         if self._rounds is not None:
             self._rounds.tally.assign_add(share)
-            return self._in_step(share, lambda _: autograph.call(self.flavor.name, original, batch), alone=True)
+            return self._in_step(share, lambda _: tracing.call(self.flavor.name, original, batch), alone=True)
         if self.terms.comm.size == 1:
-            return autograph.call(self.flavor.name, original, batch)
+            return tracing.call(self.flavor.name, original, batch)
         return self._in_step(share, lambda step: self._differentiate(original, batch, share, step))
 
     def _test_step(self, original: Any, element: Any) -> Any:
         batch, share = element
         if self.terms.comm.size == 1:
-            return autograph.call(self.flavor.name, original, batch)
-        return self._in_step(share, lambda step: autograph.call(self.flavor.name, original, batch))
+            return tracing.call(self.flavor.name, original, batch)
+        return self._in_step(share, lambda step: tracing.call(self.flavor.name, original, batch))
 
     def _in_step(self, share: Tensor, run: Any, *, alone: bool = False) -> Any:
         step = StepContext(self.terms, share, alone=alone)
@@ -155,7 +155,7 @@ class ShardedModel:
             with contextlib.suppress(ExchangeInCompiled):
                 return run_split(original, batch, share, step, self.exchange)
             self._split = False
-        return autograph.call(self.flavor.name, original, batch)
+        return tracing.call(self.flavor.name, original, batch)
 
     def _reset_metrics(self, original: Any) -> Any:
         original()

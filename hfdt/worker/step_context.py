@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt.typing import Tensor, Variable
 from hfdt.collectives import Comm
-
-Tensor = Any
-Variable = Any
 
 
 class Reading(Enum):

@@ -12,8 +12,8 @@ import click
 from fdt.cli.options import TRAINING, CountType
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.signals import ended_by_signals
+from fdt.environment import quiet_import
 from fdt.errors import EXIT_INTERRUPTED
-from fdt.quiet import quiet_import
 
 if TYPE_CHECKING:
     from fdt.network.cluster import Cluster

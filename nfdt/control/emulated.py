@@ -22,7 +22,7 @@ from fdt.network.cluster import Cluster, ClusterNode
 from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
-from fdt.supervise.lost_processes import explain_loss
+from fdt.supervise.outcome import explain_loss
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
 from nfdt.worker.pacing import CLUSTER_VARIABLE
 

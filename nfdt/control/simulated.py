@@ -12,8 +12,7 @@ import numpy as np
 import simpy
 
 from fdt.errors import UserError
-from fdt.network.cluster import Cluster, ClusterNode
-from fdt.network.pace import Pace
+from fdt.network.cluster import Cluster, ClusterNode, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
 from nfdt.control.store import Store, Tensor

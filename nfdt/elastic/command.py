@@ -85,7 +85,7 @@ def join_command(address: str, workers: int, **given: Any) -> int:
     They get the job and the data from it, as one of its own would. When they leave, their batches go to the others.
     """
     from fdt.cli.connect import identity, take_token
-    from fdt.cli.logs import log_directory
+    from fdt.cli.run import log_directory
     from nfdt.elastic.join import join
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

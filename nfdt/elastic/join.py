@@ -9,7 +9,7 @@ from typing import Any
 import click
 import grpc
 
-from fdt import __version__, quiet
+from fdt import __version__, environment
 from fdt.cli.signals import undisturbed
 from fdt.errors import UserError
 from fdt.launch import Task
@@ -20,7 +20,7 @@ from fdt.security.tls import TlsIdentity
 from fdt.service.client import CONNECT_TIMEOUT_S, refused
 from fdt.service.member import ANYWHERE, ENGINE_VARIABLE, SIZE_VARIABLE, is_our_socket, reachable_address
 from fdt.service.transport import open_channel
-from fdt.supervise.lost_processes import tail
+from fdt.supervise.outcome import tail
 from nfdt.rpc.join_pb2 import JoinRequest, Place
 from nfdt.rpc.join_pb2_grpc import JoinServiceStub
 
@@ -103,7 +103,7 @@ def _start(place: Place, address: str, logs: Path) -> LocalProcesses:
             f"Received: no socket of ours at {nearest}; --join-at HOST:PORT with --tls-... takes others"
         )
     env = {
-        **quiet.variables(),
+        **environment.variables(),
         ENGINE_VARIABLE: addresses,
         TOKEN_VARIABLE: place.token,
         SIZE_VARIABLE: str(place.size),

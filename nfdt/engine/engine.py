@@ -13,7 +13,7 @@ from fdt.launch.placement import Placement, run_identity
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.service.member import ANYWHERE
 from fdt.service.transport import free_ports
-from fdt.supervise.elastic_workers import MOST
+from fdt.supervise.processes import MOST
 from fdt.supervise.supervisor import Supervisor
 from nfdt.elastic.rendezvous import JoinEndpoint, JoinListener
 from nfdt.engine.coordinator import ServersCoordinator

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fdt.tensors import Array
+from fdt.typing import Array
 
 
 def add_up(groups: Sequence[Sequence[Array]]) -> list[Array]:

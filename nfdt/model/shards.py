@@ -12,7 +12,7 @@ import numpy as np
 
 from fdt.errors import UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
-from fdt.tensors import Array
+from fdt.typing import Array
 from nfdt.model.variables import OwnedVariables, is_scalar, is_summable
 
 

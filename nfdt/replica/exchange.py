@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.errors import CaptureError
-from fdt.identity_map import IdentityMap
 from fdt.keras.variables import tensor_variable
-from fdt.process_group.group import Push, ReplicaGroup
+from fdt.ops import IdentityMap
+from fdt.process_group import Push, ReplicaGroup
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.momentum import clipped, is_sgd, momentum_of, off
 from nfdt.model.variables import count_of, current_rate, scaled_rate

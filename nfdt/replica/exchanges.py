@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
-from fdt.process_group.group import Push, ReplicaGroup
+from fdt.process_group import Push, ReplicaGroup
 from nfdt import algorithm_registry
 from nfdt.replica.compat_optimizer import looked_at
 from nfdt.replica.exchange import Apply, OptimizerExchange, build

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.data.slicing import rows
-from fdt.keras import autograph, flavor_of, named
+from fdt.data.source import rows
+from fdt.keras import flavor_of, named, tracing
 from fdt.patches import Patch, patched
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from nfdt.replica.exchange import in_order
 from nfdt.replica.round_robin import RoundRobin
 
@@ -72,7 +72,7 @@ class FitHooks:
     def _step(self, flavor: str, original: Any, data: Any) -> Any:
         if self._turns.kind == KIND and self._turns.now() == "mine":
             in_order(self._counted, [tf.cast(rows(data), tf.float32)])
-        return autograph.call(flavor, original, data)
+        return tracing.call(flavor, original, data)
 
     def _counted(self, samples: Any) -> Any:
         self._count(int(samples))

@@ -20,13 +20,12 @@ from tensorflow.python.training import optimizer as optimizers
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
-from client_shim.replica.replacing import entry
 from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import Site, function_takes, function_trains, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
-from fdt.patches import Patch, patched
-from fdt.process_group.group import ReplicaGroup
+from fdt.patches import Patch, entry, patched
+from fdt.process_group import ReplicaGroup
 from nfdt.model import staleness
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, moving

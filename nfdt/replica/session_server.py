@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from client_shim.replica.sessions import values
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.plans import collected
 from nfdt.replica import session_optimizers

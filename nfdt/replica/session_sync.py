@@ -8,9 +8,9 @@ import numpy as np
 from tensorflow.python.client.session import BaseSession
 
 from client_shim.replica.sessions import values
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.plans import collected
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from replica.exchange import arrays_of_rank_0
 
 

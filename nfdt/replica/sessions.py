@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.sessions import values
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.plans import FetchPlan
-from client_shim.replica.sessions.reading import agreed_numbers, read_by_script
+from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
-from fdt.process_group.group import Push, ReplicaGroup
+from fdt.process_group import Push, ReplicaGroup
 from nfdt.replica import session_writes as writes
 from nfdt.replica.session_dense import of_step, packed, unpacked
 from nfdt.replica.session_optimizers import Optimizers

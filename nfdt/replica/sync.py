@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.process_group.group import ReplicaGroup
+from fdt.process_group import ReplicaGroup
 from replica.exchange import GroupedExchange, arrays_of_rank_0
 from replica.placement import PARTIAL
 

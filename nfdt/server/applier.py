@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compiled import call_flat
 from fdt.keras.variables import tensor_variable
+from fdt.ops import call_flat
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
 from nfdt.model.momentum import clipped, momentum_of
 from nfdt.model.variables import OwnedVariables, current_rate

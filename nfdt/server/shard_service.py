@@ -14,7 +14,7 @@ from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.tensors import Array
+from fdt.typing import Array
 from nfdt.model import staleness
 from nfdt.model.metrics import add_up
 from nfdt.rpc import parameter_server_pb2 as pb

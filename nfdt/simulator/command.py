@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.arguments import flag
+from fdt.cli.arguments import RunRequest, flag
 from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
-from fdt.cli.request import RunRequest
 from fdt.cli.run import run
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
@@ -147,7 +146,7 @@ def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
     def run_script(client: "Client", reporters: "Reporters") -> int:
         import client_shim
         from client_shim.seeding import seed_all
-        from client_shim.settings import Settings
+        from client_shim.state import Settings
         from fdt.report import Reporters
         from nfdt.simulator.outcome import Collector, SimulationOutcome
 

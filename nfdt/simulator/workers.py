@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from fdt.network.cluster import Cluster, ClusterNode
-from fdt.network.pace import Pace
+from fdt.network.cluster import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
 from nfdt.server.instructions import EpochOver, Release, Send

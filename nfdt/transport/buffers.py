@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from fdt.data import zerocopy
+from fdt import ops
 from fdt.errors import UserError
-from fdt.tensors import ALIGNMENT, Array
+from fdt.tensors import ALIGNMENT
+from fdt.typing import Array
 
 CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/push_pull.py)
 _PAGE = 4096
@@ -38,8 +39,8 @@ def array_over(tensor: Any) -> Array:
 def tensor_over(array: Array) -> Any:
     """Return a tensor over the array's memory: it changes when the array is written."""
     if array.dtype == ml_dtypes.bfloat16:
-        return tf.bitcast(zerocopy.tensor(array.view(np.uint16)), tf.bfloat16)
-    return zerocopy.tensor(array)
+        return tf.bitcast(ops.mapped_tensor(array.view(np.uint16)), tf.bfloat16)
+    return ops.mapped_tensor(array)
 
 
 class Buffer:

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from fdt.logs import numbers
-from fdt.tensors import Array
+from fdt.structure import numbers
 from fdt.trainable import Trainable
+from fdt.typing import Array
 
 
 class EpochCounters:

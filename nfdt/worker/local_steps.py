@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
-from fdt.nonfinite import all_finite
+from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from nfdt.model.shards import Ownership, summable_others
 from nfdt.model.variables import count_of, schedule_at

@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.data.slicing import leading
+from fdt.data.source import leading
 from fdt.errors import CaptureError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
-from fdt.nonfinite import all_finite
+from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others

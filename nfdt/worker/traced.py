@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
 
-from fdt.compiled import call_flat
 from fdt.keras.variables import tensor_variable
+from fdt.ops import call_flat
 from fdt.trainable import Trainable
 
 Tensor = Any

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt.typing import Tensor
 from replica.exchange import HALF_FROM, GroupedExchange
 from replica.graph.emitted import Value
 from replica.placement import Partial, Placement
 from replica.plan import Array
-
-Tensor = Any
 
 
 def added_collective(exchange: GroupedExchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fdt.runs import registry
-from fdt.runs.stop import stop
+from fdt.runs.follow import stop
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "away.py")
 

@@ -11,8 +11,8 @@ from under_mpirun import needs_mpirun, run
 
 from fdt.errors import UserError
 from hfdt.collectives import choose
+from hfdt.collectives.base import SoloComm
 from hfdt.collectives.inprocess import on_ranks
-from hfdt.collectives.single import SoloComm
 
 EAGER = [
     comm_contract.adds,

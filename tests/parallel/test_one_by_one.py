@@ -11,7 +11,7 @@ import pytest
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.hosts import Host
-from fdt.launch.one_by_one import OneByOneLauncher
+from fdt.launch.over_hosts import OneByOneLauncher
 from fdt.service.member import ENGINE_VARIABLE
 
 MEMBER = """

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tf_keras
 
-from client_shim.batch_hooks import batch_hooks, watches_tests
+from client_shim.callbacks import batch_hooks, watches_tests
 from fdt.job import BatchHooks
 
 c, t = keras.callbacks, tf_keras.callbacks

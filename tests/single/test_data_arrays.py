@@ -219,10 +219,10 @@ def test_what_keras_refuses_it_refuses_itself(blobs):
 
 
 def test_arrays_are_not_copied(blobs):
-    from fdt.data import zerocopy
+    from fdt import ops
 
     (array,) = blobs.get_arrays(blobs.put_arrays([X]))
-    shared = zerocopy.tensor(array)
+    shared = ops.mapped_tensor(array)
     capsule = tf.experimental.dlpack.to_dlpack(shared)
     assert np.from_dlpack(_Capsule(capsule)).ctypes.data == array.ctypes.data
     npt.assert_array_equal(shared.numpy(), X)

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from fdt import __version__
-from fdt.supervise.elastic_workers import MOST
+from fdt.supervise.processes import MOST
 from nfdt.elastic.join import JoinConnection
 from nfdt.rpc.join_pb2 import JoinRequest
 from tests.hostile import CASES, answers

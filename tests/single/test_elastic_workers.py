@@ -14,8 +14,8 @@ from fdt.rpc.session_pb2 import Attached, Command, EpochEnd, Event, Failed, Setu
 from fdt.security.auth import credentials
 from fdt.service.member import is_our_socket, reach, reachable_address
 from fdt.service.transport import open_channel
-from fdt.supervise.elastic_workers import MOST, WorkerJoined, WorkerLeft
 from fdt.supervise.outcome import Outcome
+from fdt.supervise.processes import MOST, WorkerJoined, WorkerLeft
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, WorkerRegistry
 from nfdt import cli

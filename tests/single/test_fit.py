@@ -12,8 +12,7 @@ import pytest
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.script import ScriptError
-from client_shim.settings import Settings
-from client_shim.state import ScriptRun
+from client_shim.state import ScriptRun, Settings
 from fdt.blobs import LocalBlobs
 from fdt.errors import CaptureError, WorkerError
 from fdt.job import BatchHooks

@@ -18,7 +18,7 @@ WALL_CLOCK = {  # whoever reads a record, a certificate, a table, or a run's dir
     "client_shim/replica/clocks.py",
     "fdt/launch/preflight.py",
     "fdt/launch/probe.py",
-    "fdt/report/jsonl.py",
+    "fdt/report/records.py",
     "fdt/runs/supervisor.py",
     "fdt/runs/registry.py",
     "fdt/security/authority.py",

@@ -19,7 +19,7 @@ from fdt.rpc import job_pb2
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.rpc.tensor_pb2 import BlobRef, TensorSpec, TensorTable
 from fdt.security.tls import TlsIdentity
-from fdt.service.order import ALLOWED, CommandOrder
+from fdt.service.server import ALLOWED, CommandOrder
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import fill
 from tests.parallel import test_hostile

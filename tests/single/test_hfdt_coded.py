@@ -18,7 +18,7 @@ from in_process import trained
 from fdt.errors import UsageError, UserError
 from hfdt import algorithm_registry
 from hfdt.collectives.inprocess import on_ranks
-from hfdt.worker import block_sizes
+from hfdt.worker import blocks
 from hfdt.worker.blocks import Blocks
 
 ALL = [(n, r) for n in range(2, 9) for r in range(1, n)]
@@ -241,7 +241,7 @@ def test_a_model_that_needs_the_whole_batch_is_refused():
 )
 def test_blocks_are_sized_by_speed(n, r, speeds, expected):
     owners = list(combinations(range(n), r))
-    npt.assert_allclose(block_sizes.loads(owners, block_sizes.block_sizes(owners, speeds), n), expected, atol=0.03)
+    npt.assert_allclose(blocks.loads(owners, blocks.block_sizes(owners, speeds), n), expected, atol=0.03)
 
 
 def test_measured_speeds_are_asked_of_every_rank(monkeypatch):

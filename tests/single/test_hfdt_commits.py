@@ -9,7 +9,7 @@ import pytest
 from fdt.job import BatchHooks, FeedData, FitArguments, GraphData, JobSpec
 from fdt.rpc.tensor_pb2 import BlobRef
 from hfdt import algorithm_registry
-from hfdt.worker import commits
+from hfdt.worker import progress
 from hfdt.worker.progress import Watch
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -31,7 +31,7 @@ def spec(data=None, hooks=BatchHooks.NONE, **options):
     ],
 )
 def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
-    steps, notes = commits.plan(job, algorithm_registry.make(rule))
+    steps, notes = progress.plan(job, algorithm_registry.make(rule))
     assert (steps, len(notes)) == (every, int(bool(said)))
     assert said in "".join(notes)
 
@@ -59,7 +59,7 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
     from fdt.data import open_source
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
-    from hfdt.collectives.single import SoloComm
+    from hfdt.collectives.base import SoloComm
     from hfdt.worker.session import RankProgram, patches
 
     x = np.random.default_rng(0).normal(size=(150, 4)).astype("float32")
@@ -86,8 +86,8 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
 
         def keep(session, step, logs):
             if step == 6:
-                metrics, samples = commits.take(session, logs)
-                kept["begin"] = commits.Begin(7, samples, metrics)
+                metrics, samples = progress.take(session, logs)
+                kept["begin"] = progress.Begin(7, samples, metrics)
                 kept["state"] = whole.model_arrays(), whole.optimizer_arrays()
             return True
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hfdt.collectives.packed import Packed
+from hfdt.collectives.adapters import Packed
 from hfdt.worker.step_context import StepContext, StepTerms
 
 GIVEN = [np.arange(6, dtype="float32").reshape(2, 3), np.float32(7), np.zeros((0, 2), "float32")]

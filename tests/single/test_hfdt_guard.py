@@ -16,8 +16,8 @@ from fdt.job import FitArguments
 from fdt.keras import flavor_of
 from fdt.patches import Patch, patched
 from fdt.trainable import Trainable
+from hfdt.collectives.base import SoloComm
 from hfdt.collectives.inprocess import on_ranks
-from hfdt.collectives.single import SoloComm
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.nonfinite_guard import Guard

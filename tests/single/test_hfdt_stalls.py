@@ -6,7 +6,7 @@ import pytest
 
 from fdt.rpc.job_pb2 import JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Setup, Standing
-from fdt.service import stack_dump
+from fdt.service import blame
 from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.recovery import RankRecovery
 from hfdt.engine.stalls import WARN_S, Stalls
@@ -122,7 +122,7 @@ def test_a_thread_says_where_the_scripts_code_is():
     thread.start()
     found.wait()
     said = []
-    asking = threading.Thread(target=lambda: said.append(stack_dump.place()))
+    asking = threading.Thread(target=lambda: said.append(blame.place()))
     asking.start()
     asking.join()
     done.set()
@@ -133,8 +133,8 @@ def test_a_thread_says_where_the_scripts_code_is():
 def test_exchanges_are_counted_as_they_are_entered_and_left():
     import tensorflow as tf
 
-    from hfdt.collectives.counted import CountedComm
-    from hfdt.collectives.single import SoloComm
+    from hfdt.collectives.adapters import CountedComm
+    from hfdt.collectives.base import SoloComm
 
     seen = []
 

@@ -18,7 +18,7 @@ from fdt.launch.preflight import Probed, demand, probe_hosts
 from fdt.service import host_bootstrap
 from fdt.service.host_bootstrap import directory_of
 from fdt.service.member import ENGINE_VARIABLE
-from fdt.supervise.lost_processes import explain_loss
+from fdt.supervise.outcome import explain_loss
 
 
 def test_hosts_as_they_are_written(tmp_path):

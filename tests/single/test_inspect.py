@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from client_shim.inspect import Inspection, inspect, report, step_bytes
-from client_shim.settings import Settings
+from client_shim.state import Settings
 from fdt.report import JobSummary
 
 JOB = JobSummary(

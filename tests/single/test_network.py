@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdt.errors import UsageError
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed, equal_nodes
-from fdt.network.fair_sharing import fair_rates
-from fdt.network.pace import Pace
+from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Pace, Slowdowns, Speed, equal_nodes
 from fdt.network.reading import parse_cluster, read_cluster
 from fdt.network.topology import SERVER, topology_of
-from fdt.network.transfers import Transfers
+from fdt.network.transfers import Transfers, fair_rates
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cluster.md"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)

@@ -9,7 +9,7 @@ from tensorflow.python.client.session import BaseSession
 from tensorflow.python.ops import gradients_util
 from tensorflow.python.training.optimizer import Optimizer
 
-from client_shim.replica.sessions.call import SessionCall
+from client_shim.replica.sessions.feeds import SessionCall
 from fdt.errors import CaptureError
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup

@@ -8,7 +8,7 @@ import pytest
 keras = pytest.importorskip("keras")
 import tensorflow as tf  # noqa: E402
 
-from fdt.data import slicing  # noqa: E402
+from fdt.data import source  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
@@ -86,4 +86,4 @@ def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
     ids=["tensor", "weighted", "scalar", "dict", "enumerated", "empty", "ragged", "sparse"],
 )
 def test_rows_of_a_batch(batch):
-    assert samples_of(batch) == int(slicing.rows(batch)) == 4
+    assert samples_of(batch) == int(source.rows(batch)) == 4

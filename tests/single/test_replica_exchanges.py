@@ -14,7 +14,7 @@ import tensorflow as tf
 from client_shim.replica import classes
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
-from fdt.process_group.group import Push
+from fdt.process_group import Push
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt import algorithm_registry

@@ -10,7 +10,7 @@ import tensorflow as tf
 from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks as Hands
 from fdt.errors import CaptureError
-from fdt.process_group.group import Push
+from fdt.process_group import Push
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt.replica.rank import RoundRobinRank

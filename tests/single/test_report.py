@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from fdt.report import JobSummary, Reporter, Reporters, text
-from fdt.report.epoch_progress import EpochProgress
-from fdt.report.jsonl import Jsonl
-from fdt.report.plain import Plain
+from fdt.report.progress import Plain
+from fdt.report.records import Jsonl
 from fdt.report.screen import Screen
+from fdt.report.status import EpochProgress
 from fdt.report.summary import Summary
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed, Progress, Ready, StepEnd, WorkerShare
 

@@ -17,14 +17,11 @@ from client_shim.imports import intercepted
 from client_shim.job import _first_epoch
 from client_shim.resume import plain
 from client_shim.resume.checkpointing import FitCheckpoints
-from client_shim.resume.saved import Saved
-from client_shim.resume.signature import differs
-from client_shim.settings import Settings
-from client_shim.state import ScriptRun
+from client_shim.resume.saved import Saved, differs
+from client_shim.state import ScriptRun, Settings
 from fdt import checkpoints, rundir
 from fdt.blobs import LocalBlobs
-from fdt.cli.arguments import Split
-from fdt.cli.request import RunRequest
+from fdt.cli.arguments import RunRequest, Split
 from fdt.cli.resume import kept, resumed
 from fdt.errors import CaptureError, UsageError, UserError
 from fdt.job import FeedData

@@ -10,15 +10,15 @@ import time
 
 import pytest
 
+from fdt.cli.arguments import RunRequest
 from fdt.cli.detach import taken
-from fdt.cli.request import RunRequest
 from fdt.errors import UsageError, UserError
 from fdt.report import JobSummary, Reporter, Reporters
-from fdt.report.detached import DetachedReporter
+from fdt.report.records import DetachedReporter
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.runs import registry, supervisor
 from fdt.runs.follow import Follower
-from fdt.runs.identity import ProcessIdentity
+from fdt.runs.registry import ProcessIdentity
 
 
 @pytest.fixture(autouse=True)

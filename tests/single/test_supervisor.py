@@ -25,7 +25,7 @@ from fdt.rpc.session_pb2 import (
     Setup,
 )
 from fdt.service.member import SIZE_VARIABLE
-from fdt.supervise.launched_processes import LaunchedProcesses
+from fdt.supervise.processes import LaunchedProcesses
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage
 from hfdt.engine.coordinator import RanksCoordinator

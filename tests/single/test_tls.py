@@ -22,8 +22,8 @@ from fdt.security import auth
 from fdt.security.auth import credentials
 from fdt.security.tls import TlsIdentity
 from fdt.service import transport
+from fdt.service.blobs import Quota
 from fdt.service.client import TrainingClient
-from fdt.service.quota import Quota
 from fdt.service.server import MAX_WAITING, serve
 from fdt.service.transport import open_channel
 from hfdt.cli import main as hfdt

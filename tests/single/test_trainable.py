@@ -99,7 +99,7 @@ from client_shim.state import ScriptRun
 from client_shim.fit import fit_remotely
 from client_shim.imports import intercepted
 from client_shim.script import run_script
-from client_shim.settings import Settings
+from client_shim.state import Settings
 from fdt.blobs import LocalBlobs
 from fdt.report import Reporters
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 import pytest
 
-from client_shim.trains import may_fit
+from client_shim.command import may_fit
 
 BESIDE = {
     "helper.py": "def train(model):\n    model.fit(1)",

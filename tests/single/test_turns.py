@@ -8,8 +8,7 @@ from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.rpc.session_pb2 import Command, Setup
 from fdt.service.client import TrainingClient
-from fdt.service.fair_queue import FairQueue
-from fdt.service.server import serve
+from fdt.service.server import FairQueue, serve
 
 
 def test_callers_have_their_turns_in_the_order_in_which_they_came():

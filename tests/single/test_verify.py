@@ -15,11 +15,10 @@ from client_shim.verify.command import ALONE, SHAKEN
 from client_shim.verify.compare import FACTOR, compare
 from client_shim.verify.options import without
 from client_shim.verify.plan import PRINTED, RecordingPlan
-from client_shim.verify.printed import Number, lines_of
 from client_shim.verify.recording import recorded
-from client_shim.verify.records import RecordedRun, RecordedStep, VariableRecord, read_run
-from client_shim.verify.sketch import SIZE, sketch
-from client_shim.verify.verdict import DIFFERS, EQUAL, UNPROVEN, judge
+from client_shim.verify.records import Number, RecordedRun, RecordedStep, VariableRecord, lines_of, read_run
+from client_shim.verify.table import DIFFERS, EQUAL, UNPROVEN, judge
+from client_shim.verify.variables import SIZE, sketch
 
 UNIT = 2.0**-52  # float64's, so that what storing weights rounds is far below the noise of these examples
 NOISE = 1e-9

@@ -2,9 +2,7 @@
 
 gradients.py   passes a graph's gradients of variables through Python, for an engine's exchange
 plans.py       finds in the graph what a run reaches: gradients, iterators, changed variables
-feeds.py       finds the arrays of a run that hold the batch's rows
-call.py        a call of `Session.run`
-values.py      reads and writes a session's variables without changing its graph
+feeds.py       a call of `Session.run`, and which arrays hold the batch's rows
+values.py      reads and writes a session's variables without changing its graph, and agrees on what the script reads
 patches.py     the patches of TensorFlow, common to both engines
-reading.py     agreement on the numbers that the script reads from a run
 """

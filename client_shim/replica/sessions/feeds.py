@@ -1,15 +1,31 @@
-"""Analysis of a run's feeds: which arrays hold the rows of the batch.
-
-These are the arrays whose number of rows the graph leaves open: placeholders of shape [None, ...] and a dataset's
-batches. If there are several such numbers, the most frequent one counts.
-"""
+"""A call of `Session.run`, and the analysis of its feeds: which arrays hold the rows of the batch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class SessionCall:
+    """A call of `Session.run`, the `original`."""
+
+    original: Callable[..., Any]
+    session: Any
+    options: Any = None
+    metadata: Any = None
+
+    def run(self, fetches: Any, feeds: Any) -> Any:
+        """Run the session with the script's own options."""
+        return self.original(self.session, fetches, feeds, self.options, self.metadata)
+
+    def plainly(self, fetches: Any, feeds: Any = None) -> Any:
+        """Run the session without the script's own options."""
+        return self.original(self.session, fetches, feeds)
+
 
 Feeds = Mapping[Any, Any]  # arrays by tensor
 

@@ -17,9 +17,10 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gradients_util
 
-from client_shim.replica.replacing import replace
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
+from fdt.patches import replace
+from fdt.typing import Array
 
 NAME = "fdt_gradients"
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
@@ -27,7 +28,6 @@ _PYTHON = ("PyFunc", "PyFuncStateless")
 SECOND_ORDER = "gradients of gradients of variables are not divided. Received: tf.gradients at {where}"
 INSIDE = "gradients within tf.cond or tf.while_loop are not divided. Received: tf.gradients at {where}"
 
-Array = Any
 # (node, arrays as in `GradientNode.sparse`) -> arrays of the same dtypes
 Pass = Callable[["GradientNode", Sequence[Array]], Sequence[Array]]
 

@@ -1,9 +1,14 @@
 """Reads and writes of a session's variables by existing operations, because the graph may be finalized."""
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+from client_shim.replica.steps import of_script
 
 Run = Callable[..., Any]  # the session's run: (fetches, feeds) -> values
 
@@ -39,3 +44,34 @@ def write_changed(run: Run, variables: Sequence[Any], values: Sequence[Any], now
 
 def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+
+
+_BETWEEN = ("/tensorflow/python/framework/", "/tensorflow/python/autograph/", "/fdt/patches.py", "/replica/sessions")
+
+
+def read_by_script() -> bool:
+    """Return whether the script itself called `run` or `eval`, in the main thread.
+
+    Hooks and savers read on their own rank only.
+    """
+    frame: Any = sys._getframe(2)
+    while frame is not None and any(part in frame.f_code.co_filename for part in _BETWEEN):
+        frame = frame.f_back
+    asked = frame is not None and of_script(frame.f_code.co_filename)
+    return asked and threading.current_thread() is threading.main_thread()
+
+
+def agreed_numbers(result: Any, rank_0s: Callable[[str, Any], Any]) -> Any:
+    """Return `result` with rank 0's numbers; arrays and other values stay."""
+    leaves = tf.nest.flatten(result)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (np.floating, np.integer, np.bool_))]
+    if not places:
+        return result
+    agreed = rank_0s("what a session's run gives", [_plain(leaves[i]) for i in places])
+    for i, number in zip(places, agreed, strict=True):
+        leaves[i] = type(leaves[i])(number)
+    return tf.nest.pack_sequence_as(result, leaves)
+
+
+def _plain(number: Any) -> Any:
+    return float(number) if isinstance(number, np.floating) else number.item()

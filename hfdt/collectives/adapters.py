@@ -1,10 +1,12 @@
-"""An adapter for Comms that reduce one packed NumPy vector in Python, in a fixed order of exchanges.
+"""Adapters of Comms: for those that reduce one packed NumPy vector in Python, and one that counts exchanges.
 
-In the graph an exchange is one operation, which packs the vector itself: packing by TensorFlow would add three
-operations for each tensor.
+In the graph an exchange of packed vectors is one operation, which packs the vector itself: packing by TensorFlow would
+add three operations for each tensor.
 
 Like MPI, such a Comm matches exchanges by order instead of name, so all ranks must exchange in one order. TensorFlow
 guarantees no order of operations without data between them, so each exchange of a graph waits for the one before.
+
+The count of exchanges entered and left shows another thread whether the rank waits.
 """
 
 import functools
@@ -12,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
-from fdt.identity_map import IdentityMap
-from hfdt.collectives.base import Tensor, by_dtype
+from fdt.ops import IdentityMap
+from fdt.typing import Tensor, Vector
+from hfdt.collectives.base import Comm, by_dtype
 
-Vector = npt.NDArray[Any]
 _NARROW = ("float16", "bfloat16", "bool")  # dtypes that MPI or numpy_function cannot add
 
 
@@ -53,3 +54,35 @@ class Packed:
         total = self._reduce(np.concatenate([np.ravel(a) for a in arrays]), name)
         ends = np.cumsum([np.size(a) for a in arrays])
         return [part.reshape(np.shape(a)) for part, a in zip(np.split(total, ends[:-1]), arrays, strict=True)]
+
+
+class CountedComm:
+    """A wrapper of `comm` that counts exchanges. In a graph, two additions beside each exchange count it.
+
+    No operation waits for the additions.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self.rank, self.size = comm.rank, comm.size
+        with tf.device("CPU:0"):
+            self._entered, self._left = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))
+
+    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        tensors = [tf.convert_to_tensor(t) for t in tensors]
+        with tf.control_dependencies(tensors):
+            entered = self._entered.assign_add(1, read_value=False)
+        added = self._comm.sum(tensors, name)
+        with tf.control_dependencies([*added, *([] if tf.executing_eagerly() else [entered])]):
+            self._left.assign_add(1, read_value=False)
+        return added
+
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of exchanges entered and left. Callable from any thread."""
+        left = int(
+            self._left.numpy()
+        )  # read first: an exchange that begins and ends between the two reads must not appear unfinished
+        return int(self._entered.numpy()), left
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._comm, name)

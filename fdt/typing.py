@@ -1,0 +1,38 @@
+"""Types of arrays, and of TensorFlow's and Keras's objects, whose libraries carry no types or say Any in more words."""
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray  # of any shape and dtype
+Vector: TypeAlias = np.ndarray  # 1-d, of any dtype
+Tensor: TypeAlias = Any  # tf.Tensor, eager or symbolic, or a value that TensorFlow converts to one
+Dataset: TypeAlias = Any  # tf.data.Dataset
+Batch: TypeAlias = Any  # the argument of Keras's train_step: x, (x,), (x, y) or (x, y, sample_weight), of tensors
+
+# Of Keras 3 or tf_keras:
+Model: TypeAlias = Any
+Layer: TypeAlias = Any
+Optimizer: TypeAlias = Any
+
+
+class Variable(Protocol):
+    """A variable of Keras 3, tf_keras or TensorFlow."""
+
+    name: str
+    shape: Any
+    dtype: Any
+
+    def assign(self, value: Any) -> Any:
+        """Set the value; `value` has the variable's shape."""
+        ...
+
+    def assign_add(self, value: Any) -> Any:
+        """Add `value` to the value."""
+        ...
+
+    def numpy(self) -> Array:
+        """Return a copy of the value."""
+        ...
+
+    def __getitem__(self, index: Any) -> Tensor: ...

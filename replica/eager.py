@@ -28,16 +28,16 @@ from replica.rules.shape import known_outputs
 from replica.tape import refuse_forward_mode
 from replica.tensors import (
     EagerTensor,
-    Form,
+    PlacedSpec,
     PlacementError,
     check,
     described,
-    form_of,
     local_array,
     local_shape_of,
     marked,
     mode,
     placement_of,
+    spec_of,
     undivided,
     unrecorded,
     value_bytes,
@@ -172,19 +172,19 @@ class Eager:
         if scale is not None:
             local = local * constant_op.constant(scale, local.dtype)
         shape = local_shape_of(local)
-        form = entry.forms.get((index, shape), _UNKNOWN)
-        if form is _UNKNOWN:
-            form = entry.forms[index, shape] = self._form(op, local, entry.plan.output(index))
-        return local if form is None else marked(local, form)
+        spec = entry.specs.get((index, shape), _UNKNOWN)
+        if spec is _UNKNOWN:
+            spec = entry.specs[index, shape] = self._spec(op, local, entry.plan.output(index))
+        return local if spec is None else marked(local, spec)
 
-    def _form(self, op: str, local: Tensor, placement: Placement) -> Form | None:
+    def _spec(self, op: str, local: Tensor, placement: Placement) -> PlacedSpec | None:
         """Return the description of an output, or None for a replicated one."""
         if placement is REPLICATE:
             return None
         whole = global_shape(local_shape_of(local), placement)
         if isinstance(placement, Shard):
             check(local, placement, whole, self.rank, op)
-        return form_of(placement, whole, local._datatype_enum())
+        return spec_of(placement, whole, local._datatype_enum())
 
     # -- cached plans ----------------------------------------------------------------------------------------------
     def _planned(self, op: str, inputs: Sequence[Tensor], attrs: Any, ctx: Any) -> "_Cached":
@@ -233,7 +233,7 @@ class _Cached:
 
     def __init__(self, found: Plan, constants: list[Array] | None, inputs: Sequence[Tensor]) -> None:
         self.plan, self.constants = found, constants
-        self.forms: dict[tuple[int, Any], Form | None] = {}  # (output, its local shape) -> its description
+        self.specs: dict[tuple[int, Any], PlacedSpec | None] = {}  # (output, its local shape) -> its description
         pairs = enumerate(zip(inputs, found.inputs, strict=True))
         self.moves = [(i, p) for i, (t, p) in pairs if _is_eager(t) and placement_of(t) != p]
 

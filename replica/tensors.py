@@ -18,7 +18,7 @@ from replica.placement import REPLICATE, Placement, Replicate, local_shape
 EagerTensor = tf.__internal__.EagerTensor
 
 # Attributes of an eager tensor; None for tensors without a placement.
-PLACEMENT, SHAPE, WHOLE, SIBLINGS, FORM = "_placement", "_global_shape", "_replicated", "_siblings", "_form"
+PLACEMENT, SHAPE, WHOLE, SIBLINGS, SPEC = "_placement", "_global_shape", "_replicated", "_siblings", "_spec"
 local_shape_of = EagerTensor._shape_tuple  # of this rank's part: saved before reads.py patches it
 local_array = EagerTensor._numpy_internal
 
@@ -47,7 +47,7 @@ class PlacementError(Exception):
 
 def install() -> None:
     """Define the attributes' defaults on eager tensors."""
-    for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS, FORM):
+    for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS, SPEC):
         setattr(ops._EagerTensorBase, name, None)
 
 
@@ -72,13 +72,13 @@ def place(local: Tensor, placement: Placement, shape: Sequence[int | None], whol
     """
     if isinstance(placement, Replicate):
         return local
-    marked(local, form_of(placement, tuple(shape), local._datatype_enum()))
+    marked(local, spec_of(placement, tuple(shape), local._datatype_enum()))
     local._replicated = whole
     return local
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class PlacedSpec:
     """The description of placed tensors of one placement, global shape and dtype.
 
     Each combination has one object, compared by identity: a key that costs no hash of its contents.
@@ -90,15 +90,15 @@ class Form:
 
 
 @functools.lru_cache(maxsize=4096)
-def form_of(placement: Placement, shape: tuple[int | None, ...], dtype: int) -> Form:
+def spec_of(placement: Placement, shape: tuple[int | None, ...], dtype: int) -> PlacedSpec:
     """Return the one description of a placement, a global shape and TensorFlow's number of a dtype."""
-    return Form(placement, shape, tf.TensorShape(shape))
+    return PlacedSpec(placement, shape, tf.TensorShape(shape))
 
 
-def marked(local: Tensor, form: Form) -> Tensor:
-    """Mark `local`, a new eager tensor, as this rank's part of a global tensor of this form; return it."""
-    local._placement, local._global_shape, local._tensor_shape = form.placement, form.shape, form.tensor_shape
-    local._form = form
+def marked(local: Tensor, spec: PlacedSpec) -> Tensor:
+    """Mark `local`, a new eager tensor, as this rank's part of a global tensor of this spec; return it."""
+    local._placement, local._global_shape, local._tensor_shape = spec.placement, spec.shape, spec.tensor_shape
+    local._spec = spec
     return local
 
 
@@ -106,7 +106,7 @@ def described(tensor: Any) -> Any:
     """Return a key that is equal for tensors of one placement, shape and dtype, and for objects of one other type."""
     if type(tensor) is not EagerTensor:
         return type(tensor)
-    return tensor._form or (tensor._placement, tensor._shape_tuple(), tensor._datatype_enum())
+    return tensor._spec or (tensor._placement, tensor._shape_tuple(), tensor._datatype_enum())
 
 
 def check(local: Tensor, placement: Placement, shape: Sequence[int | None], rank: int, op: str) -> None:

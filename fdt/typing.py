@@ -1,4 +1,4 @@
-"""Types of arrays, and of TensorFlow's and Keras's objects, whose libraries have no types of use."""
+"""Types of arrays, and of TensorFlow's and Keras's objects, whose libraries have no types or say Any in more words."""
 
 from typing import Any, Protocol, TypeAlias
 

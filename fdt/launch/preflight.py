@@ -50,6 +50,11 @@ class _HostProbe:
     offset_s: float = 0.0
     failed: str = ""
 
+    def read_facts(self) -> None:
+        """Read the probe's first line: the facts of its host, and the offset of the host's clock."""
+        self.said = self.hear()
+        self.offset_s = self.said.get("clock", 0.0) - time.time()
+
     def hear(self) -> dict[str, Any]:
         """Return the probe's next line; {} where none arrives, with the reason in `failed`."""
         assert self.process.stdout is not None and self.process.stderr is not None
@@ -122,12 +127,8 @@ def table(found: Sequence[Probed]) -> list[Check]:
 
 
 def _facts(talks: Sequence[_HostProbe]) -> None:
-    def ask(talk: _HostProbe) -> None:
-        talk.said = talk.hear()
-        talk.offset_s = talk.said.get("clock", 0.0) - time.time()
-
     with ThreadPoolExecutor(len(talks)) as pool:
-        list(pool.map(ask, talks))
+        list(pool.map(_HostProbe.read_facts, talks))
 
 
 def _calls(hosts: Sequence[Host], talks: Sequence[_HostProbe], port: int) -> list[dict[str, str]]:

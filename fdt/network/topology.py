@@ -51,6 +51,12 @@ class Topology:
     _out: dict[int, dict[int, int]] = field(default_factory=dict)  # for each node, the channel to each neighbor
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
+    def add_medium(self, link: NetworkLink) -> None:
+        """Add the channel that every route also crosses."""
+        self.medium = Route((len(self.channels),), link.latency_s)
+        self.channels.append(link)
+        self.names.append("medium")
+
     def join(self, a: int, b: int, link: NetworkLink, name: str) -> None:
         """Add a link between `a`, after which it is named, and `b`."""
         self.ends.append((a, b))
@@ -101,9 +107,7 @@ def topology_of(cluster: Cluster) -> Topology:
     at = _HUB if cluster.topology in (STAR, LAYERED) else 0
     made.join(SERVER, at, cluster.server or cluster.link, "server")
     if cluster.medium is not None:
-        made.medium = Route((len(made.channels),), cluster.medium.latency_s)
-        made.channels.append(cluster.medium)
-        made.names.append("medium")
+        made.add_medium(cluster.medium)
     return made
 
 

@@ -56,8 +56,8 @@ class Supervisor:
         launches: Sequence[tuple[Launcher, Task]],
         identity: TlsIdentity | None = None,
     ) -> None:
-        self.registry = WorkerRegistry(engine, run_dir, blobs, identity)
-        self.registry.members = {task.role: task.count for _, task in launches}
+        members = {task.role: task.count for _, task in launches}
+        self.registry = WorkerRegistry(engine, run_dir, blobs, members, identity)
         self._run_dir, self._blobs = run_dir, blobs
         self.launched = LaunchedProcesses(launches, self._env(identity))
         self._warm = False  # the members have trained a job and can train the next

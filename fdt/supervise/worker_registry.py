@@ -50,11 +50,19 @@ class MemberMessage:
 class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
     """The members that are attached to the engine, and their outboxes. Thread-safe.
 
-    `inbox` holds MemberMessages, and other objects that its owner puts there. With an `identity`, the registry also
-    listens for members of other hosts; `address` then holds both addresses, separated by a comma.
+    `members`: for each role, how many may attach. `inbox` holds MemberMessages, and other objects that its owner puts
+    there. With an `identity`, the registry also listens for members of other hosts; `address` then holds both
+    addresses, separated by a comma.
     """
 
-    def __init__(self, engine: str, run_dir: Path, blobs: LocalBlobs, identity: TlsIdentity | None = None) -> None:
+    def __init__(
+        self,
+        engine: str,
+        run_dir: Path,
+        blobs: LocalBlobs,
+        members: Mapping[str, int],
+        identity: TlsIdentity | None = None,
+    ) -> None:
         self.token = new_token()
         self.run_dir = run_dir
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -63,7 +71,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._nonce = blobs.put(b"hub").id
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose members have attached
-        self.members: Mapping[str, int] = {}  # for each role, how many may attach
+        self.members = members
         self.elastic = ElasticWorkers()  # further workers that may attach
         self._lock = threading.Lock()
         self._leaving = False

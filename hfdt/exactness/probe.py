@@ -62,7 +62,7 @@ class Probe:
         alone = self._alone(state)
         found = self._compare(state, self._trial, alone)
         if found is None and self._tolerance >= COARSE:
-            self._trial.still = True
+            self._trial.replace_randomness()
             alone = self._alone(state)
             found = self._compare(state, self._trial, alone)
         if found is not None:
@@ -71,7 +71,7 @@ class Probe:
             return ProbeResult(Reading.MEAN, math.nan, [NOT_STILLED])
         for reading in self._other_readings():
             trial = StepTrial(self._trainable, replace(self._terms, reading=reading), self._batch)
-            trial.still = True
+            trial.replace_randomness()
             found = self._compare(state, trial, alone)
             if found is not None:
                 self._trial = trial

@@ -74,8 +74,12 @@ class StepTrial:
         self._exchange = GradientExchange(allreduce.rule())
         self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
         self.row_cost = math.inf
-        self.still = False  # in eager runs, replace random functions during a step, in all threads
+        self._still = False
         self.tolerance = self._trace(batch)
+
+    def replace_randomness(self) -> None:
+        """In later eager runs, replace random functions during a step, in all threads."""
+        self._still = True
 
     def _trace(self, batch: Any) -> float:
         terms = replace(self.terms, comm=Scoped(self.terms.comm))
@@ -120,7 +124,7 @@ class StepTrial:
             with _unoptimized():
                 out = (self._alone() if alone else self._sliced)(*leaves, share)
         else:
-            with without_randomness(self._trainable.flavor.name) if self.still else contextlib.nullcontext():
+            with without_randomness(self._trainable.flavor.name) if self._still else contextlib.nullcontext():
                 out = self._gradients(terms, batch, share)
             self.terms.seen_scalar_loss |= terms.seen_scalar_loss
         if int(share[0]) == 0:

@@ -118,11 +118,11 @@ class HfdtWorker:
         source, validation = self._open(spec, spec.data, feeds), None
         if spec.validation is not None:
             validation = self._open(spec, spec.validation, feeds)
-        self._job = Job(job, spec, session, source, validation, feeds)
+        commits_every, more = progress.plan(spec, session.rule)
+        self._job = Job(job, spec, session, source, validation, feeds, commits_every)
         rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
-        self._job.commits_every, more = progress.plan(spec, session.rule)
         self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
         self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes + more)))

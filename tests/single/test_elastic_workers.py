@@ -31,8 +31,7 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture
 def registry(run_dir):
     blobs = LocalBlobs.create()
-    registry = WorkerRegistry("nfdt", run_dir, blobs)
-    registry.members = {"worker": 2}
+    registry = WorkerRegistry("nfdt", run_dir, blobs, {"worker": 2})
     yield registry
     registry.close()
     blobs.close()

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[MARK] = str(os.getpid())
     _use_local_datasets()
+    hypothesis.settings.register_profile("fdt", deadline=None)  # no test depends on time
+    hypothesis.settings.load_profile("fdt")
 
 
 def _use_local_datasets() -> None:

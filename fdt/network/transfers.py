@@ -47,7 +47,7 @@ def fair_rates(capacity: Floats, paths: Paths) -> Floats:
     return rates
 
 
-_DONE_BYTES = 1e-3  # bytes that rounding may leave of an ended flow
+_DONE = 1e-12  # part of the simulated time: a flow with less time left has ended, but for rounding
 
 
 @dataclass(eq=False)
@@ -125,7 +125,7 @@ class Contended:
         if number != self._alarm:
             return
         self._advance()
-        done = self._left <= _DONE_BYTES
+        done = self._left <= self._rates * (_DONE * max(1.0, self._env.now))
         done[first] = True
         ended = [self._flows[index] for index in np.flatnonzero(done)]
         self._flows = [flow for flow, over in zip(self._flows, done, strict=True) if not over]

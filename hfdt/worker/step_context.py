@@ -1,6 +1,6 @@
 """The step context: a rank's part of the global batch, and its peers, while a step is traced or run.
 
-Patched Keras functions (losses.py, metrics.py, batchnorm.py, hfdt/exactness/assigned_state.py) call `current()`.
+Patched Keras functions (hfdt/exactness: losses, metrics, batchnorm, assigned_state) call `current()`.
 Without a step they behave as in Keras.
 
 All of them weight alike. Rank r holds m_r of the batch's M samples; its share is s_r = m_r / M. The exchange sums

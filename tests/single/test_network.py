@@ -8,7 +8,7 @@ import numpy as np
 import numpy.testing as npt
 import pytest
 import simpy
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdt.errors import UsageError
@@ -179,6 +179,7 @@ SENDS = st.tuples(
 
 
 @given(st.lists(SENDS, min_size=1, max_size=15), st.sampled_from([8.0, 20.0, 60.0]), st.sampled_from(["star", "ring"]))
+@example([(0.0, 0, 1, 32), (0.99999, 1, 0, 22)], 8.0, "star")  # 0.0001 bytes are left when the second flow ends
 def test_flows_that_nobody_holds_back_end_as_if_they_were_reckoned(sends, bandwidth, shape):
     groups = (NodeGroup("n", 3), NodeGroup("wide", 1, link=NetworkLink(25.0, 0.5)))
     made = topology_of(Cluster(groups, shape, link=NetworkLink(10.0), server=NetworkLink(bandwidth, 0.1)))

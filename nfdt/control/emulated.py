@@ -23,14 +23,13 @@ from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.supervise.outcome import explain_loss
+from fdt.typing import Tensor
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
 from nfdt.worker.pacing import CLUSTER_VARIABLE
 
 POLL_S = 0.25
 START_S = 60.0
 STANDSTILL_S = 5.0  # longest time without an event while every peer only waits
-
-Tensor = Any
 
 
 class EmulatedAck:

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from fdt.errors import UserError
 from fdt.keras.variables import inner_optimizer
+from fdt.typing import Tensor
 
-Tensor = Any
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 FIRST_MOMENTS = {
     "Adam": "_momentums",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from fdt.typing import Array
 
 
 def dense(arrays: Sequence[Array], sparse: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[Array]:

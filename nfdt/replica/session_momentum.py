@@ -15,9 +15,9 @@ import numpy as np
 from tensorflow.python.training import adam, momentum
 
 from client_shim.replica.sessions.gradients import GradientNode
+from fdt.typing import Array
 from nfdt.replica.session_optimizers import Applied
 
-Array = Any
 _MOMENTS = {momentum.MomentumOptimizer: ("_momentum", "momentum"), adam.AdamOptimizer: ("_beta1", "m")}
 
 

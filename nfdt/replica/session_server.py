@@ -15,6 +15,7 @@ from client_shim.replica.sessions import values
 from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.plans import collected
+from fdt.typing import Array
 from nfdt.replica import session_optimizers
 from nfdt.replica.numpy_applier import Arithmetic, ServerRule
 from nfdt.replica.session_dense import as_taken
@@ -22,7 +23,6 @@ from nfdt.replica.session_momentum import momentum_of
 from nfdt.replica.session_optimizers import Applied
 from nfdt.replica.session_steps import SessionStep
 
-Array = Any
 Feeds = Mapping[Any, Any]
 
 

@@ -10,8 +10,8 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, Re
 from fdt.keras.variables import tensor_variable
 from fdt.ops import call_flat
 from fdt.trainable import Trainable
+from fdt.typing import Tensor
 
-Tensor = Any
 _ASSIGNS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
 
 

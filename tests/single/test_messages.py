@@ -34,6 +34,13 @@ def test_no_raise_is_missed():
     assert [ast.unparse(node) for node in quoted if not list(messages(node))] == []
 
 
+def test_no_message_has_a_word_that_the_glossary_refuses():
+    from tests.check_names import REFUSED_IN_PROSE
+
+    refused = {line for line in snapshot().splitlines() if REFUSED_IN_PROSE & set(re.findall("[a-z]+", line.lower()))}
+    assert refused == set()
+
+
 @pytest.mark.parametrize(
     ("source", "texts"),
     [

@@ -277,7 +277,7 @@ def _said(victim: str, code: int, text: str) -> str:
     if code == 0 and "counted right" in text:
         return "right"
     last = (text.strip().splitlines() or [""])[-1]
-    promised = code == 1 and "was lost. Received:" in last and "Traceback" not in text
+    promised = code == 1 and "was lost: " in last and "Traceback" not in text
     return "error" if promised else f"exit code {code}: {text[-600:]}"
 
 

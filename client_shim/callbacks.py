@@ -95,9 +95,8 @@ class ModelAttributes:
             if now is not held and (type(now) is not type(held) or now != held):
                 what = "model" if owner is self._model else getattr(owner, "name", type(owner).__name__)
                 raise CaptureError(
-                    f"what a training step reads must be a variable if callbacks change it. Received: {what}.{name} = "
-                    f"{now!r} ({type(owner).__name__}), {held!r} when fit began; make it a "
-                    "keras.Variable(..., trainable=False) and assign it"
+                    f"{what}.{name} ({type(owner).__name__}) changed from {held!r} to {now!r} during fit, and the "
+                    "training step reads it as a constant. Use a keras.Variable(..., trainable=False) and assign to it"
                 )
 
 

@@ -41,8 +41,8 @@ class OwnLoop(CaptureError):
 
     def __init__(self, name: str, where: str, *, trained: bool) -> None:
         super().__init__(
-            "a training loop of the script's own needs every rank to run the script. "
-            f"Received: {name} outside fit, at {where}; use --capture replica (extract: it trains here, alone)"
+            f"the script trains outside fit ({name} at {where}), so every rank must run the script. "
+            "Use --capture replica; with --capture extract this loop trains in the script's process only"
         )
         self.where, self.trained = where, trained
 
@@ -115,4 +115,4 @@ def _patch(stack: contextlib.ExitStack, active: list[bool], name: str, fit: Fit,
 
 
 def _refuse(backend: str, *_: Any) -> Any:
-    raise CaptureError(f"Keras must run on TensorFlow. Received: KERAS_BACKEND={backend}; set KERAS_BACKEND=tensorflow")
+    raise CaptureError(f"Keras must use TensorFlow. Received: KERAS_BACKEND={backend}; set KERAS_BACKEND=tensorflow")

@@ -90,7 +90,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     if not found and code:
         return code
     if not found:
-        print(f"{engine}: {script} calls no `fit`: nothing would be sent")
+        print(f"{engine}: {script} does not call `fit`: nothing would be sent")
         return 0
     print("\n".join([*map(str, captures), *report(found[0])]))
     return 0
@@ -99,20 +99,22 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
 def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
     """Return lines on how the ranks of a script with training loops of its own divide its batches."""
     lines = [
-        f"capture:    replica: {workers} ranks run the script, this one among them",
+        f"capture:    replica: {workers} ranks run the script; this process is one of them",
         f"batches:    {_SHARE[engine]}",
     ]
     if looked.capture != "replica":
-        lines.append("optimizers: several in a model's own steps, so every rank runs Keras's fit")
+        lines.append("optimizers: the model's train_step uses several, so every rank runs Keras's fit")
     if looked.uses_sessions:
-        lines.append(f"sessions:   {_SESSIONS[engine]}; a run for which that cannot be is an error, before it trains")
+        lines.append(
+            f"sessions:   {_SESSIONS[engine]}; a run that cannot be divided so raises an error before it trains"
+        )
     return lines
 
 
-_SHARE = {"hfdt": "each rank takes its part of every batch", "nfdt": "each rank takes whole batches, in turn"}
+_SHARE = {"hfdt": "each rank takes a part of every batch", "nfdt": "ranks take whole batches in turn"}
 _SESSIONS = {
-    "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are added inside them",
-    "nfdt": "runs that compute gradients and change variables are taken in turn; rank 0's session is the server's",
+    "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are summed inside the run",
+    "nfdt": "ranks take runs that compute gradients and change variables in turn; rank 0's session holds the variables",
 }
 
 
@@ -165,13 +167,13 @@ def report(found: Inspection) -> list[str]:
         "model": f"{job.model}, {job.parameters:,} trainable parameters, {text.nbytes(job.gradient_bytes)}",
         "loss": job.loss or "the model's own",
         "optimizer": job.optimizer,
-        "data": f"{_DATA[job.data]}, {f'{job.samples:,} samples' if job.samples else 'samples not known'}, "
+        "data": f"{_DATA[job.data]}, {f'{job.samples:,} samples' if job.samples else 'number of samples not known'}, "
         f"{text.nbytes(job.data_bytes)} in shared memory" + (f" ({found.note})" if found.note else ""),
         "batch": f"{job.batch_size} samples" if job.batch_size else "not known",
-        "steps": f"{steps:,} an epoch" if steps else "not known until the data end",
+        "steps": f"{steps:,} per epoch" if steps else "not known before the end of the data",
         "epochs": f"{job.epochs - job.initial_epoch}" + (", with validation" if job.validation else ""),
-        "once": f"{text.nbytes(job.state_bytes + job.data_bytes)} to start with (model, optimizer, data), then "
-        f"{text.nbytes(job.state_bytes)} an epoch",
+        "once": f"{text.nbytes(job.state_bytes + job.data_bytes)} at the start (model, optimizer, data), then "
+        f"{text.nbytes(job.state_bytes)} per epoch",
         **traffic(job),
         **outlook(found),
     }
@@ -180,8 +182,8 @@ def report(found: Inspection) -> list[str]:
 
 _DATA = {
     "arrays": "arrays",
-    "graph": "a tf.data pipeline that workers rebuild",
-    "feed": "drawn by the script, fed to workers",
+    "graph": "a tf.data pipeline that workers run",
+    "feed": "read by the script and sent to workers",
 }
 
 
@@ -200,16 +202,20 @@ def traffic(job: JobSummary) -> dict[str, str]:
     sent = text.nbytes(step_bytes(job))
     if job.engine == "hfdt":
         return {"per step": f"each of {job.workers} workers sends and receives {sent} (ring all-reduce)"}
-    return {"per step": f"a worker pushes {sent} and pulls as much; the server moves it for all {job.workers}"}
+    return {
+        "per step": f"a worker pushes {sent} and pulls as much; the server does so with each of {job.workers} workers"
+    }
 
 
 def outlook(found: Inspection) -> dict[str, str]:
     """Return where the time will go if every worker has a machine like this one and a link of an assumed speed."""
     job = found.job
     if found.step_s is None:
-        return {"time": "not measured: the data are drawn by the script"}
+        return {"time": "not measured: the script reads the data"}
     cores = len(os.sched_getaffinity(0))
-    lines = {"compute": f"{_milliseconds(found.step_s)} a step, measured here: the whole batch on {cores} cores"}
+    lines = {
+        "compute": f"{_milliseconds(found.step_s)} per step, measured on this machine: the whole batch on {cores} cores"
+    }
     for link, speed in LINKS.items():
         lines[f"at {link}"] = _share(job, found.step_s, step_bytes(job) / speed)
     return lines
@@ -231,8 +237,8 @@ def _share(job: JobSummary, step_s: float, link_s: float) -> str:
         total_s = max(compute_s + link_s, job.workers * link_s)
         gain = job.workers * step_s / total_s
     return (
-        f"{_milliseconds(link_s)} to send against {_milliseconds(compute_s)} to compute, were each worker a machine "
-        f"like this: about {gain:.1f} times as fast as one"
+        f"{_milliseconds(link_s)} to send, {_milliseconds(compute_s)} to compute: about {gain:.1f} times as fast as "
+        "one worker, if each worker has a machine like this one"
     )
 
 

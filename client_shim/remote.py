@@ -234,7 +234,7 @@ class Remote:
                 return getattr(event, kind)
             self._pass_on(kind, event)
         raise_held()  # the events may have ended because of a signal
-        raise WorkerError("the engine must not end before the job does. Received: end of events")
+        raise WorkerError("the engine closed the connection before the job ended")
 
     def _pass_on(self, kind: str | None, event: pb.Event) -> None:
         if kind == "output":

@@ -76,9 +76,9 @@ def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
         with open(os.path.abspath(script), "rb") as file:  # the absolute path, which other ranks' scratch folders map
             source = file.read()
     except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"the script must be a Python file. Received: {script}: no such file") from None
+        raise UserError(f"no such script. Received: {script}") from None
     except OSError as error:
-        raise UserError(f"the script must be readable. Received: {script}: {error.strerror}") from None
+        raise UserError(f"the script cannot be read: {script}: {error.strerror}") from None
     try:
         path = os.path.abspath(script)
         if rewrite is None:
@@ -86,7 +86,7 @@ def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
         return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
-        raise UserError(f"the script must be Python. Received: {script}: {type(error).__name__}, see above") from None
+        raise UserError(f"{script} is not valid Python: {type(error).__name__}, see above") from None
 
 
 def _main_module(path: str) -> ModuleType:

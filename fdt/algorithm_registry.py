@@ -65,7 +65,7 @@ class AlgorithmRegistry(Generic[Made]):
         for key in values:
             if key not in known:
                 raise UsageError(
-                    f"rule {name} has no such parameter; it has {', '.join(known) or 'none'}. Received: {key}"
+                    f"rule {name} has no such parameter; its parameters: {', '.join(known) or 'none'}. Received: {key}"
                 )
         try:
             made = self._factory(name)(**{key: _typed(name, known[key], value) for key, value in values.items()})
@@ -97,7 +97,7 @@ class AlgorithmRegistry(Generic[Made]):
                 continue
             if name not in owners:
                 said = flag(option)
-                raise UsageError(f"{said} goes with --rule {' or '.join(owners)}. Received: {said} with rule {name}")
+                raise UsageError(f"{said} needs --rule {' or '.join(owners)}. Received: {said} with rule {name}")
             chosen[parameter] = value
         if text is None and not chosen:
             return None
@@ -141,7 +141,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         assert isinstance(call, ast.Call) and not call.args
         return name, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, AssertionError, ValueError):
-        raise UsageError(f"a rule is written name or name(parameter=value, ...). Received: {text}") from None
+        raise UsageError(f"a rule must be NAME or NAME(parameter=value, ...). Received: {text}") from None
 
 
 def spell(name: str, parameters: Mapping[str, Any]) -> str:

@@ -221,7 +221,7 @@ class LocalBlobs:
 
     def _full(self, what: str, error: OSError | None = None) -> UserError:
         received = error or os.strerror(errno.ENOSPC)
-        return UserError(f"{self.directory} or {tempfile.gettempdir()} must have room for {what}. Received: {received}")
+        return UserError(f"{self.directory} and {tempfile.gettempdir()} have no room for {what}: {received}")
 
 
 def _taken_care_of(directory: Path) -> "subprocess.Popen[bytes]":

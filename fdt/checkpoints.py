@@ -62,9 +62,9 @@ def read(path: Path) -> tuple[dict[str, Any], list[Array]]:
     data = memoryview(path.read_bytes())
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if data[: len(MAGIC)] != MAGIC:
-        raise Damaged("it does not begin as one")
+        raise Damaged("it does not begin like a checkpoint")
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise Damaged(f"its {len(data):,} bytes do not add up")
+        raise Damaged(f"the checksum of its {len(data):,} bytes is wrong")
     start = len(MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     try:

@@ -61,7 +61,7 @@ def tensorflow_check() -> Check:
     if version is None:
         return Check("TensorFlow", "", False, "pip install 'tensorflow>=2.16,<2.22'")
     fits = (2, 16) <= release(version) < (2, 22)
-    return Check("TensorFlow", version, fits, "" if fits else "only 2.16 to 2.21 are known to work")
+    return Check("TensorFlow", version, fits, "" if fits else "only 2.16 to 2.21 are tested")
 
 
 def distribution_check(component: str, name: str, least: tuple[int, ...] | None, advice: str) -> Check:
@@ -84,7 +84,7 @@ def shared_memory_check() -> Check:
         return Check(SHARED_MEMORY, "", None, "not writable: a temporary directory is used, which is slower")
     usage = shutil.disk_usage(SHARED_MEMORY)
     small = usage.total < GIB
-    advice = "small for large data: in a container, --shm-size=2g" if small else ""
+    advice = "little for large data; in a container: --shm-size=2g" if small else ""
     return Check(SHARED_MEMORY, f"{usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free", True, advice)
 
 

@@ -145,7 +145,7 @@ class JobSpec:
         """Return the job of a protobuf message. Raises ValueError when the message names no data."""
         data = _data_from_proto(message.data)
         if data is None:
-            raise ValueError("a job must name its data. Received: none")
+            raise ValueError("a job must name its data")
         return cls(
             id=message.id,
             program=Program(**_fields(message.program)),

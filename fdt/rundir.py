@@ -66,14 +66,14 @@ class RunDir:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"--run-dir must be a directory that can be written. Received: {error}") from None
+            raise UserError(f"--run-dir cannot be written: {error}") from None
         _check_ours(directory, "--run-dir")
         lock = _locked(directory)
         if (directory / FILE).exists() and any(directory.glob(CHECKPOINTS)):
             os.close(lock)
             raise UserError(
-                f"--run-dir must be new: a run that has not ended is there. Received: {directory}; "
-                f"{engine} run --resume {directory} goes on with it, rm -r {directory} forgets it"
+                f"--run-dir must be new. Received: {directory}, which holds a run that has not ended; "
+                f"`{engine} run --resume {directory}` continues it, `rm -r {directory}` deletes it"
             )
         _sweep(directory)
         try:
@@ -83,8 +83,7 @@ class RunDir:
         except OSError as error:
             os.close(lock)
             raise UserError(
-                "--run-dir needs a directory that can be written, and the script and working directory to be there. "
-                f"Received: {error}"
+                f"--run-dir needs the script, the working directory and a directory that can be written: {error}"
             ) from None
         return cls(directory.resolve(), arguments, lock, resumed=False)
 
@@ -142,7 +141,7 @@ class RunDir:
             except FileNotFoundError:
                 continue
             except (checkpoints.Damaged, OSError) as error:
-                said.append(f"{file.name} is damaged and passed over, an earlier one is used. Received: {error}")
+                said.append(f"{file.name} is damaged: {error}. An earlier checkpoint is used, if there is one")
         return None, said
 
     def _done(self, fit: int) -> Path:
@@ -167,9 +166,9 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
             f"--resume needs the directory of a run that has not ended, made by --run-dir. Received: {directory}"
         ) from None
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"--resume needs the directory of a run. Received: {directory / FILE}: {error}") from None
+        raise UserError(f"--resume needs the directory of a run; {directory / FILE} cannot be read: {error}") from None
     if arguments.engine != engine:
-        raise UserError(f"the run must be {engine}'s; use `{arguments.engine} run --resume`. Received: {directory}")
+        raise UserError(f"the run in {directory} is {arguments.engine}'s; use `{arguments.engine} run --resume`")
     return arguments
 
 
@@ -187,8 +186,8 @@ def _check_ours(path: Path, what: str) -> None:
     """Raise UserError for a path that other users could write, FileNotFoundError for a missing one."""
     found = path.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o002:
-        whose = "writable to everybody" if found.st_mode & 0o002 else f"of user {found.st_uid}"
-        raise UserError(f"{what} must be the user's own, and nobody else's to write. Received: {path}, {whose}")
+        whose = "writable to all users" if found.st_mode & 0o002 else f"of user {found.st_uid}"
+        raise UserError(f"{what} must belong to the user and be writable to no other. Received: {path}, {whose}")
 
 
 def _sweep(directory: Path) -> None:
@@ -203,12 +202,12 @@ def _locked(directory: Path) -> int:
     try:
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UserError(f"a run's directory must be one that can be written. Received: {error}") from None
+        raise UserError(f"the run's directory cannot be written: {error}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise UserError(f"the run must not be going on still. Received: {directory}, held by a process") from None
+        raise UserError(f"the run in {directory} has not ended: a process uses it") from None
     except OSError:
         pass  # a file system without locks
     return lock

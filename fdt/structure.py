@@ -26,11 +26,11 @@ def unflatten(skeleton: str, leaves: Sequence[Any]) -> Any:
     try:
         value = _rebuild(json.loads(skeleton), remaining)
     except IndexError:
-        raise ValueError(f"fewer leaves than the structure holds. Received: {len(leaves)} for {skeleton}") from None
+        raise ValueError(f"fewer leaves than the structure has. Received: {len(leaves)} for {skeleton}") from None
     except (AttributeError, TypeError, RecursionError):
-        raise ValueError(f"a structure must be written as `flatten` writes it. Received: {skeleton[:200]}") from None
+        raise ValueError(f"a structure must have the format of `flatten`. Received: {skeleton[:200]}") from None
     if remaining:
-        raise ValueError(f"more leaves than the structure holds. Received: {len(leaves)} for {skeleton}")
+        raise ValueError(f"more leaves than the structure has. Received: {len(leaves)} for {skeleton}")
     return value
 
 

@@ -60,11 +60,13 @@ def unpack(data: Buffer) -> list[Array]:
         raise ValueError(f"packed arrays need at least {_LENGTH.size} bytes. Received: {len(view)}")
     (length,) = _LENGTH.unpack_from(view)
     if length > len(view) - _LENGTH.size:
-        raise ValueError(f"the table is longer than the bytes. Received: {length} of {len(view)} bytes")
+        raise ValueError(
+            f"packed arrays must be longer than their table. Received: a table of {length} in {len(view)} bytes"
+        )
     try:
         table = TensorTable.FromString(bytes(view[_LENGTH.size : _LENGTH.size + length]))
     except DecodeError as error:
-        raise ValueError(f"packed arrays begin with a table of them. Received: {error}") from None
+        raise ValueError(f"packed arrays must begin with their table. Received: {error}") from None
     body = view[_aligned(_LENGTH.size + length) :]
     return [_view(spec, body) for spec in table.tensors]
 
@@ -72,7 +74,7 @@ def unpack(data: Buffer) -> list[Array]:
 def _view(spec: TensorSpec, body: memoryview) -> Array:
     end = spec.offset + spec.nbytes
     if end > len(body):
-        raise ValueError(f"an array ends behind the bytes. Received: end {end} of {len(body)} bytes")
+        raise ValueError(f"an array must end within the bytes. Received: end {end} of {len(body)} bytes")
     raw, shape = body[spec.offset : end], tuple(spec.shape)
     if min(shape, default=0) < 0:
         raise ValueError(f"a shape must hold no negative number. Received: {shape}")

@@ -86,10 +86,10 @@ def _check(expected: dict[str, list[list[Any]]], trainable: Trainable) -> None:
         for (shape, dtype, name), (got_shape, got_dtype, _) in zip(wanted, variables, strict=False):
             if (shape, dtype) != (got_shape, got_dtype):
                 got = f"{got_shape} {got_dtype} for {name} {shape} {dtype}"
-                raise CaptureError(f"a worker must build the client's variables. Received: {got}")
+                raise CaptureError(f"a worker built other variables than the client: {got}")
         if len(wanted) != len(variables):
             raise CaptureError(
-                f"a worker must build the client's variables. Received: {len(variables)} {group} for {len(wanted)}"
+                f"a worker built other variables than the client: {len(variables)} {group} for {len(wanted)}"
             )
 
 

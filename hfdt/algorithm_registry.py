@@ -54,5 +54,5 @@ def step_rule(text: str) -> StepAlgorithm:
     """
     made = make(text)
     if not isinstance(made, StepAlgorithm):
-        raise UserError(f"a training loop of the script's own takes rules that exchange gradients. Received: {text}")
+        raise UserError(f"a training loop of the script's own needs a rule that exchanges gradients. Received: {text}")
     return made

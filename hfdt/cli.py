@@ -11,6 +11,7 @@ from fdt.cli.arguments import flag
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
+    REPORTS,
     TRAINING,
     apply,
     capture_options,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "hfdt"
-RANKS, NUMBERS = "Ranks", "What is computed"
+RANKS, NUMBERS = "Ranks", "Numbers"
 JOB_OPTIONS = (
     "rule",
     "multicast",
@@ -63,14 +64,14 @@ PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded divides t
 EXAMPLES = """\b
 Examples:
   hfdt run train.py -np 4                       four workers, the script's own batch size and results
-  hfdt run train.py -np 4 --epochs 10           what follows the script is the script's, but -np
-  hfdt run --log-dir logs train.py -np 4        our options stand before the script
-  hfdt run --batch per-worker train.py -np 4    four times the batch: faster, other numbers
-  hfdt run --rule dane train.py -np 4           two averages an epoch instead of one a batch
-  hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a goes on
+  hfdt run train.py -np 4 --epochs 10           arguments after the script are the script's, except -np
+  hfdt run --log-dir logs train.py -np 4        options of hfdt stand before the script
+  hfdt run --batch per-worker train.py -np 4    four times the batch: faster, but other numbers
+  hfdt run --rule dane train.py -np 4           two averages per epoch instead of one per batch
+  hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a continues
   hfdt run --verify 10 train.py -np 4           compare 10 steps with the script alone, then run
-  hfdt run --detach train.py -np 4              goes on without this terminal; hfdt attach shows it
-  hfdt run train.py -np 4 -- -np 3              behind -- all words are the script's
+  hfdt run --detach train.py -np 4              run in the background; hfdt attach shows it
+  hfdt run train.py -np 4 -- -np 3              arguments after -- are all the script's
 """
 
 main = program(
@@ -90,19 +91,19 @@ def rank_options(function: Decorated) -> Decorated:
         RANKS,
         "--launcher",
         type=click.Choice(["auto", "mpi", "gloo"]),
-        help="How ranks are started: by mpirun, or without any MPI.  [default: auto, mpirun where there is one]",
+        help="Start ranks by mpirun, or without MPI.  [default: auto, mpirun if it is installed]",
     )
     comm = option(
         RANKS,
         "--comm",
         type=click.Choice(["auto", "horovod", "mpi"]),
-        help="What sums gradients: Horovod, or mpi4py, slower.  [default: auto, Horovod where it is installed]",
+        help="Sum gradients by Horovod, or by mpi4py, which is slower.  [default: auto, Horovod if it is installed]",
     )
     bind_to = option(
         RANKS,
         "--bind-to",
         type=click.Choice(["cores", "none"]),
-        help="Keep each rank on its share of this machine's cores, or let the system move it.  [default: cores]",
+        help="Bind each rank to its share of the host's cores, or to none.  [default: cores]",
     )
     return apply([launcher, comm, bind_to], function)
 
@@ -110,19 +111,21 @@ def rank_options(function: Decorated) -> Decorated:
 def number_options(function: Decorated) -> Decorated:
     """Add the options that change the numbers or how they are computed."""
     add = [
-        option(NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats: half the bytes."),
+        option(
+            NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats, which halves the bytes."
+        ),
         option(
             NUMBERS,
             "--batch",
             type=click.Choice(["global", "per-worker"]),
-            help="The script's batch size is that of all workers together, and results are those of one machine "
-            "(global, the default); or that of each worker, Horovod's convention.",
+            help="global: the script's batch size is that of all workers together, and results equal those of one "
+            "machine. per-worker: it is that of each worker, as in Horovod.  [default: global]",
         ),
         option(
             NUMBERS,
             "--lr-scale",
             type=click.Choice(["linear", "sqrt", "none"]),
-            help="With --batch per-worker: the learning rate times the number of workers, its root, or as it is."
+            help="With --batch per-worker: multiply the learning rate by the number of workers, its square root, or 1."
             "  [default: linear; none for dane and admm]",
         ),
         option(
@@ -130,15 +133,17 @@ def number_options(function: Decorated) -> Decorated:
             "--warmup-epochs",
             type=click.FloatRange(min=0),
             metavar="N",
-            help="With --batch per-worker: reach the scaled rate over this many epochs.  [default: 0]",
+            help="With --batch per-worker: raise the learning rate to the scaled one over N epochs.  [default: 0]",
         ),
         option(
             NUMBERS,
             "--batch-norm",
             type=click.Choice(["sync", "local"]),
-            help="BatchNorm's statistics of the whole batch, or of each worker's part.  [default: sync]",
+            help="BatchNorm's statistics: of the global batch, or of each worker's part.  [default: sync]",
         ),
-        option(NUMBERS, "--allow-inexact", is_flag=True, help="Train even where results differ from one machine's."),
+        option(
+            NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from those of one machine."
+        ),
     ]
     return apply(add, function)
 
@@ -148,7 +153,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
     hosts = chosen_hosts(given)
     if hosts and given["launcher"] == "gloo":
-        raise UsageError("hosts are started on by mpirun: leave --launcher out. Received: --launcher gloo")
+        raise UsageError("workers on several hosts need mpirun. Received: --launcher gloo; leave it out")
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
     check_min_np(given, workers)
     horovod = given["comm"] != "mpi"
@@ -163,7 +168,9 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 
 @main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
 @workers_option
-@option(TRAINING, "--sync", is_flag=True, help="What HFDT does anyway. Also taken after the script.")
+@option(
+    TRAINING, "--sync", is_flag=True, help="Train synchronously, as HFDT always does; may also stand after the script."
+)
 @option(TRAINING, "--async", "asynchronous", is_flag=True, hidden=True)
 @seed_option
 @capture_options
@@ -179,7 +186,11 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @verify_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
-    """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    """Run script.py and train on workers.
+
+    If it trains by `fit`, all its other code runs once, in this process. If it has a training loop of its own, every
+    worker runs the script.
+    """
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.replica.detection import starting_over
@@ -211,7 +222,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @number_options
 @rank_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
-    """Run script.py alone and divided for some steps, and compare loss, updates, weights and what it prints."""
+    """Compare script.py alone and divided, step by step.
+
+    For some steps, loss, updates, weights and printed numbers are compared.
+    """
     from client_shim.verify.command import verify
 
     workers = given["workers"] or DEFAULT_WORKERS
@@ -222,7 +236,10 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 @workers_option
 @seed_option
 def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Run script.py up to its first `fit`, print what would be sent and what it would cost, and train nothing."""
+    """Print what a run would send, and the estimated time.
+
+    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
+    """
     with ended_by_signals(), quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
@@ -235,9 +252,12 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @listen_options
 @hosts_options
 @rank_options
-@option("What is shown and kept", "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' logs.")
+@option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the workers' logs to DIR.")
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
-    """Keep workers that train for one `hfdt run --server` after another, until Ctrl-C."""
+    """Start workers for `hfdt run --server`.
+
+    They train for one such run after another, until Ctrl-C.
+    """
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
 
 
@@ -248,28 +268,26 @@ def _check(given: dict[str, Any]) -> None:
     if given["batch"] != "per-worker":
         for name, spelled in PER_WORKER_ONLY.items():
             if given[name] is not None:
-                raise UsageError(f"{spelled} goes with --batch per-worker. Received: {spelled} {given[name]}")
+                raise UsageError(f"{spelled} needs --batch per-worker. Received: {spelled} {given[name]}")
     rule = (given["rule"] or "allreduce").partition("(")[0]
     if given["batch"] == "per-worker" and rule not in PER_WORKER_RULES:
-        raise UsageError(f"--batch per-worker goes with rule {', '.join(PER_WORKER_RULES)}. Received: rule {rule}")
+        raise UsageError(f"--batch per-worker needs --rule {' or '.join(PER_WORKER_RULES)}. Received: rule {rule}")
     if given["multicast"] and rule != "coded":
-        raise UsageError(
-            f"--multicast goes with --rule coded. Received: --multicast {given['multicast']} with rule {rule}"
-        )
+        raise UsageError(f"--multicast needs --rule coded. Received: --multicast {given['multicast']} with rule {rule}")
     if given["fp16_allreduce"] and rule != "allreduce":
-        raise UsageError(f"--fp16-allreduce goes with rule allreduce. Received: rule {rule}")
+        raise UsageError(f"--fp16-allreduce needs --rule allreduce. Received: rule {rule}")
     if given["on_nan"] and rule != "allreduce":
-        raise UsageError(f"--on-nan goes with rule allreduce. Received: --on-nan {given['on_nan']} with rule {rule}")
+        raise UsageError(f"--on-nan needs --rule allreduce. Received: --on-nan {given['on_nan']} with rule {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):
         raise UsageError(
-            "--commit-every goes with --restarts, --min-np or --run-dir, which go back to commits. "
+            "--commit-every needs --restarts, --min-np or --run-dir, which use the saved state. "
             f"Received: --commit-every {given['commit_every']}steps alone"
         )
     if given["server"]:
         for name in (*RANK_OPTIONS, *HOST_OPTIONS):
             if given[name]:
                 raise UsageError(
-                    f"{flag(name)} is for `hfdt serve`, whose workers --server uses. Received: {given[name]}"
+                    f"{flag(name)} must be given to `hfdt serve`, not with --server. Received: {given[name]}"
                 )
 
 

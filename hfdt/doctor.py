@@ -64,7 +64,7 @@ def build_checks(built: tuple[bool, bool] | None) -> list[Check]:
     wanted = "" if built else f"for {INSTALL}: Debian: apt install g++ make"
     return [
         Check("C++ compiler", compiler, True if compiler else None, "" if compiler else wanted),
-        Check("CMake", cmake, True if cmake else None, "" if cmake or built else "fetched when needed"),
+        Check("CMake", cmake, True if cmake else None, "" if cmake or built else "downloaded when needed"),
     ]
 
 
@@ -85,7 +85,8 @@ def _sorry(error: str, optional: bool, console: Console) -> int:
         console.print(f"hfdt doctor: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
     console.print(
-        f"Note: no Horovod: {error.splitlines()[0]}\nHFDT works over mpi4py instead, more slowly. Later: {INSTALL}",
+        f"Note: Horovod was not built: {error.splitlines()[0]}\n"
+        f"HFDT uses mpi4py instead, which is slower. To try again: {INSTALL}",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -122,12 +123,14 @@ class _bar:
 
 @click.command("doctor")
 @click.option("--install-horovod", is_flag=True, help="Build and install Horovod for this TensorFlow (2 to 4 minutes).")
-@click.option("--optional", is_flag=True, help="With --install-horovod: where it can't be built, say so and go on.")
+@click.option(
+    "--optional", is_flag=True, help="With --install-horovod: if it cannot be built, print a note and exit with 0."
+)
 @hosts_options
 def doctor_command(install_horovod: bool, optional: bool, **given: Any) -> None:
-    """Show what this machine has of what HFDT needs, and what to do about the rest."""
+    """Check what HFDT needs on this machine, and print what to do."""
     if optional and not install_horovod:
-        raise click.UsageError("--optional goes with --install-horovod.")
+        raise click.UsageError("--optional needs --install-horovod.")
     if install_horovod:
         raise SystemExit(_install(optional, Console()))
     hosts = chosen_hosts(given)

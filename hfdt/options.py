@@ -14,7 +14,7 @@ from fdt.errors import UsageError
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
-ALGORITHM = "The algorithm"
+ALGORITHM = "Algorithm"
 RULES = Path(__file__).parent / "algorithms"
 
 
@@ -22,7 +22,7 @@ class Redundancy(CountType):
     """The type of --redundancy: a number of workers, or "auto"."""
 
     def __init__(self) -> None:
-        super().__init__("a number of workers (or auto)")
+        super().__init__("a number of workers, or auto")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)
@@ -46,7 +46,7 @@ def rule_options(function: Decorated) -> Decorated:
         ALGORITHM,
         "--rule",
         metavar="NAME|NAME(PARAMETER=VALUE)",
-        help=f"What ranks exchange, and when: {rule_names(RULES)}, or a file of your own.  [default: allreduce]",
+        help=f"The algorithm: {rule_names(RULES)}, or a .py file.  [default: allreduce]",
     )
     return apply([rule, *_of_rounds(), *_of_blocks()], function)
 
@@ -54,17 +54,43 @@ def rule_options(function: Decorated) -> Decorated:
 def _of_rounds() -> list[Option]:
     steps, epochs = CountType("a number of batches"), CountType("a number of epochs")
     return [
-        option(ALGORITHM, "--local-steps", type=steps, metavar="K", help="local_sgd: average after K batches."),
-        option(ALGORITHM, "--local-epochs", type=epochs, metavar="N", help="dane, admm: passes over a worker's data."),
+        option(
+            ALGORITHM,
+            "--local-steps",
+            type=steps,
+            metavar="K",
+            help="local_sgd: number of batches between two averages.",
+        ),
+        option(
+            ALGORITHM,
+            "--local-epochs",
+            type=epochs,
+            metavar="N",
+            help="dane, admm: passes over a worker's data per epoch.",
+        ),
         option(
             ALGORITHM,
             "--local-solver",
             type=click.Choice(["optimizer", "cg"]),
-            help="dane, admm: the script's optimizer, or conjugate gradients where the loss is a quadratic.",
+            help="dane, admm: solve with the script's optimizer, or, for quadratic losses, with conjugate gradients.",
         ),
-        option(ALGORITHM, "--dane-eta", type=float, metavar="ETA", help="dane: weight of the whole gradient."),
-        option(ALGORITHM, "--dane-mu", type=float, metavar="MU", help="dane: pull to where the round began."),
-        option(ALGORITHM, "--admm-rho", type=float, metavar="RHO", help="admm: the spring between workers."),
+        option(
+            ALGORITHM, "--dane-eta", type=float, metavar="ETA", help="dane: weight of the mean gradient of all workers."
+        ),
+        option(
+            ALGORITHM,
+            "--dane-mu",
+            type=float,
+            metavar="MU",
+            help="dane: weight of the squared distance to the weights at the round's start.",
+        ),
+        option(
+            ALGORITHM,
+            "--admm-rho",
+            type=float,
+            metavar="RHO",
+            help="admm: weight of the squared distance to the workers' average.",
+        ),
     ]
 
 
@@ -75,13 +101,13 @@ def _of_blocks() -> list[Option]:
             "--redundancy",
             type=Redundancy(),
             metavar="R|auto",
-            help="coded: workers that compute each block of a batch.  [default: auto, from measured times]",
+            help="coded: number of workers that compute each block.  [default: auto, from measured times]",
         ),
         option(
             ALGORITHM,
             "--coding",
             type=click.Choice(["xor", "int32"]),
-            help="coded: packets of the floats' bits, exact, or of fixed-point numbers in [-10, 10].  [default: xor]",
+            help="coded: combine the bits of the floats (exact), or fixed-point numbers in [-10, 10].  [default: xor]",
         ),
         option(
             ALGORITHM,
@@ -93,14 +119,14 @@ def _of_blocks() -> list[Option]:
             ALGORITHM,
             "--worker-shares",
             metavar="equal|measured|S,S,..",
-            help="coded: how much each worker is given, by its measured speed or as said.  [default: equal]",
+            help="coded: each worker's share of a batch: equal, by measured speed, or as given.  [default: equal]",
         ),
         option(
             ALGORITHM,
             "--multicast",
             type=MulticastType(),
             metavar="mpi|ip|ip:INTERFACE",
-            help="coded: packets by MPI's broadcast, or by IP multicast between hosts of one switch.  [default: mpi]",
+            help="coded: send packets by MPI's broadcast, or by IP multicast between a switch's hosts.  [default: mpi]",
         ),
     ]
 
@@ -117,19 +143,19 @@ class Commits(click.ParamType[int]):
             return int(match[1])
         if re.fullmatch(r"(1 ?)?epoch", value):
             return 0
-        raise UsageError(f"--commit-every must be such as 200steps, or 1epoch. Received: {value}")
+        raise UsageError(f"--commit-every must be a number of steps, such as 200steps, or 1epoch. Received: {value}")
 
 
 def rank_fault_options(function: Decorated) -> Decorated:
     """Add --commit-every, --stall-timeout and --on-nan."""
-    commits = "How often the state is kept that --restarts and --resume go back to.  [default: 1epoch]"
+    commits = "How often to save the state that --restarts, --min-np and --resume continue from.  [default: 1epoch]"
     stalls = (
-        "A rank that keeps the others waiting so long counts as lost; half of it before, a line says where it is.  "
-        "[default: a line after 60s, and no end]"
+        "A rank that keeps the others waiting this long counts as lost. After half the time a line tells where it is.  "
+        "[default: none; the line comes after 60s]"
     )
     nan = (
-        "A gradient with NaN or infinity ends the run with its worker and step, or the step is left out.  "
-        "[default: neither, as Keras alone]"
+        "A gradient with NaN or infinity: stop ends the run and names worker and step, skip leaves the step out.  "
+        "[default: neither, as in Keras]"
     )
     add = [
         option(FAULTS, "--commit-every", type=Commits(), metavar=Commits.name, help=commits),

@@ -13,7 +13,7 @@ from nfdt.options import SERVER_OPTIMIZER
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-ALGORITHM = "The algorithm"
+ALGORITHM = "Algorithm"
 SYNCHRONOUS = "ssgd"
 RULES = Path(__file__).parent / "algorithms"
 
@@ -26,14 +26,19 @@ def algorithm_options(function: Decorated) -> Decorated:
             "--async",
             "asynchronous",
             is_flag=True,
-            help="Each worker's gradient is applied as it comes (default). Also taken after the script.",
+            help="Apply each worker's gradient when it arrives (default); may also stand after the script.",
         ),
-        option(ALGORITHM, "--sync", is_flag=True, help=f"--rule {SYNCHRONOUS}. Also taken after the script."),
+        option(
+            ALGORITHM,
+            "--sync",
+            is_flag=True,
+            help=f"The same as --rule {SYNCHRONOUS}; may also stand after the script.",
+        ),
         option(
             ALGORITHM,
             "--rule",
             metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"What the server does with a gradient that comes late: {rule_names(RULES)}, or a file of your own."
+            help=f"The algorithm, which applies stale gradients: {rule_names(RULES)}, or a .py file."
             "  [default: ddc_asgd]",
         ),
         *server_optimizer_options(),
@@ -41,7 +46,7 @@ def algorithm_options(function: Decorated) -> Decorated:
             ALGORITHM,
             "--partition",
             type=click.Choice(["shuffle-split", "random-sampling"]),
-            help="Deal the epoch's batches out among workers, or draw each batch afresh.  [default: shuffle-split]",
+            help="Divide an epoch's batches among workers, or draw each batch at random.  [default: shuffle-split]",
         ),
     ]
     return apply(add, function)
@@ -54,14 +59,14 @@ def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
             ALGORITHM,
             "--worker-optimizer",
             type=click.Choice(["captured"]),
-            help="server_optimizer: what workers train with, the script's own.  [default: captured]",
+            help="server_optimizer: the workers' optimizer; captured is the script's.  [default: captured]",
         ),
         option(
             ALGORITHM,
             "--local-steps",
             type=CountType("a number of batches"),
             metavar="K",
-            help="server_optimizer: push what K batches changed.  [default: 1]",
+            help="server_optimizer: number of batches that a worker trains before it pushes.  [default: 1]",
         ),
         option(
             ALGORITHM,
@@ -74,14 +79,14 @@ def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
             "--server-lr",
             type=float,
             metavar="RATE",
-            help="server_optimizer: the server's learning rate.  [default: 1; 0.01 but for sgd]",
+            help="server_optimizer: the server's learning rate.  [default: 1 for sgd, else 0.01]",
         ),
         option(
             ALGORITHM,
             "--server-momentum",
             type=float,
             metavar="MU",
-            help="server_optimizer: the server's momentum.  [default: 0; 0.9 but for sgd]",
+            help="server_optimizer: the server's momentum.  [default: 0 for sgd, else 0.9]",
         ),
     ]
 
@@ -95,9 +100,9 @@ def checked_rule(given: dict[str, Any]) -> str | None:
     if given["sync"] and given["asynchronous"]:
         raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
     if given["sync"] and given["rule"] is not None:
-        raise UsageError(f"--sync is --rule {SYNCHRONOUS}: give one of them. Received: --rule {given['rule']} too")
+        raise UsageError(f"--sync means --rule {SYNCHRONOUS}. Received: --rule {given['rule']} too; give one of them")
     if given["worker_optimizer"] is not None and not str(given["rule"]).startswith("server_optimizer"):
-        raise UsageError(f"--worker-optimizer goes with --rule server_optimizer. Received: rule {given['rule']}")
+        raise UsageError(f"--worker-optimizer needs --rule server_optimizer. Received: rule {given['rule']}")
     if not given["sync"] and all(given[name] is None for name in ("rule", *SERVER_OPTIMIZER)):
         return None  # imports neither algorithms nor NumPy: the script may never train
     from nfdt import algorithm_registry

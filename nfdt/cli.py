@@ -64,11 +64,11 @@ EXAMPLES = """\b
 Examples:
   nfdt run train.py -np 4                            four workers, asynchronous
   nfdt run train.py -np 4 --sync                     all workers' gradients, then one update
-  nfdt run --rule "dc_asgd(lam=0.1)" train.py -np 4  a rule with a parameter of its own
-  nfdt run --log-dir logs train.py --epochs 10       our options stand before the script, its own behind
-  nfdt run --run-dir runs/a train.py -np 4           save each epoch; nfdt run --resume runs/a goes on
-  nfdt run --detach train.py -np 4                   goes on without this terminal; nfdt attach shows it
-  nfdt run train.py -np 4 -- -np 3                   behind -- all words are the script's
+  nfdt run --rule "dc_asgd(lam=0.1)" train.py -np 4  an algorithm with a parameter
+  nfdt run --log-dir logs train.py --epochs 10       options of nfdt before the script, the script's after it
+  nfdt run --run-dir runs/a train.py -np 4           save each epoch; nfdt run --resume runs/a continues
+  nfdt run --detach train.py -np 4                   run in the background; nfdt attach shows it
+  nfdt run train.py -np 4 -- -np 3                   arguments after -- are all the script's
 """
 
 main = program(
@@ -88,7 +88,7 @@ main = program(
 
 def server_count_option(function: Decorated) -> Decorated:
     """Add --ps to a command."""
-    text = "Number of parameter servers, each with its share of the variables.  [default: 1]"
+    text = "Number of parameter servers; each has a part of the variables.  [default: 1]"
     return option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=text)(function)
 
 
@@ -99,13 +99,13 @@ def transport_options(function: Decorated) -> Decorated:
             ALGORITHM,
             "--overlap-epochs",
             is_flag=True,
-            help="Go on with the next epoch while the script validates; callbacks then act late.",
+            help="Start the next epoch while the script validates; callbacks then take effect later.",
         ),
         option(
             TRANSPORT,
             "--channel",
             type=click.Choice(["auto", "shm", "grpc"]),
-            help="Shared memory or streams.  [default: auto, shared memory on one host]",
+            help="Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]",
         ),
         option(
             TRANSPORT,
@@ -120,8 +120,8 @@ def transport_options(function: Decorated) -> Decorated:
 def checkpoint_option(function: Decorated) -> Decorated:
     """Add --checkpoint-every to a command."""
     text = (
-        "Servers save their state in shared memory this often, and go back to it when one dies; 0s: its loss ends "
-        f"the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
+        "How often servers save their state in shared memory, to continue from it if a server is lost. 0s: a lost "
+        f"server ends the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
     )
     return option(FAULTS, "--checkpoint-every", type=Duration(), metavar="30s", help=text)(function)
 
@@ -129,15 +129,15 @@ def checkpoint_option(function: Decorated) -> Decorated:
 def on_nan_option(function: Decorated) -> Decorated:
     """Add --on-nan to a command."""
     text = (
-        "A gradient with NaN or infinity ends the run with its worker and step, or is left out.  "
-        "[default: stop; in scripts with callbacks that see every step, applied as Keras does]"
+        "A gradient with NaN or infinity: stop ends the run and names worker and step, skip leaves it out.  "
+        "[default: stop; if callbacks receive every step, it is applied, as in Keras]"
     )
     return option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=text)(function)
 
 
 def emulate_option(function: Decorated) -> Decorated:
     """Add --emulate to a command."""
-    text = "Put each worker on an emulated host, with links and speeds as described (docs/cluster.md); needs root."
+    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
     file = click.Path(dir_okay=False, path_type=Path)
     return option(TRANSPORT, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)(function)
 
@@ -192,7 +192,11 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @verify_option
 @server_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
-    """Run script.py; its `fit` trains on workers, and all else happens once, here."""
+    """Run script.py and train on workers.
+
+    If it trains by `fit`, all its other code runs once, in this process. If it has a training loop of its own, every
+    worker runs the script.
+    """
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.state import Settings
@@ -204,7 +208,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     _check(given)
     if given["verify"] is not None and given["workers"] != 1:
         raise UsageError(
-            "--verify K goes with -np 1: several workers' updates are not one machine's. Received: no -np 1"
+            "--verify K needs -np 1, because the updates of several workers differ from those of one machine"
         )
     verify_first(NAME, script, words, given, 1)
     request = requested(NAME, script, given)
@@ -237,12 +241,15 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @server_count_option
 @transport_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
-    """Run script.py alone and on one worker for some steps, and compare loss, updates, weights and what it prints."""
+    """Compare script.py alone and on one worker, step by step.
+
+    For some steps, loss, updates, weights and printed numbers are compared.
+    """
     from client_shim.verify.command import verify
 
     if given["workers"] not in (None, 1):
         raise UsageError(
-            "nfdt verify compares one worker with the script alone: with more, updates come of older weights. "
+            "nfdt verify compares one worker with the script alone: the gradients of several workers are stale. "
             f"Received: -np {given['workers']}; leave it out"
         )
     request = request_of(NAME, script, words, given["steps"], given["seed"], 1)
@@ -253,7 +260,10 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 @workers_option
 @seed_option
 def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Run script.py up to its first `fit`, print what would be sent and what it would cost, and train nothing."""
+    """Print what a run would send, and the estimated time.
+
+    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
+    """
     with ended_by_signals(), quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
@@ -267,23 +277,26 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @hosts_options
 @server_count_option
 @join_at_option
-@option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Workers' and servers' logs.")
+@option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the logs to DIR.")
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
-    """Keep workers and parameter servers that train for one `nfdt run --server` after another, until Ctrl-C."""
+    """Start workers and parameter servers for `nfdt run --server`.
+
+    They train for one such run after another, until Ctrl-C.
+    """
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
 
 
 def _check(given: dict[str, Any]) -> None:
     """Check combinations of options. Raises UsageError for an invalid one."""
     if given["server"] and given["ps"]:
-        raise UsageError(f"--ps is for `nfdt serve`, whose servers --server uses. Received: --ps {given['ps']}")
+        raise UsageError(f"--ps must be given to `nfdt serve`, not with --server. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):
-        raise UsageError("-H and --hostfile are for `nfdt serve`, whose workers --server uses. Received: --server too")
+        raise UsageError("-H and --hostfile must be given to `nfdt serve`, not with --server. Received: --server too")
     if given["server"] and given["join_at"]:
-        raise UsageError("--join-at is for `nfdt serve`, whose workers --server uses. Received: --server too")
+        raise UsageError("--join-at must be given to `nfdt serve`, not with --server. Received: --server too")
     for name, flag in _FLAGS.items() if given["emulate"] is not None else ():
         if given[name]:
-            raise UsageError(f"--emulate says itself who trains. Received: {flag} {given[name]} too")
+            raise UsageError(f"--emulate takes the workers from its file. Received: {flag} {given[name]} too")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from replica.tensors import EagerTensor, local_array, local_shape_of, mode, plac
 
 _fast_path = pywrap_tfe.TFE_Py_FastPathExecute  # TensorFlow's own fast path, since a batch is divided in every step
 IN_A_THREAD = (
-    "only the script's main thread may read divided rows. Received: a thread, a generator or a py_function that does, "
-    "at {where}; read the numbers in the main thread (.numpy()) and use them there"
+    "only the script's main thread can read a divided batch. Received: a read in a thread, generator or py_function at "
+    "{where}; read the numbers in the main thread (.numpy()) and pass them on"
 )
 
 

@@ -196,7 +196,9 @@ class Eager:
             learnt = self._plans.get(key)
         if learnt is None:
             if ctx.has_function(op):
-                raise PlacementError(f"the function {op} was called with a rank's parts as they are")
+                raise PlacementError(
+                    f"the function {op} was called with a rank's local tensors without their placements"
+                )
             learnt = self._plans[key] = _Learnt()
         values = tuple(value_bytes(inputs[i]) for i in learnt.used) if learnt.used else ()
         return learnt.entries.get(values) or self._plan(learnt, op, inputs, attrs)

@@ -10,9 +10,9 @@ from fdt.process_group import ReplicaGroup
 from replica.engine import PlacementEngine
 
 UNDIVIDED = (
-    "a training step must have rows for ranks to divide: batches of a dataset, arguments of a tf.function, a matrix "
-    "product of at least as many rows as ranks. Received: a step without, at {where}; --allow-replicated has every "
-    "rank do all of that work"
+    "the training step at {where} has nothing that ranks can divide: a batch of a dataset, an argument of a "
+    "tf.function, or a matrix product, with at least as many rows as ranks. With --allow-replicated every rank does "
+    "the whole work"
 )
 
 

@@ -64,7 +64,7 @@ def _buffers(converter: Converter) -> Iterator[None]:
     """
     procs = ctypes.c_void_p.from_address(id(EagerTensor) + _AS_BUFFER).value
     if sys.maxsize < 2**32 or not procs:
-        raise RuntimeError("tensors' buffers cannot be guarded on this Python; use CPython 3.10 to 3.13, 64 bits")
+        raise RuntimeError("this Python does not let tensors' buffers be guarded; use CPython 3.10 to 3.13, 64 bits")
     slot = ctypes.c_void_p.from_address(procs)
     before = slot.value
     own = _GET(before or 0)
@@ -90,4 +90,4 @@ def _verify_buffers(converter: Converter) -> None:
     whole, local = tf.constant([1.0, 2.0]), tf.constant([0.0])
     local._placement, local._replicated, local._global_shape = converter, whole, (2,)
     if np.asarray(local).tolist() != [1.0, 2.0]:
-        raise RuntimeError("tensors' buffers cannot be guarded on this Python; use CPython 3.10 to 3.13, 64 bits")
+        raise RuntimeError("this Python does not let tensors' buffers be guarded; use CPython 3.10 to 3.13, 64 bits")

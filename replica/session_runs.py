@@ -14,7 +14,7 @@ from fdt.errors import CaptureError
 from fdt.process_group import ReplicaGroup
 
 THREAD = "sessions must train in the script's main thread. Received: a training run in thread {}"
-COPY = "a graph that was saved and imported is not divided. Received: its training run, at {}"
+COPY = "a graph that was saved and imported cannot be divided. Received: a training run of one, at {}"
 
 
 class SessionRuns(abc.ABC):

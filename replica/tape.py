@@ -20,7 +20,7 @@ from replica.tensors import EagerTensor, place, unrecorded
 
 FILLED = "_filled_by_tape"
 FORWARD_MODE = (
-    "forward-mode differentiation (tf.autodiff.ForwardAccumulator) is not divided. Received: divided rows within one, "
+    "forward-mode differentiation (tf.autodiff.ForwardAccumulator) of a divided batch is not supported. Received: one "
     "at {where}; use reverse mode, or train with plain python"
 )
 _accumulating: list[Any] = []

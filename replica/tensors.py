@@ -113,7 +113,9 @@ def check(local: Tensor, placement: Placement, shape: Sequence[int | None], rank
     """Raise PlacementError unless `local` has the shape of `rank`'s part of a global tensor of `shape`."""
     expected = local_shape(shape, placement, rank)
     if any(e not in (None, n) for e, n in zip(expected, local_shape_of(local), strict=True)):
-        raise PlacementError(f"{op}: {tuple(local_shape_of(local))} is no part of {tuple(shape)} as {placement}")
+        raise PlacementError(
+            f"{op}: {tuple(local_shape_of(local))} is not the local shape of {tuple(shape)} as {placement}"
+        )
 
 
 def unrecorded() -> Any:

@@ -21,8 +21,8 @@ _EVERY = 1000
 _ROUNDING = 1e-4  # relative: another order of additions makes a smaller difference, diverged ranks a larger one
 
 PARTED = (
-    "all ranks must have the same variables. Received: variable {name!r} differs by {off:.2%} between ranks after "
-    "step {step}; it was last assigned at {where}. The script does something else on each rank there: report it"
+    "the variable {name!r} differs by {off:.2%} between ranks after step {step}; it was last assigned at {where}. "
+    "The script computes different values on each rank there: please report it"
 )
 
 
@@ -111,7 +111,7 @@ class ReplicatedVariables:
         worst = float(self._exchange.replicated("difference", [np.asarray(off)], [PARTIAL])[0])
         if not worst <= _ROUNDING:
             name = getattr(variable, "name", "?")
-            at = self._where.get(place, "no line of the script")
+            at = self._where.get(place, "an unknown line")
             raise WorkerError(PARTED.format(name=name, off=worst, step=self.steps, where=at))
         if variable is not None:
             variable.assign(tf.constant(first, variable.dtype))

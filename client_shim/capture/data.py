@@ -26,7 +26,7 @@ FEED = "training"  # the name of a job's only feed
 class Facts:
     """Facts about the data for `inspect` and summaries. `rows`, `batch` and `steps` are None while unknown."""
 
-    kind: str  # "arrays" | "tf.data" | "fed by the client"
+    kind: str  # "arrays" | "tf.data" | "sent by the client"
     rows: int | None
     batch: int | None
     steps: int | None
@@ -172,7 +172,7 @@ def _take(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:
         return _take_dataset(flavor, blobs, side)
     if arrays.can_take(flavor, side.x, side.y, side.sample_weight):
         return _take_arrays(flavor, blobs, side)
-    return f"a {type(side.x).__name__} lives in the script's process"
+    return f"a {type(side.x).__name__} runs in the script's process only"
 
 
 def _is_dataset(x: Any) -> bool:
@@ -189,7 +189,7 @@ def _feed(flavor: str, side: _Side, loop: Mapping[str, Any]) -> "FeedPlan":
 
 def _fed(feed: "FeedPlan", blobs: Blobs, note: str) -> _CapturedSide:
     data = FeedData(FEED, -1 if feed.steps is None else feed.steps, blobs.put(cloudpickle.dumps(feed.spec)))
-    return _CapturedSide(data, feed.spec, Facts("fed by the client", None, None, feed.steps, 0, note))
+    return _CapturedSide(data, feed.spec, Facts("sent by the client", None, None, feed.steps, 0, note))
 
 
 def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:

@@ -68,7 +68,7 @@ def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
     for leaf in tf.nest.flatten(spec):
         if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             raise CaptureError(
-                f"batches must hold tensors; None amid others is not carried yet. Received: {type(leaf).__name__}"
+                f"a batch must hold tensors; None beside tensors is not supported. Received: {type(leaf).__name__}"
             )
     return FeedPlan(made.epochs, spec, made.steps)
 

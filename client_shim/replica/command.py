@@ -44,8 +44,8 @@ def wanted(
     for name in of_fit if replica else ():
         if given[name]:
             raise UsageError(
-                f"{flag(name)} is for scripts that train by fit; {script} has loops of its own, or several optimizers "
-                f"in a model. Received: {flag(name)}"
+                f"{flag(name)} is for scripts that train by fit alone. {script} has a training loop of its own, or a "
+                f"model with several optimizers: leave {flag(name)} out"
             )
     return replica
 
@@ -84,7 +84,8 @@ def run(
 
     if request.server:
         raise UsageError(
-            "a script with training loops of its own starts its own ranks. Received: --server; leave it out"
+            "--server is for scripts that train by fit alone. A script with a training loop of its own starts its own "
+            "ranks: leave --server out"
         )
     if detach.due(request):
         return detach.start(request)

@@ -129,12 +129,12 @@ def with_own_updates(script: CaptureDetection, *, by_hand: bool) -> CaptureDetec
     moved = own_updates(script)
     if moved and by_hand:
         path, _, line = moved.rpartition(":")
-        found = Finding(path, int(line), "replica", "weights assigned by gradients: every rank runs the script")
+        found = Finding(path, int(line), "replica", "gradients are assigned to weights: every rank runs the script")
         return replace(script, findings=[*script.findings, found])
     if moved and not script.findings:
         raise UserError(
-            "weights must be moved by an optimizer: workers push gradients where it applies them. "
-            f"Received: an assignment at {moved}; use keras.optimizers.SGD, hfdt, or train alone with --capture extract"
+            f"{moved} assigns to weights without an optimizer, and workers push gradients where an optimizer applies "
+            "them. Use keras.optimizers.SGD or hfdt; --capture extract trains in one process"
         )
     return script
 
@@ -170,7 +170,7 @@ def _of_module(path: Path, tree: ast.Module, classes: Mapping[str, list[ast.Clas
 def _applying(path: str, line: int, name: str, function: str, owned: bool) -> Finding:
     at = f" in {function}" if function else ""
     if owned:
-        return Finding(path, line, "extract", f"{name}{at}, a method that fit calls: it goes with the model")
+        return Finding(path, line, "extract", f"{name}{at}, a method that fit calls: it is sent with the model")
     return Finding(path, line, "replica", f"{name}{at}, outside fit: every rank runs the script")
 
 
@@ -222,7 +222,7 @@ def _may_be_keras(call: ast.Call) -> bool:
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
 
 
-SAID = "{command}: {where} trains outside fit: the run starts over, and every rank runs the script"
+SAID = "{command}: {where} trains outside fit: the run starts again, and every rank runs the script"
 
 
 @contextlib.contextmanager

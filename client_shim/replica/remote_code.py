@@ -41,7 +41,9 @@ def collect(script: str) -> Files:
         seen |= new
         waiting += sorted(new)
     if sum(map(len, found.values())) > MOST_BYTES:
-        raise UserError(f"a script and the modules beside it may have {MOST_BYTES >> 20} MiB. Received: more")
+        raise UserError(
+            f"the script and the modules beside it have more than {MOST_BYTES >> 20} MiB, the most that is sent"
+        )
     return found
 
 
@@ -118,11 +120,11 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def get_data(self, path: str) -> bytes:
         if path != self.path:
-            raise OSError(f"not carried here: {path}")
+            raise OSError(f"not sent to this host: {path}")
         return self._source
 
     def path_stats(self, path: str) -> Mapping[str, float]:
-        raise OSError("it has no time of its own, and so no compiled file")
+        raise OSError("a module that was sent has no modification time and no compiled file")
 
 
 def unpack(files: Files, script: str, scratch: Path) -> None:

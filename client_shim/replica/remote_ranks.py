@@ -101,7 +101,7 @@ class RemoteRanks:
             print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
             who = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
             cause = died_of(ended.cause, self._log, ended.rank)
-            raise WorkerError(f"{who} was lost. Received: {cause}; its log is {self._log}")
+            raise WorkerError(f"{who} was lost: {cause}; its log is {self._log}")
 
     def stop(self) -> None:
         """End the processes."""
@@ -144,7 +144,9 @@ def _folder() -> Path:
     folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name
     folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(folder):
-        raise UserError(f"a rank's folder must be its user's own. Received: {folder}, which others may write into")
+        raise UserError(
+            f"a rank's directory must be writable to its user only. Received: {folder}, which others can write to"
+        )
     return folder
 
 

@@ -163,9 +163,7 @@ class LocalRanks:
             if code is not None:
                 log = self._logs[number]
                 print("".join(f"  | {line}\n" for line in tail(log).splitlines()), file=sys.stderr, end="")
-                raise WorkerError(
-                    f"rank {number + 1} was lost. Received: {died_of(describe(code), log)}; its log is {log}"
-                )
+                raise WorkerError(f"rank {number + 1} was lost: {died_of(describe(code), log)}; its log is {log}")
 
     def stop(self) -> None:
         """End the processes."""
@@ -314,9 +312,7 @@ def _patience() -> Callable[[], None]:
 
     def check() -> None:
         if time.monotonic() > deadline:
-            raise WorkerError(
-                f"all ranks must come to the script's end. Received: one that has not {END_S:.0f} s later"
-            )
+            raise WorkerError(f"rank 0 ended the script, and another rank did not end within {END_S:.0f} s")
 
     return check
 

@@ -119,7 +119,7 @@ def where() -> str:
     """Return the script's running file and line; in a thread without the script's code, the main thread's."""
     main = sys._current_frames().get(threading.main_thread().ident or 0)
     frame = next(script_frames(), None) or next(script_frames(main), None)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "no line of the script"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"
 
 
 _sites: dict[tuple[CodeType, int], Site | None] = {}

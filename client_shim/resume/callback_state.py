@@ -28,7 +28,7 @@ def numbers(history: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], list[s
     found = {str(name): [_number(value) for value in values] for name, values in history.items()}
     pairs = zip(history.values(), found.items(), strict=True)
     lost = [name for before, (name, now) in pairs if now.count(None) > sum(value is None for value in before)]
-    return found, [f"History: {name} is no number and was not saved" for name in lost]
+    return found, [f"History: {name} is not a number and was not saved" for name in lost]
 
 
 def _number(value: Any) -> Any:
@@ -59,7 +59,9 @@ def kept(callbacks: Sequence[Any], sums: Sequence[dict[str, int]], arrays: list[
         said, others = plain.attributes(callback, arrays, made_with)
         kept.append([type(callback).__name__, said])
         if others and not type(callback).__module__.startswith(("keras.", "tf_keras.")):
-            left_out.append(f"{type(callback).__name__}: what it keeps in {', '.join(others)} is as the script made it")
+            left_out.append(
+                f"{type(callback).__name__}: {', '.join(others)} cannot be saved; the script's own value is used"
+            )
     return kept, left_out
 
 

@@ -22,7 +22,7 @@ from fdt.trainable import Trainable
 from fdt.typing import Array
 
 Note = Callable[[str], None]
-_CARRIED_ON = "--run-dir with a new directory begins anew"
+_CARRIED_ON = "to train from the beginning, give --run-dir a new directory"
 
 
 class FitCheckpoints:
@@ -100,7 +100,7 @@ class FitCheckpoints:
             callback.set_model(self._call.model)
         self._restore(history)
         self._call.model.history = history
-        self._note(f"fit {self.number}: finished before, not trained again")
+        self._note(f"fit {self.number} has ended before and is not trained again")
         return history
 
     def prepare(self) -> None:
@@ -124,7 +124,7 @@ class FitCheckpoints:
             self._call.model._initial_epoch = self.first
         where = f"step {self._midst.header['step']:,} of epoch" if self._midst else "the end of epoch"
         epoch = self.first + 1 if self._midst else self.first
-        self._note(f"fit {self.number}: goes on from {where} {epoch} of {self._call.arguments['epochs']}")
+        self._note(f"fit {self.number} continues from {where} {epoch} of {self._call.arguments['epochs']}")
 
     def _restore(self, history: Any, *, draws: bool = False) -> None:
         """Restore History, callbacks and random numbers.
@@ -152,8 +152,8 @@ class FitCheckpoints:
         for name, now in self._signature.items():
             if differs(before.get(name), now):
                 raise CaptureError(
-                    f"fit {self.number} must be as it was when the run began: another {name}. "
-                    f"Received: {short(now)} instead of {short(before.get(name))}; {_CARRIED_ON}"
+                    f"fit {self.number} must not change before --resume: {name} was {short(before.get(name))}. "
+                    f"Received: {short(now)}; {_CARRIED_ON}"
                 )
 
     def begin(self, epoch: int, blobs: Blobs) -> Commit | None:
@@ -220,7 +220,7 @@ class FitCheckpoints:
         if not self._told:
             self._told = True
             self._note(
-                f"no checkpoint can be written, training goes on; --resume would do more again. Received: {error}"
+                f"a checkpoint cannot be written: {error}. Training continues; --resume would start from an older one"
             )
 
     def _taken(self, epoch: int, done: bool) -> tuple[dict[str, Any], list[Array]]:

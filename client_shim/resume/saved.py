@@ -89,4 +89,4 @@ def _checksum(ref: Any, blobs: Any) -> int:
 
 def short(value: Any) -> str:
     """Return `value` as text for an error's single line."""
-    return text if len(text := str(value)) < 60 else "one that differs"
+    return text if len(text := str(value)) < 60 else "another value"

@@ -16,7 +16,7 @@ def main() -> int:
         del sys.path[0]  # added by `python -m`
     plan = RecordingPlan.take()
     if plan is None:
-        raise SystemExit(f"{__name__} is started by `verify`, with {VARIABLE} set")
+        raise SystemExit(f"`verify` starts {__name__} with {VARIABLE} set; it cannot be run by hand")
     os.environ.update(plan.environment())
     try:
         with quiet_import(), recorded():

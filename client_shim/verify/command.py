@@ -64,7 +64,7 @@ def verified(request: VerifyRequest) -> str:
     _, verdict, _ = _compared(request)
     if verdict.exit_code:
         raise UserError(
-            f"--verify {request.steps} found the divided run {verdict.outcome}: {verdict.text}. "
+            f"--verify {request.steps} ended with the verdict {verdict.outcome!r}: {verdict.text}. "
             f"`{request.engine} verify {request.script}` shows every step"
         )
     return f"verified: {verdict.text}"
@@ -72,7 +72,7 @@ def verified(request: VerifyRequest) -> str:
 
 def _title(request: VerifyRequest) -> str:
     workers = f"{request.workers} worker{'s' if request.workers != 1 else ''}"
-    return f"{request.engine} verify {request.script}: alone, and on {workers}"
+    return f"{request.engine} verify {request.script}: alone and on {workers}"
 
 
 def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[str]]":
@@ -109,7 +109,7 @@ class _Runs:
         argv = [sys.executable, "-m", "client_shim.verify.alone"]
         code = self._run({ALONE: argv, SHAKEN: argv})[0]
         if code in _FAILED or code < 0:
-            raise UserError(f"the script must run alone first. Received: {describe(code)}: {self._last_words(ALONE)}")
+            raise UserError(f"the script failed when run alone: {describe(code)}: {self._last_words(ALONE)}")
         return code
 
     def divided(self, expected: int) -> str | None:
@@ -120,7 +120,7 @@ class _Runs:
         (code,) = self._run({DIVIDED: argv})
         if code == expected:
             return None
-        return f"divided, the script ended with {describe(code)}, alone with {expected}: {self._last_words(DIVIDED)}"
+        return f"the script ended with {describe(code)} divided and {expected} alone: {self._last_words(DIVIDED)}"
 
     def _run(self, commands: Mapping[str, Sequence[str]]) -> list[int]:
         popens: list[subprocess.Popen[bytes]] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TICK_NS = 1_000_000  # increment of the script's clocks at each reading
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
 _RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # attributes of Keras's layers that draw random numbers
-SHUFFLE_OFF = "fit's shuffle is off in all runs: alone and divided, permutations come from different generators"
+SHUFFLE_OFF = "fit's shuffle is off in all runs: the permutations of the run alone and of the divided run would differ"
 
 
 class Alone:
@@ -57,8 +57,8 @@ def _nanoseconds(ticks: Iterator[int], original: Callable[[], int]) -> int:
 
 def _no_input(prompt: object = "") -> str:
     raise UserError(
-        f"verify runs the script three times, so it must not ask the user. Received: input() at {where()}; "
-        "give the answers as arguments"
+        f"verify runs the script three times without a terminal, and input() at {where()} asks the user. "
+        "Give the answer as an argument of the script"
     )
 
 
@@ -79,12 +79,12 @@ def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
         setattr(layer, name, 0.0)
     if quiet:
         call.model.train_function = None  # the traced function has the old rates
-        note(f"{len(quiet)} dropout rates are 0 in all runs: when divided, each rank draws other numbers")
+        note(f"{len(quiet)} dropout rates are 0 in all runs: in a divided run each rank draws other random numbers")
     if drawing:
         note(f"{RANDOM} {', '.join(drawing[:3])}")
 
 
-RANDOM = "random numbers are drawn differently on each rank by"
+RANDOM = "each rank draws other random numbers in"
 
 
 def _is_dataset(x: Any) -> bool:

@@ -244,7 +244,7 @@ def _norm(vector: np.ndarray) -> float:
 
 def _only_alone(alone: Sequence[RecordedStep], divided: Sequence[RecordedStep]) -> list[str]:
     names = dict.fromkeys(n for a, d in zip(alone, divided, strict=True) for n in a.logs if n not in d.logs)
-    return [f"{name}: seen alone only" for name in names]
+    return [f"{name}: only the run alone has it" for name in names]
 
 
 # -- prints ----------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _lines(
     """Compare printed lines in order. Lines that two runs alone print differently are left out."""
     mine, moved, theirs = (_up_to(run, count) for run in (alone, shaken, divided))
     if [line.skeleton for line in mine] != [line.skeleton for line in moved]:
-        return [], ["what is printed: two runs alone do not print the same lines"] if mine else []
+        return [], ["printed lines: not compared, because two runs alone do not print the same lines"] if mine else []
     expected: dict[tuple[str, int], tuple[float, float]] = {}
     for a, s in zip(mine, moved, strict=True):
         _expect(expected, a, s)

@@ -33,8 +33,8 @@ def steps_option(function: Decorated) -> Decorated:
 def verify_option(function: Decorated) -> Decorated:
     """Add the option `--verify K`."""
     text = (
-        "First compare K steps of the script, divided, with the script alone, in processes of their own; a difference "
-        "beyond rounding ends the run before it begins."
+        "First run K steps of the script divided and alone, in separate processes, and compare them. A difference "
+        "larger than rounding ends the run before it trains."
     )
     return option(FAULTS, "--verify", type=CountType("a number of steps"), metavar="K", help=text)(function)
 
@@ -53,7 +53,7 @@ def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str
         return
     for name in _NOT_WITH:
         if given[name]:
-            raise UsageError(f"--verify goes without --{name}: use `{engine} verify` before. Received: --{name} too")
+            raise UsageError(f"--verify cannot be used with --{name}. Received: both; use `{engine} verify` first")
     from client_shim.replica.run import settle_hashing
 
     settle_hashing()  # done before the comparison, because it restarts this command

@@ -18,12 +18,12 @@ from client_shim.verify.records import RecordedRun
 
 EQUAL, DIFFERS, UNPROVEN = "equal", "different", "not proven"
 NO_STEP = (
-    "no step of training was seen: verify follows fit, train_on_batch, GradientTape and tf.function, not sessions of "
+    "verify saw no training step. It records fit, train_on_batch, GradientTape and tf.function, and not sessions of "
     "TensorFlow 1"
 )
 UNSTEADY = (
-    "the script alone does not repeat itself: with weights moved by one unit in the last place, the update of step "
-    "{step} at {where} is uncertain by {part} of its size; is something drawn without a seed (RandomState(), "
+    "two runs of the script alone differ: with weights changed by one unit in the last place, the update of step "
+    "{step} at {where} changes by {part} of its size. Does the script use randomness without a seed (RandomState(), "
     "os.urandom, a date)?"
 )
 
@@ -60,11 +60,11 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
     if first is not None:
         return Verdict(UNPROVEN, f"{first}; {drawing}") if drawing else Verdict(DIFFERS, first)
     if len(divided.steps) != len(alone.steps):
-        counts = f"{len(divided.steps)} steps divided, {len(alone.steps)} alone"
-        return Verdict(DIFFERS, f"the script must take as many steps. Received: {counts}, of {wanted} asked for")
+        counts = f"{len(divided.steps)} divided, {len(alone.steps)} alone"
+        return Verdict(DIFFERS, f"the number of steps differs: {counts}; {wanted} were asked for")
     seen = percent(min(step.resolution for step in sharp))
     return Verdict(
-        EQUAL, f"{_counted(compared)} are equal to float rounding; an update wrong by {seen} would have been seen"
+        EQUAL, f"{_counted(compared)} are equal to float rounding; an update wrong by {seen} would have been found"
     )
 
 
@@ -74,7 +74,7 @@ def first_beyond(compared: Comparison) -> str | None:
     lines = [line for line in compared.lines if line.beyond]
     if lines and (not steps or lines[0].step < steps[0] + 1):
         line = lines[0]
-        return f"behind step {line.step} the script prints {line.divided!r}, alone {line.alone!r}"
+        return f"after step {line.step} the script prints {line.divided!r}, and {line.alone!r} when run alone"
     if not steps:
         return None
     step = compared.steps[steps[0]]
@@ -86,7 +86,7 @@ def _how_far(beyond: Sequence[Difference]) -> str:
     worst = max(beyond, key=lambda each: each.difference / each.noise if each.noise else math.inf)
     size = percent(worst.difference / abs(worst.alone)) if worst.alone else f"{worst.difference:.2g}"
     noise = percent(worst.noise / abs(worst.alone)) if worst.alone else f"{worst.noise:.2g}"
-    return f"{worst.what} off by {size}, rounding explains {noise}"
+    return f"{worst.what} is off by {size}, and rounding explains {noise}"
 
 
 def _unsteady(step: StepResult) -> str:
@@ -102,7 +102,7 @@ def _counted(compared: Comparison) -> str:
 def percent(part: float) -> str:
     """Return `part` of 1 as a percentage of two digits: 0.0024 %."""
     if not math.isfinite(part):
-        return "beyond measure"
+        return "NaN or infinity"
     return f"{100 * part:.0f} %" if part >= 1 else f"{100 * part:.2g} %"
 
 
@@ -179,12 +179,12 @@ def _nearest(compared: Comparison) -> str:
     step, worst = max(each, key=lambda pair: pair[1].difference / pair[1].noise)
     count = len({one.what for _, one in each})
     part = worst.difference / worst.noise
-    return f"nearest to its noise, of {count} variables and logs: {worst.what}, step {step}, {part:.2g} of it"
+    return f"largest difference, of {count} variables and logs: {worst.what}, step {step}: {part:.2g} of its noise"
 
 
 def _lines(out: Console, compared: Comparison) -> Table:
     table = _table(out, "What the script prints")
-    for name in ("behind step", "alone", "off by", "noise", ""):
+    for name in ("after step", "alone", "off by", "noise", ""):
         table.add_column(name, justify="left" if name == "alone" else "right", no_wrap=name != "alone")
     shown = _chosen(compared.lines)
     for line in shown:

@@ -21,14 +21,14 @@ EXIT_PIPE = 128 + signal.SIGPIPE
 
 EXAMPLES = """\b
 Examples:
-  hfdt run --detach train.py -np 4     prints the run's name, train-1, and returns when it trains
-  hfdt attach                          which runs there are, and how they stand
-  hfdt attach train-1                  what it has printed and prints; Ctrl-C leaves it running
-  hfdt attach -n 0 train-1             from now on
-  hfdt attach --stop train-1           end it, as Ctrl-C would have
-  hfdt attach --remove train-1         forget a run that is over, its output and logs with it
+  hfdt run --detach train.py -np 4     start a run; print its name, train-1, when it trains
+  hfdt attach                          list the runs and their states
+  hfdt attach train-1                  show its output, old and new; Ctrl-C leaves it running
+  hfdt attach -n 0 train-1             show its new output only
+  hfdt attach --stop train-1           end it, as Ctrl-C would
+  hfdt attach --remove train-1         delete a run that has ended, with its output and logs
 
-Exit codes: the run's own (128 + its number for a signal) once it is over; 130 when left by Ctrl-C; 2 for no such run.
+Exit codes: that of the run (128 + the number of a signal) once it has ended; 130 after Ctrl-C; 2 for no such run.
 """
 
 
@@ -38,15 +38,13 @@ Exit codes: the run's own (128 + its number for a signal) once it is over; 130 w
     "-n", "--lines", type=CountType("a number of lines", 0), help="Begin with the last N lines.  [default: all]"
 )
 @click.option("--stop", "stops", is_flag=True, help="End the run: the script gets KeyboardInterrupt.")
-@click.option("--remove", "removes", is_flag=True, help="Forget a run that is over.")
+@click.option("--remove", "removes", is_flag=True, help="Delete a run that has ended, with its output and logs.")
 def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> int:
-    """Show a run that `run --detach` started, or without RUN list them all, of both engines."""
+    """Show a run that `run --detach` started. Without RUN: list all such runs of both engines."""
     command = str(click.get_current_context().find_root().info_name)
     if not name:
         if stops or removes or lines is not None:
-            raise UsageError(
-                f"-n, --stop and --remove need a run's name; `{command} attach` lists them. Received: none"
-            )
+            raise UsageError(f"-n, --stop and --remove need a run's name; `{command} attach` lists the runs")
         _list(runs())
         return 0
     run, tell = find(name), DetachedReporters(command)
@@ -60,10 +58,10 @@ def attach_command(name: str, lines: int | None, stops: bool, removes: bool) -> 
 
 def _stopped(run: DetachedRun, tell: DetachedReporters) -> int:
     if run.over():
-        tell(f"{run.name} was over already: {run.state()}")
+        tell(f"{run.name} had already ended: {run.state()}")
         return 0
     if not run.here():
-        raise UserError(f"a run is stopped on the machine it runs on. Received: {run.name}, {run.state()}")
+        raise UserError(f"a run can be stopped on its own machine only. Received: {run.name}, {run.state()}")
     stop(run)
     tell(f"{run.name}: {run.state()}")
     return 0 if run.over() else 1
@@ -79,9 +77,9 @@ def _watch(run: DetachedRun, lines: int | None, tell: DetachedReporters) -> int:
         finally:
             follower.close()
     except FileNotFoundError:
-        raise UserError(f"a run must have its output in {run.directory}. Received: none") from None
+        raise UserError(f"{run.directory} has no output of the run") from None
     except KeyboardInterrupt:
-        tell(f"{run.name} goes on; `{tell.name} attach {run.name}` takes it up again, --stop ends it")
+        tell(f"{run.name} continues; `{tell.name} attach {run.name}` shows it again, --stop ends it")
         raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -94,15 +92,11 @@ def _watch(run: DetachedRun, lines: int | None, tell: DetachedReporters) -> int:
 def _how_it_ended(run: DetachedRun) -> str:
     """Return how the run ended, and what the user can do."""
     noted, end = run.read("run"), run.read("end")
-    how = (
-        f"was ended by {describe(end['code'])}"
-        if end
-        else "is gone, and nobody noted how (a new start of the machine?)"
-    )
+    how = f"was ended by {describe(end['code'])}" if end else "ended without an exit code (was the machine restarted?)"
     if noted["run_dir"]:
-        then = f"{noted['engine']} run --resume {noted['run_dir']} goes on behind its last checkpoint"
+        then = f"{noted['engine']} run --resume {noted['run_dir']} continues from its last checkpoint"
     else:
-        then = "what its script held went with it; with --run-dir DIR the next can go on"
+        then = "it had no checkpoints; with --run-dir DIR the next run can continue after such an end"
     return f"{run.name} {how}; {then}; its logs: {run.logs}"
 
 

@@ -21,25 +21,30 @@ HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("hosts", nargs=-1, metavar="HOST...")
 @click.option(
-    "--days", type=CountType("a number of days"), default=365, help="How long they are good for.  [default: 365]"
+    "--days",
+    type=CountType("a number of days"),
+    default=365,
+    help="Days for which the certificates are valid.  [default: 365]",
 )
 def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
-    """Make DIRECTORY with a private authority (ca.pem, ca.key), a certificate for each HOST, and client.pem.
+    """Make TLS certificates for a cluster.
 
-    HOST is what users write behind --server: a name or an IP address. Give a host its own two files and ca.pem, users
-    client.pem, client.key and ca.pem; keep ca.key to yourself.
+    DIRECTORY gets a private authority (ca.pem, ca.key), a certificate for each HOST, and one for users (client.pem).
+
+    HOST is a name or an IP address, as users give it to --server. Copy its two files and ca.pem to each host. Give
+    users client.pem, client.key and ca.pem. Keep ca.key private.
     """
     for host in hosts:
         if host in ("ca", CLIENT) or not HOST.fullmatch(host) or hosts.count(host) > 1:
-            raise UsageError(f"each host must be a name or an IP address, once. Received: {host!r}")
+            raise UsageError(f"each host must be a name or an IP address, given once. Received: {host!r}")
     make(directory, hosts, datetime.timedelta(days=days))
     server = hosts[0] if hosts else "HOST"
     name = click.get_current_context().find_root().info_name
-    click.echo(f"{name}: made {', '.join(('ca', CLIENT, *hosts))} in {directory}, good for {days} days")
+    click.echo(f"{name}: made {', '.join(('ca', CLIENT, *hosts))} in {directory}, valid for {days} days")
     files = "--tls-cert {0}/{1}.pem --tls-key {0}/{1}.key --tls-ca {0}/ca.pem"
     if hosts:
         click.echo(f"{name}: on {server}: {name} serve --host {server} {files.format(directory, server)}")
-        click.echo(f"{name}: there: {name} run --server {server}:PORT {files.format(directory, CLIENT)} script.py")
+        click.echo(f"{name}: users: {name} run --server {server}:PORT {files.format(directory, CLIENT)} script.py")
 
 
 def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> None:
@@ -54,9 +59,11 @@ def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> No
         for host in hosts:
             _write(directory / host, *authority.sign([host, *LOCAL]))
     except FileExistsError as error:
-        raise UsageError(f"certs wants a directory without an authority. Received: {error.filename}") from None
+        raise UsageError(
+            f"certs needs a directory without certificates. Received: {error.filename}, which exists"
+        ) from None
     except OSError as error:
-        raise UsageError(f"certs wants a directory that can be written. Received: {error}") from None
+        raise UsageError(f"certs cannot write its files: {error}") from None
 
 
 def _write(stem: Path, certificate: str, key: str) -> None:

@@ -45,11 +45,11 @@ def remote(
     with contextlib.closing(TrainingClient(address, token, identity)) as client:
         hello = client.hello
         if hello.engine != engine:
-            raise UsageError(f"the server must be {engine}'s; use `{hello.engine} run`. Received: {address}")
+            raise UsageError(f"the server at {address} is {hello.engine}'s; use `{hello.engine} run`")
         if workers not in (None, hello.workers):
             raise UsageError(
-                f"the server at {address} has {hello.workers} workers: leave -np out, or give it to "
-                f"`{engine} serve`. Received: -np {workers}"
+                f"the server at {address} has {hello.workers} workers. Received: -np {workers}; "
+                f"leave -np out, or give it to `{engine} serve`"
             )
         yield client
 
@@ -69,9 +69,9 @@ def take_token(file: Path | None, who: str = "--server") -> str:
     given = os.environ.pop(TOKEN_VARIABLE, "").strip()
     if file is None:
         if not given:
-            raise UsageError(f"{who} needs a token: --token-file FILE, or {TOKEN_VARIABLE} set. Received: neither")
+            raise UsageError(f"{who} needs a token: give --token-file FILE, or set {TOKEN_VARIABLE}")
         return checked(given)
     try:
         return checked(file.read_text().strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file must be a file that can be read. Received: {error}") from None
+        raise UsageError(f"--token-file cannot be read: {error}") from None

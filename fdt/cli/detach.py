@@ -61,7 +61,7 @@ def start(request: "RunRequest") -> int:
                 follower.close()
                 click.echo(run.name)
                 attach = f"{request.engine} attach"
-                tell(f"trains on its own; to see it: {attach} {run.name}; to end it: {attach} --stop {run.name}")
+                tell(f"trains in the background; to see it: {attach} {run.name}; to end it: {attach} --stop {run.name}")
                 return 0
     except KeyboardInterrupt:
         stop(run)

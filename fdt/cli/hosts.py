@@ -21,10 +21,12 @@ HOST_OPTIONS = tuple(HOST_FLAGS)
 def hosts_options(function: Decorated) -> Decorated:
     """Add -H and --hostfile."""
     group = "Hosts"
-    text = "Train on these hosts, N workers on each: host1:4,host2:4.  [default: Slurm's or Kubernetes', else this one]"
+    text = "Hosts and their workers: host1:4,host2:4.  [default: those of Slurm or Kubernetes, else this host]"
     file = click.Path(dir_okay=False, path_type=Path)
     return option(group, "-H", "--hosts", metavar="HOST:N,...", help=text)(
-        option(group, "--hostfile", type=file, metavar="FILE", help="The same, a line a host: host1 slots=4.")(function)
+        option(group, "--hostfile", type=file, metavar="FILE", help="File with one host on each line: host1 slots=4.")(
+            function
+        )
     )
 
 

@@ -14,7 +14,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 DEFAULT_WORKERS = 2
 
 TLS_OPTIONS = ("tls_cert", "tls_key", "tls_ca")
-TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "What is shown and kept", "A running server"
+TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "Output", "Server"
 
 
 class CountType(click.ParamType[int]):
@@ -68,13 +68,13 @@ class Address(click.ParamType[str]):
 
 def workers_option(function: Decorated) -> Decorated:
     """Add `-np N`."""
-    text = f"Number of workers. Also taken after the script.  [default: {DEFAULT_WORKERS}]"
+    text = f"Number of workers; may also stand after the script.  [default: {DEFAULT_WORKERS}]"
     return option(TRAINING, "-np", "--num-proc", "workers", type=CountType("a number of workers"), help=text)(function)
 
 
 def seed_option(function: Decorated) -> Decorated:
     """Add `--seed N`."""
-    text = "Seed of permutations and of unseeded shuffles.  [default: the script's own, else a fresh one]"
+    text = "Seed of permutations and of unseeded shuffles.  [default: the script's seed, else a random one]"
     return option(TRAINING, "--seed", type=CountType("a seed", 0), help=text)(function)
 
 
@@ -85,14 +85,14 @@ def capture_options(function: Decorated) -> Decorated:
             TRAINING,
             "--capture",
             type=click.Choice(["auto", "extract", "replica"]),
-            help="Send what `fit` is given to workers (extract), or have every worker run the script, for loops of its "
-            "own (replica).  [default: auto, by a look at the script]",
+            help="extract: send the model and data of `fit` to workers. replica: every worker runs the script, for "
+            "training loops that the script writes itself.  [default: auto, from the script's source]",
         ),
         option(
             TRAINING,
             "--allow-replicated",
             is_flag=True,
-            help="With replica: train also where a batch cannot be divided; every worker then does all of the work.",
+            help="With replica: train even if batches cannot be divided; every worker then does the whole work.",
         ),
     ]
     return apply(options, function)
@@ -105,14 +105,14 @@ def fault_options(function: Decorated) -> Decorated:
             FAULTS,
             "--restarts",
             type=CountType("a number of replacements", 0),
-            help="How many lost processes are replaced in one `fit` before a loss ends it.  [default: 0]",
+            help="Number of lost processes that are replaced in one `fit`; a further loss ends it.  [default: 0]",
         ),
         option(
             FAULTS,
             "--min-np",
             type=CountType("a number of workers"),
             metavar="M",
-            help="Once no replacement is left, go on as long as M workers live.  [default: all of -np]",
+            help="Once all replacements are used, continue as long as M workers remain.  [default: -np]",
         ),
     ]
     return apply(options, function)
@@ -127,14 +127,15 @@ def resume_options(function: Decorated) -> Decorated:
             "--run-dir",
             type=directory,
             metavar="DIR",
-            help="Save each epoch's end there, so that an interrupted run can go on; --log-dir, too, unless given.",
+            help="Save the state after each epoch to DIR, for --resume. Also the default of --log-dir.",
         ),
         option(
             FAULTS,
             "--resume",
             type=directory,
             metavar="DIR",
-            help="Go on with the run of that --run-dir: its script, words and options, and those given beside.",
+            help="Continue the run that --run-dir saved in DIR: same script, arguments and options; further options "
+            "may be added.",
         ),
     ]
     return apply(options, function)
@@ -148,7 +149,7 @@ def check_min_np(given: dict[str, Any], workers: int) -> None:
 
 def detach_option(function: Decorated) -> Decorated:
     """Add --detach."""
-    text = "Return when it trains, and let it go on without this terminal; `attach` shows it, lists runs, ends them."
+    text = "Return once the run trains; it continues in the background. `attach` lists, shows and ends such runs."
     return option(REPORTS, "--detach", is_flag=True, help=text)(function)
 
 
@@ -157,11 +158,21 @@ def report_options(function: Decorated) -> Decorated:
     directory = click.Path(file_okay=False, path_type=Path)
     options = [
         option(
-            REPORTS, "--log-dir", type=directory, metavar="DIR", help="Every record as JSON lines, a log per worker."
+            REPORTS,
+            "--log-dir",
+            type=directory,
+            metavar="DIR",
+            help="Write every record as JSON lines, and a log per worker, to DIR.",
         ),
-        option(REPORTS, "--tensorboard", type=directory, metavar="DIR", help="TensorFlow event files, per worker."),
-        option(REPORTS, "-v", "--verbose", is_flag=True, help="Say where the workers' logs are, and keep them."),
-        option(REPORTS, "-q", "--quiet", is_flag=True, help="No progress, no summary, no notes; errors only."),
+        option(
+            REPORTS,
+            "--tensorboard",
+            type=directory,
+            metavar="DIR",
+            help="Write TensorFlow event files, one set per worker, to DIR.",
+        ),
+        option(REPORTS, "-v", "--verbose", is_flag=True, help="Print where the workers' logs are, and keep them."),
+        option(REPORTS, "-q", "--quiet", is_flag=True, help="Print errors only: no progress, summary or notes."),
     ]
     return apply(options, function)
 
@@ -174,7 +185,7 @@ def server_options(function: Decorated) -> Decorated:
             "--server",
             type=Address(),
             metavar=Address.name,
-            help="Train on a server that `serve` started, not one of our own.",
+            help="Train on the server that `serve` started at this address.",
         ),
         token_option,
     ]
@@ -184,7 +195,7 @@ def server_options(function: Decorated) -> Decorated:
 def token_option(function: Decorated) -> Decorated:
     """Add --token-file."""
     file = click.Path(dir_okay=False, path_type=Path)
-    text = "File that holds the server's token; or set FDT_TOKEN in the environment."
+    text = "File that holds the server's token. The environment variable FDT_TOKEN may hold it instead."
     return option(SERVER, "--token-file", type=file, metavar="FILE", help=text)(function)
 
 
@@ -195,7 +206,7 @@ def listen_options(function: Decorated) -> Decorated:
             SERVER,
             "--host",
             default="127.0.0.1",
-            help="Address to listen on; beyond loopback with TLS only.  [default: 127.0.0.1]",
+            help="Address to listen on; other addresses than loopback need TLS.  [default: 127.0.0.1]",
         ),
         option(
             SERVER, "--port", type=CountType("a port", 0), default=0, help="Port to listen on.  [default: a free one]"
@@ -209,9 +220,9 @@ def tls_options(function: Decorated) -> Decorated:
     """Add --tls-cert, --tls-key and --tls-ca."""
     file = click.Path(dir_okay=False, path_type=Path)
     texts = {
-        "cert": "Our certificate, PEM (`certs` makes them).",
-        "key": "Its private key.",
-        "ca": "The authority whose certificates the other side must have.",
+        "cert": "This side's certificate, PEM; `certs` makes one.",
+        "key": "The certificate's private key, PEM.",
+        "ca": "The authority that signed the other side's certificate, PEM.",
     }
     names = {f"--tls-{name}": text for name, text in texts.items()}
     return apply([option(SERVER, name, type=file, metavar="FILE", help=text) for name, text in names.items()], function)

@@ -85,7 +85,7 @@ class ScriptCommand(TakesScript):
     """A command that takes a script and its arguments; the callback gets `script`, `words`, and our options."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["[OPTIONS]", "script.py", "[SCRIPT'S OWN WORDS]"]
+        return ["[OPTIONS]", "script.py", "[SCRIPT'S ARGUMENTS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         parts = arguments.split(args, *self.names(ctx))
@@ -107,17 +107,17 @@ class OptionsAnywhere(TakesScript):
     allow_extra_args = True
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["script.py", "[OPTIONS]", "[-- SCRIPT'S OWN WORDS]"]
+        return ["script.py", "[OPTIONS]", "[-- SCRIPT'S ARGUMENTS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         try:
             scripts = Command.parse_args(self, ctx, args[:end])
         except click.NoSuchOption as error:
-            raise UsageError(f"{error.format_message()} The script's own words go behind --") from None
+            raise UsageError(f"{error.format_message()} The script's arguments must follow --") from None
         if len(scripts) != 1:
             said = " ".join(scripts) or "none"
-            raise UsageError(f"`{ctx.command_path}` needs one script; its own words go behind --. Received: {said}")
+            raise UsageError(f"`{ctx.command_path}` needs one script, whose arguments follow --. Received: {said}")
         ctx.params.update(script=checked_script(scripts[0]), words=args[end + 1 :])
         return []
 
@@ -151,10 +151,10 @@ class CommandGroup(click.Group):
         if name in known or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         if name.endswith(".py"):
-            raise UsageError(f"to train a script: {self.name} run {' '.join(args)}. Received: no command")
+            raise UsageError(f"a script needs the command run: {self.name} run {' '.join(args)}")
         close = get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"they are {', '.join(known)}"
-        raise UsageError(f"no such command; {hint} Received: {name!r}")
+        hint = f"did you mean {close[0]}?" if close else f"the commands: {', '.join(known)}"
+        raise UsageError(f"no such command. Received: {name!r}; {hint}")
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         plain: Any = super().main
@@ -206,10 +206,10 @@ def checked_script(path: str) -> str:
     if not os.path.exists(path):
         raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
     if not os.access(path, os.R_OK):
-        raise UsageError(f"the script must be readable. Received: {path}")
+        raise UsageError(f"the script cannot be read. Received: {path}")
     return path
 
 
 def _whose(command: str, script: str, names: list[str]) -> str:
     listed = ", ".join(names)
-    return f"{listed} after the script: given to the script; ours go before it: {command} {names[0]} ... {script}"
+    return f"{listed} after the script: an argument of the script; for this command: {command} {names[0]} ... {script}"

@@ -26,10 +26,10 @@ def resumed(parts: Split, engine: str) -> Split:
     if directory is None:
         return parts
     if _value(parts.ours, RUN_DIR) is not None:
-        raise UsageError(f"{RESUME} goes on in its own directory: leave {RUN_DIR} out. Received: both")
+        raise UsageError(f"{RESUME} saves to the directory of the run. Received: {RUN_DIR} too; leave it out")
     if parts.script is not None:
         raise UsageError(
-            f"{RESUME} takes script and words from the run it goes on with: leave them out. Received: {parts.script}"
+            f"{RESUME} takes the script and its arguments from the run. Received: {parts.script}; leave it out"
         )
     from fdt.rundir import read_arguments
 
@@ -38,7 +38,7 @@ def resumed(parts: Split, engine: str) -> Split:
     try:
         os.chdir(before.folder)
     except OSError as error:
-        raise UsageError(f"{RESUME} needs the directory that the run was started in. Received: {error}") from None
+        raise UsageError(f"{RESUME} needs the directory that the run was started in: {error}") from None
     ours = [*_without(before.ours, RUN_DIR), *_without(parts.ours, RESUME), RESUME, str(absolute)]
     return Split(ours, before.script, list(before.words))
 
@@ -67,7 +67,7 @@ def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | 
             directory.close(ended_well=code == 0)
         if left:
             again = f"{request.engine} run {RESUME} {request.run_dir}"
-            print(f"{request.engine}: to go on with this run: {again}", file=sys.stderr, flush=True)
+            print(f"{request.engine}: to continue this run: {again}", file=sys.stderr, flush=True)
 
 
 def _tell_of_changes(engine: str, directory: "RunDir") -> None:
@@ -78,9 +78,9 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
     try:
         changed = digest_of(script) != directory.arguments.digest
     except OSError as error:
-        raise UserError(f"{RESUME} needs the script that the run was started with. Received: {error}") from None
+        raise UserError(f"{RESUME} needs the script of the run: {error}") from None
     if changed:
-        said = "has changed since the run began; what it trained before is not trained again"
+        said = "has changed since the run began; steps that are already trained are not repeated"
         print(f"{engine}: {script} {said}", file=sys.stderr)
 
 

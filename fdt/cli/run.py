@@ -78,7 +78,7 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
             if not resumed and _MEMBER_LOG.fullmatch(file.name):
                 file.unlink()
     except OSError as error:
-        raise UserError(f"--log-dir must be a directory that can be written. Received: {error}") from None
+        raise UserError(f"--log-dir cannot be written: {error}") from None
     return directory.resolve()
 
 

@@ -105,7 +105,7 @@ def _announce(name: str, workers: int, address: str, token_file: Path | None, lo
     option = f"--token-file {token_file} " if token_file else ""
     click.echo(f"{name}: {workers} workers at {address}")
     click.echo(f"{name}: token in {token_file or TOKEN_VARIABLE}, logs in {logs}")
-    click.echo(f"{name}: train there with: {name} run --server {address} {option}script.py")
+    click.echo(f"{name}: to train on it: {name} run --server {address} {option}script.py")
 
 
 def _write_privately(path: Path, text: str) -> None:

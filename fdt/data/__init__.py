@@ -53,12 +53,10 @@ def open_source(
     if isinstance(data, ArrayData):
         return _arrays(data, fit, blobs, seed, training, fresh, flavor)
     if fresh:
-        raise UsageError(
-            "--partition random-sampling needs arrays to draw from. Received: batches that come in an order"
-        )
+        raise UsageError("--partition random-sampling needs arrays. Received: data that come as batches in an order")
     if isinstance(data, FeedData):
         if feed is None:
-            raise ValueError("data that the client draws need a feed. Received: feed=None")
+            raise ValueError("data that the client sends need a feed. Received: feed=None")
         return FeedSource(data, feed, blobs, fit.initial_epoch)
     return _graph(data, fit, blobs, seed, training, flavor)
 

@@ -66,7 +66,7 @@ class Feed:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._is_there(epoch, index))
             if self._closed:
-                raise WorkerError("the client's data must arrive before the job ends. Received: the end of the job")
+                raise WorkerError("the job ended before the client sent all data")
             value = self._arrived.get((epoch, index), _END)
         if value is _END:
             raise IndexError(f"no such batch in this epoch. Received: {index}")

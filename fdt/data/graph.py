@@ -191,7 +191,7 @@ class _GraphReader:
         """Return a batch, after reading those before it: a pipeline has no random access."""
         if index < self._position:
             raise ValueError(
-                f"batches of a pipeline are read in rising order. Received: {index} after {self._position}"
+                f"batches of a pipeline must be read in rising order. Received: {index} after {self._position}"
             )
         for batch in self._iterator:
             self._position += 1

@@ -47,7 +47,7 @@ class Parts(NamedTuple):
 def take_apart(dataset: Any) -> Parts:
     """Serialize a dataset. Raises Refused."""
     if (nbytes := _bytes_inside(dataset)) > LIMIT_BYTES:
-        raise Refused(f"it holds arrays of {nbytes:,} bytes, and TensorFlow can serialize 2 GB")
+        raise Refused(f"it holds arrays of {nbytes:,} bytes, and TensorFlow serializes at most 2 GB")
     graph = _serialized(dataset)
     _refuse_writers(graph)
     constants = [_take_out(node) for node in graph.node if node.op == "Const" and node.ByteSize() > LARGE_BYTES]
@@ -108,7 +108,7 @@ def _refuse_writers(graph: Any) -> None:
     nodes = {node.name: node for node in graph.node}
     for node in graph.node:
         if node.op in _WRITERS or (node.op in _CACHES and _value(nodes, node.input[1]) != b""):
-            raise Refused(f"{node.op} writes files, which several ranks cannot do at once")
+            raise Refused(f"{node.op} writes files, and ranks would overwrite each other's")
 
 
 def _take_out(node: Any) -> Array:
@@ -159,7 +159,7 @@ def _value(nodes: Any, name: str) -> Any:
     """Return the value of a scalar constant. Raises Refused when it is computed."""
     node = nodes[name.split(":")[0].lstrip("^")]
     if node.op != "Const":
-        raise Refused(f"{node.op} computes what must be a constant")
+        raise Refused(f"{node.op} computes a value that must be a constant")
     return _array(node.attr["value"].tensor).item()
 
 

@@ -104,12 +104,14 @@ class Flavor(Protocol):
 def write(variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
     """Assign `arrays` to `variables`. Raises CaptureError, before any assignment, when number or shape differ."""
     if len(variables) != len(arrays):
-        raise CaptureError(f"a state must hold one array per variable. Received: {len(arrays)} for {len(variables)}")
+        raise CaptureError(
+            f"a state must hold one array per variable. Received: {len(arrays)} for {len(variables)} variables"
+        )
     for variable, array in zip(variables, arrays, strict=True):
         if not variable.shape.is_compatible_with(array.shape):
             name = getattr(variable, "path", variable.name)
             raise CaptureError(
-                f"a state must fit the variables it is for. Received: shape {array.shape} for {name} {variable.shape}"
+                f"an array of the state has another shape than its variable: {array.shape}, {name} has {variable.shape}"
             )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
@@ -119,8 +121,8 @@ def refuse_strategy(strategy: Any) -> None:
     """Raise CaptureError for a model that was made under a tf.distribute strategy."""
     if strategy is not None and type(strategy).__name__ != "_DefaultDistributionStrategy":
         raise CaptureError(
-            "a model must not be made under a tf.distribute strategy: its workers are the strategy. "
-            f"Received: {type(strategy).__name__}; take the scope out, or train with plain python"
+            f"the model was made in the scope of {type(strategy).__name__}, which distributes the training itself. "
+            "Remove the scope, or train with plain python"
         )
 
 

@@ -241,13 +241,13 @@ def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[
     where = culprit.find(obj, pickler.record, fails, is_later, repeats=not deep)
     if deep:
         return (
-            f"objects that a model refers to must not be nested deeper than Python's recursion limit; {where} is. "
-            f"Received: RecursionError at a limit of {sys.getrecursionlimit()}. Keep such objects in a list instead of "
-            "in one another, or out of the model's classes and functions, or train with plain python"
+            f"{where} is nested deeper than Python's recursion limit, {sys.getrecursionlimit()}, and cannot be sent "
+            "to workers. Keep such objects in a list, or outside of the model's classes and functions, or train with "
+            "plain python"
         )
     return (
-        f"everything the model refers to must be picklable; {where} is not. Received: {_first_line(error)}. "
-        "Keep it out of the model's classes and functions, or train with plain python"
+        f"the model refers to {where}, which cannot be pickled: {_first_line(error)}. "
+        "Keep it outside of the model's classes and functions, or train with plain python"
     )
 
 

@@ -61,7 +61,7 @@ def check_privilege() -> None:
     """Raise UserError where hosts cannot be emulated: a tool or a privilege is missing."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
     if missing:
-        raise UserError(f"--emulate needs iproute2 and util-linux. Received: no {', '.join(missing)}")
+        raise UserError(f"--emulate needs {', '.join(missing)} on PATH: install iproute2 and util-linux")
     tried = subprocess.run(
         ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "fdt0", "type", "veth"],
         capture_output=True,
@@ -70,7 +70,7 @@ def check_privilege() -> None:
     )
     if tried.returncode:
         said = " ".join(tried.stderr.split())
-        raise UserError(f"--emulate needs the privilege to make namespaces and veth pairs (root). Received: {said}")
+        raise UserError(f"--emulate needs root, to make namespaces and veth pairs: {said}")
 
 
 class EmulatedNetwork:
@@ -84,10 +84,10 @@ class EmulatedNetwork:
     def __init__(self, topology: Topology) -> None:
         if len(topology.ends) >= len(_places(topology)):
             raise UsageError(
-                "--emulate takes topologies without a circle: star, tree, terminal-edge-cloud. Received: ring"
+                "--emulate needs a topology without a cycle: star, tree, terminal-edge-cloud. Received: ring"
             )
         if topology.medium.channels:
-            raise UsageError("--emulate takes links between two places each. Received: a medium that all share")
+            raise UsageError("--emulate needs links between two nodes each. Received: a medium that all nodes share")
         check_privilege()
         self._switch = subprocess.Popen(
             ["unshare", "--net", "cat"],
@@ -252,7 +252,7 @@ def _await_namespace(popen: "subprocess.Popen[bytes]") -> None:
         if os.stat(f"/proc/{popen.pid}/ns/net").st_ino != ours:
             return
         time.sleep(0.005)
-    raise UserError(f"an emulated host must come up within {READY_S:g} s. Received: {popen.args!r}")
+    raise UserError(f"an emulated host did not start within {READY_S:g} s: {popen.args!r}")
 
 
 def _ip(pid: int, *commands: str) -> None:
@@ -269,5 +269,5 @@ def _inside(network: str, argv: Sequence[str], given: str = "") -> str:
         ["nsenter", f"--net={network}", *argv], input=given, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise UserError(f"`{' '.join(argv)}` must work on an emulated host. Received: {' '.join(done.stderr.split())}")
+        raise UserError(f"`{' '.join(argv)}` failed on an emulated host: {' '.join(done.stderr.split())}")
     return done.stdout

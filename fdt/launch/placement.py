@@ -52,7 +52,7 @@ class Placement:
         try:
             return [f"{name}:{free[name].pop()}" for name in ranks(behind(self.hosts, workers, count))]
         except IndexError:
-            raise UserError(f"a host can take 8 servers at most. Received: --ps {count}; give more hosts") from None
+            raise UserError(f"a host has at most 8 servers. Received: --ps {count}; give more hosts") from None
 
     def _launcher(self, run_dir: Path, hosts: Sequence[Host], singly: bool) -> Launcher:
         kind = OneByOneLauncher if singly else HostsLauncher

@@ -115,8 +115,7 @@ def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed
         report("hosts", [check for check in table(found) if check.ok is False], _console())
         names = ", ".join(one.host.name for one in bad)
         raise UserError(
-            f"every host must be ready before training; `doctor -H` shows all of it. Received: {len(bad)} of "
-            f"{len(found)} not ready: {names}: {_first(bad[0])}"
+            f"{len(bad)} of {len(found)} hosts are not ready: {names}: {_first(bad[0])}; `doctor -H` shows all checks"
         )
     return found
 
@@ -155,28 +154,30 @@ def _route(host: Host, talk: _HostProbe) -> str:
 
 def _checks(talk: _HostProbe, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
     if not talk.said:
-        yield Check("reachable", talk.failed, False, "ssh HOST must work without a password, with this Python there")
+        yield Check(
+            "reachable", talk.failed, False, "ssh HOST must work without a password, and HOST must have this Python"
+        )
         return
     yield Check("reachable", "yes", True)
     for name, ours in mine.items():
         theirs = talk.said["versions"].get(name, "")
-        advice = "" if theirs == ours else f"here {ours or 'none'}: install the same everywhere"
+        advice = "" if theirs == ours else f"this machine has {ours or 'none'}: install the same version on all hosts"
         yield Check(name, theirs, theirs == ours, advice)
     clock = f"{talk.offset_s:+.1f} s"
     near = abs(talk.offset_s) <= CLOCK_S
-    yield Check("clock", clock, near, "" if near else "set the clocks by NTP")
+    yield Check("clock", clock, near, "" if near else "synchronize the clocks (NTP)")
     yield Check("/dev/shm", f"{talk.said['shm'] / GIB:.1f} GiB free", True)
     blocked = {name: why for name, why in calls.items() if why} if calls else {ENGINE: talk.failed}
     for name, why in blocked.items():
-        yield Check(f"calls {name}", why, False, _closed(name, str(talk.said["caller"])))
+        yield Check(f"connects to {name}", why, False, _closed(name, str(talk.said["caller"])))
     if not blocked:
-        yield Check("calls the others", "yes", True)
+        yield Check("connects to the others", "yes", True)
 
 
 def _closed(name: str, caller: str) -> str:
     if name == ENGINE and ":" in caller.removeprefix("::ffff:"):
-        return f"hosts call this machine by IPv4, and ssh came there from {caller}: name them by IPv4 addresses"
-    return "TCP between the hosts must be open (firewall, host names)"
+        return f"hosts connect to this machine by IPv4, but ssh used {caller}: give the hosts as IPv4 addresses"
+    return "TCP connections between the hosts must be possible: check firewalls and host names"
 
 
 def _answer(listening: socket.socket) -> None:

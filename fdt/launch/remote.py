@@ -45,7 +45,7 @@ def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
             start_new_session=True,
         )
     except FileNotFoundError:
-        raise UserError(f"other hosts are reached by {command[0]}. Received: no {command[0]} on PATH") from None
+        raise UserError(f"{command[0]}, which starts processes on other hosts, is not on PATH") from None
 
 
 def everywhere(said: dict[str, str], argv: Sequence[str], timeout_s: float) -> dict[str, str]:

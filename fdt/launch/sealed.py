@@ -31,7 +31,7 @@ def unseal(key: X25519PrivateKey, sealed: str) -> bytes:
     try:
         return _cipher(key, theirs, key.public_key()).decrypt(NONCE, data[KEY_BYTES:], None)
     except InvalidTag:
-        raise ValueError("sealed words must be for this key. Received: others") from None
+        raise ValueError("the sealed message is not for this key") from None
 
 
 def _cipher(mine: X25519PrivateKey, theirs: X25519PublicKey, receiver: X25519PublicKey) -> ChaCha20Poly1305:

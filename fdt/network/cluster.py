@@ -127,7 +127,7 @@ class Cluster:
         if not open_groups:
             if count not in (None, len(self.workers)):
                 raise UsageError(
-                    f"--workers must be left out, or be what the cluster says: {len(self.workers)}. Received: {count}"
+                    f"--workers must be {len(self.workers)}, as in the cluster, or left out. Received: {count}"
                 )
             return self
         rest = max(1, (count or 0) - len(self.workers))
@@ -135,7 +135,7 @@ class Cluster:
         made = replace(self, groups=filled)
         if count not in (None, len(made.workers)):
             raise UsageError(
-                f"--workers must be {len(made.workers)} or more with this cluster, whose groups have names and counts. "
+                f"--workers must be at least {len(made.workers)}, the sum of the counts in the cluster. "
                 f"Received: {count}"
             )
         return made

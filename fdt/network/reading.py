@@ -51,9 +51,9 @@ class ConfigEntry:
             if name not in readers:
                 raise place.wrong(f"one of {', '.join(readers)}", name)
             if name in [earlier for earlier, _, _ in pairs[:i]]:
-                raise place.wrong("given once", f"{name} again")
+                raise place.wrong("given once", f"{name} twice")
         for missing in (name for name in required if name not in [given for given, _, _ in pairs]):
-            raise self.wrong(f"a mapping with {missing}, one of its keys", f"no {missing}")
+            raise self.wrong(f"a mapping with the key {missing}", f"a mapping without {missing}")
         return {name: readers[name](value) for name, _, value in pairs}
 
     def child(self, name: str) -> "ConfigEntry | None":
@@ -68,7 +68,7 @@ class ConfigEntry:
     def items(self) -> list["ConfigEntry"]:
         """Return the entries of a list that is not empty. Raises UsageError."""
         if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
-            raise self.wrong("a list of one entry or more, each begun with a dash")
+            raise self.wrong("a list of one entry or more, each after a dash")
         return [ConfigEntry(self.file, f"{self.key}[{i}]", node) for i, node in enumerate(self.node.value)]
 
     def text(self, valid: str) -> str:
@@ -97,7 +97,7 @@ def read_cluster(path: Path) -> Cluster:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--cluster must be a file that can be read. Received: {error}") from None
+        raise UsageError(f"--cluster cannot be read: {error}") from None
     return parse_cluster(text, str(path))
 
 
@@ -111,7 +111,7 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
     except yaml.YAMLError as error:  # a character that YAML does not permit
         raise UsageError(f"{file}, line 1: must be YAML. Received: {error}") from None
     if node is None:
-        raise UsageError(f"{file}, line 1: must be a mapping with nodes, one of its keys. Received: an empty file")
+        raise UsageError(f"{file}, line 1: must be a mapping with the key nodes. Received: an empty file")
     return _cluster(ConfigEntry(file, "", node))
 
 
@@ -120,7 +120,7 @@ def check_always_there(cluster: Cluster) -> None:
     for group in cluster.groups:
         if group.joins_s > 0 or not math.isinf(group.leaves_s):
             raise UsageError(
-                f"its nodes must be there all the time here. Received: {group.name}, which joins or leaves"
+                f"this command needs nodes that neither join nor leave. Received: {group.name}, which joins or leaves"
             )
 
 
@@ -128,14 +128,14 @@ def _cluster(entry: ConfigEntry) -> Cluster:
     given = entry.mapping(_CLUSTER, required=("nodes",))
     topology = given.get("topology", STAR)
     if topology != TREE:
-        entry.refuse("arity", f"left out but for topology {TREE}")
+        entry.refuse("arity", f"left out unless topology is {TREE}")
     nodes: list[ConfigEntry] = given.pop("nodes")
     groups = [_group(node, i, topology) for i, node in enumerate(nodes)]
     _check_names(nodes, groups)
     if sum(g.count is None for g in groups) > 1:
-        raise entry.wrong("a file in which at most one group of nodes has no count", "several")
+        raise entry.wrong("a file in which at most one group of nodes has no count", "several without count")
     if topology != STAR:
-        entry.refuse("medium", f"left out but for topology {STAR}")
+        entry.refuse("medium", f"left out unless topology is {STAR}")
     if topology == LAYERED:
         _check_layers(entry, groups)
     return Cluster(tuple(groups), **{_FIELDS.get(name, name): value for name, value in given.items()})
@@ -144,9 +144,9 @@ def _cluster(entry: ConfigEntry) -> Cluster:
 def _group(entry: ConfigEntry, index: int, topology: str) -> NodeGroup:
     given = {_FIELDS.get(name, name): value for name, value in entry.mapping(_GROUP).items()}
     if topology != LAYERED:
-        entry.refuse("layer", f"left out but for topology {LAYERED}")
+        entry.refuse("layer", f"left out unless topology is {LAYERED}")
     if topology != STAR:
-        entry.refuse("uplink", f"left out but for topology {STAR}")
+        entry.refuse("uplink", f"left out unless topology is {STAR}")
     joins_s, leaves_s = given.get("joins_s", 0.0), given.get("leaves_s", math.inf)
     if joins_s >= leaves_s:
         raise entry.wrong("a group that leaves after it joins", f"joins at {joins_s:g} s, leaves at {leaves_s:g} s")
@@ -156,13 +156,13 @@ def _group(entry: ConfigEntry, index: int, topology: str) -> NodeGroup:
 def _check_names(nodes: list[ConfigEntry], groups: list[NodeGroup]) -> None:
     for i, group in enumerate(groups):
         if group.name in [g.name for g in groups[:i]]:
-            raise nodes[i].wrong("a group of a name of its own", group.name)
+            raise nodes[i].wrong("a group with a name that no other group has", group.name)
 
 
 def _check_layers(entry: ConfigEntry, groups: list[NodeGroup]) -> None:
     found = {g.layer for g in groups}
     for missing in (layer for layer in LAYERS if layer not in found):
-        raise entry.wrong(f"a file with nodes of every layer ({', '.join(LAYERS)})", f"no {missing}")
+        raise entry.wrong(f"a file with nodes of every layer ({', '.join(LAYERS)})", f"none of {missing}")
 
 
 # -- single values ----------------------------------------------------------------------------------------------------
@@ -257,9 +257,9 @@ def _speed(entry: ConfigEntry) -> Speed:
     given = entry.mapping(readers, required=("distribution",))
     gamma = given["distribution"] == "gamma"
     if gamma and "shape" not in given:
-        raise entry.wrong("a mapping with shape, for distribution gamma", "no shape")
+        raise entry.wrong("a mapping with the key shape, for distribution gamma", "a mapping without shape")
     if not gamma:
-        entry.refuse("shape", "left out but for distribution gamma")
+        entry.refuse("shape", "left out unless distribution is gamma")
     return Speed(given.get("mean", 1.0), given.get("shape"))
 
 

@@ -109,10 +109,10 @@ class BootstrapListener:
         """Return the caller's rank. Raise ValueError for a wrong token and for a rank that is out of range or taken."""
         rank = int(greeting["rank"])
         if not hmac.compare_digest(str(greeting["token"]).encode(), self._token.encode()):
-            raise ValueError("another token")
+            raise ValueError("the token is wrong")
         with self._lock:
             if rank not in range(self._size) or rank in self._taken:
-                raise ValueError("no such place")
+                raise ValueError("the rank is not free")
             self._taken.add(rank)
         return rank
 
@@ -141,7 +141,7 @@ def connect(address: str, rank: int, token: str, identity: TlsIdentity) -> tuple
             line.send({"rank": rank, "token": token})
             told = line.receive(_within(CALL_S))
         except (OSError, ConnectionLost) as error:
-            raise UserError(f"rank 0 must be reached at {address}. Received: {error or 'the end of it'}") from None
+            raise UserError(f"rank 0 cannot be reached at {address}: {error or 'it closed the connection'}") from None
         _settle(line.socket)
         stack.pop_all()
         return line, told

@@ -80,7 +80,7 @@ class PeerGroup(Collectives):
 
     def end(self, said: Any) -> None:
         """Send rank 0 this rank's result, `said`. The rank then leaves the group."""
-        self._stream.send({"what": "end", "value": said, "where": "its end"})
+        self._stream.send({"what": "end", "value": said, "where": "the script's end"})
 
     def close(self) -> None:
         """Close the stream to rank 0."""

@@ -140,7 +140,7 @@ class RootGroup(Collectives):
         for rank, line in self._peers().items():
             header, _ = self._receive(rank, line, timeout)
             if header["what"] != "end":
-                raise self._failed(_describe_mismatch(rank, header, "rank 0 is at the end of the script"))
+                raise self._failed(_describe_mismatch(rank, header, "rank 0 has ended the script"))
             said.append(header["value"])
         return said
 
@@ -180,7 +180,7 @@ class RootGroup(Collectives):
             self.left[rank] = header["value"]
             return None
         if header["what"] != wanted:
-            mine = f"rank 0 is at {self._where()} for {_named(wanted, header['what'])}"
+            mine = f"rank 0 calls {_named(wanted, header['what'])} at {self._where()}"
             raise self._failed(_describe_mismatch(rank, header, mine, wanted))
         return data
 
@@ -190,7 +190,7 @@ class RootGroup(Collectives):
         if self.serve is not None:
             self.serve(Push(0, header, vector, lambda *answer: answers.append(answer)))
         if not answers:
-            raise WorkerError(f"rank 0 must answer what it pushes. Received: no answer at {self._where()}")
+            raise WorkerError(f"rank 0 pushed at {self._where()} and got no answer")
         return answers[0]
 
     def pushes(self) -> list[Push]:
@@ -240,7 +240,7 @@ class RootGroup(Collectives):
 
     def _lost(self, rank: int) -> WorkerError:
         self._check()  # raises an error that states how the process ended, if it has
-        return WorkerError(f"rank {rank} was lost. Received: the end of its connection")
+        return WorkerError(f"rank {rank} was lost: it closed its connection")
 
     def _operand(self, rank: int, combined: Combined, data: bytes) -> Vector:
         like = combined.like(rank)
@@ -285,8 +285,10 @@ def _exited_by_itself(how: str) -> bool:
 def _describe_mismatch(rank: int, header: dict[str, Any], mine: str, wanted: Sequence[Any] = ()) -> str:
     ended = header["value"] if header["what"] == "end" else {}
     how = ": ".join(filter(None, (ended.get("how"), ended.get("died_of"))))
-    theirs = f"its script has ended ({how})" if ended else f"at {header['where']} for {_named(header['what'], wanted)}"
-    return f"all ranks must do the same in the same order. Received: rank {rank}: {theirs}; {mine}"
+    theirs = (
+        f"has ended the script ({how})" if ended else f"calls {_named(header['what'], wanted)} at {header['where']}"
+    )
+    return f"all ranks must call the same collectives in the same order, but rank {rank} {theirs}, and {mine}"
 
 
 def _named(wanted: Any, beside: Any) -> str:

@@ -85,7 +85,7 @@ class Gather:
         """Implement Combined."""
         whole: Vector = np.concatenate(parts)
         if len(whole) != len(self.whole):
-            raise WorkerError("an all_gather must have every rank's part. Received: none of a rank that has ended")
+            raise WorkerError("an all_gather needs every rank's part, and a rank has ended")
         return whole
 
 

@@ -131,8 +131,8 @@ class SharedBuffer:
             if error.errno != errno.ENOSPC:
                 raise
             raise UserError(
-                f"{self._path.parent} must have room for what ranks exchange. Received: no {size / 1e6:.1f} MB more; "
-                "give it more (docker run --shm-size=2g)"
+                f"{self._path.parent} has no room for {size / 1e6:.1f} MB more, which the ranks exchange. "
+                "Enlarge it (docker run --shm-size=2g)"
             ) from None
 
 

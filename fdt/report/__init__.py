@@ -111,4 +111,4 @@ class Reporters(Reporter):
             except Exception as error:  # noqa: BLE001  a full disk or a closed pipe must not end the training
                 if reporter in self._reporters:
                     self._reporters.remove(reporter)
-                    self._each("note", f"{type(reporter).__name__} fails and is left out. Received: {error}")
+                    self._each("note", f"{type(reporter).__name__} failed and is no longer used: {error}")

@@ -137,7 +137,7 @@ def _trained(totals: RunTotals) -> str:
 
 def _speed_up(totals: RunTotals) -> str:
     estimate = speed_up(totals)
-    return f"about {estimate:.2f} (the workers' computing time added, over wall time)" if estimate else ""
+    return f"about {estimate:.2f} (sum of the workers' computing time / wall time)" if estimate else ""
 
 
 def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:

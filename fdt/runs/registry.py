@@ -172,7 +172,9 @@ class DetachedRun:
     def remove(self) -> None:
         """Delete a run that has ended. Raises UserError for one that has not."""
         if not self.over():
-            raise UserError(f"a run must be over to be removed; --stop ends it. Received: {self.name}, {self.state()}")
+            raise UserError(
+                f"only a run that has ended can be removed; --stop ends it. Received: {self.name}, {self.state()}"
+            )
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _process(self, name: str) -> ProcessIdentity | None:
@@ -205,7 +207,7 @@ def create(
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(home()):
-            raise UserError(f"detached runs need a directory that is this user's alone. Received: {home()}; chmod 700")
+            raise UserError(f"the directory of detached runs must be this user's alone. Received: {home()}; chmod 700")
         run = _numbered(stem)
         run.write(
             "run",
@@ -221,7 +223,9 @@ def create(
             },
         )
     except OSError as error:
-        raise UserError(f"detached runs need {home()}; XDG_STATE_HOME says elsewhere. Received: {error}") from None
+        raise UserError(
+            f"detached runs need the directory {home()}: {error}. XDG_STATE_HOME names another place"
+        ) from None
     return run
 
 
@@ -238,7 +242,7 @@ def find(name: str) -> DetachedRun:
     for run in runs():
         if run.name == name:
             return run
-    raise UsageError(f"there must be a run of that name; `attach` without one lists them. Received: {name}")
+    raise UsageError(f"no such run; `attach` without a name lists the runs. Received: {name}")
 
 
 def _numbered(stem: str) -> DetachedRun:

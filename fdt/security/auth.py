@@ -26,7 +26,7 @@ def new_token() -> str:
 def checked(token: str) -> str:
     """Return a token that a user chose. Raises UsageError for one that gRPC's metadata cannot hold."""
     if not (token.isascii() and token.isprintable()):
-        raise UsageError("a token must be one line of printable ASCII characters. Received: others among them")
+        raise UsageError("a token must be one line of printable ASCII characters. Received: one with other characters")
     return token
 
 
@@ -48,7 +48,7 @@ class RequireToken(grpc.ServerInterceptor):
 
 
 def _refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, f"every call must carry the run's token (${TOKEN_VARIABLE})")
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, f"every call must have the run's token (${TOKEN_VARIABLE})")
     yield  # pragma: no cover  (abort raises; the yield makes this a stream handler)
 
 

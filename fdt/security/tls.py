@@ -43,7 +43,7 @@ class TlsIdentity:
             return None
         if (certificate is None) is not (key is None):
             missing = "--tls-key" if key is None else "--tls-cert"
-            raise UsageError(f"--tls-cert and --tls-key go together. Received: no {missing}")
+            raise UsageError(f"--tls-cert and --tls-key need each other: give {missing} too")
         texts = {"certificate": certificate, "key": key, "authority": authority}
         identity = cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
         _check(certificate, key, authority)
@@ -101,13 +101,15 @@ def _check(certificate: Path | None, key: Path | None, authority: Path | None) -
             context.load_cert_chain(certificate, key)
     except ssl.SSLError:
         raise UsageError(
-            f"--tls-key must be the key of --tls-cert, both PEM. Received: {key} and {certificate}"
+            f"--tls-key must be the key of --tls-cert, both in PEM format. Received: {key} and {certificate}"
         ) from None
     try:
         if authority is not None:
             context.load_verify_locations(authority)
     except ssl.SSLError:
-        raise UsageError(f"--tls-ca must hold an authority's certificate, PEM. Received: {authority}") from None
+        raise UsageError(
+            f"--tls-ca must hold an authority's certificate in PEM format. Received: {authority}"
+        ) from None
 
 
 _members_own: TlsIdentity | None = None
@@ -128,7 +130,7 @@ def _pem(flag: str, path: Path) -> str:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{flag} must be a file that can be read. Received: {error}") from None
+        raise UsageError(f"{flag} cannot be read: {error}") from None
     if "-----BEGIN " not in text:
         raise UsageError(f"{flag} must be a file in PEM format. Received: {path}")
     return text

@@ -78,8 +78,8 @@ class Quota:
                 total = held.arriving + sum(ref.nbytes for ref in held.refs)
             if total > self.limit:
                 raise UserError(
-                    f"a caller may keep {self.limit:,} bytes at the engine. Received: more; send "
-                    "less, or from the engine's own host"
+                    f"the engine stores at most {self.limit:,} bytes for a caller on another host, and this job "
+                    "needs more: send less, or run on the engine's host"
                 )
             yield part
 

@@ -97,7 +97,7 @@ class Conversation:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 self._incoming.put(UserError(error.details()))
             elif error.code() is not grpc.StatusCode.CANCELLED:
-                said = f"the engine must stay reachable while it trains. Received: {error.details()}"
+                said = f"the connection to the engine was lost while it trained: {error.details()}"
                 self._incoming.put(UserError(said))
         self._incoming.put(None)
 
@@ -118,20 +118,14 @@ def refused(
     """
     code = error.code()
     if code is grpc.StatusCode.UNAUTHENTICATED:
-        return UserError(
-            f"the token must be the one that {address} was started with. Received: another, or none; "
-            "set FDT_TOKEN or --token-file"
-        )
+        return UserError(f"{address} was started with another token; set FDT_TOKEN or --token-file")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return UserError(f"{address} must have room for another caller. Received: {error.details()}; try later")
+        return UserError(f"{address} takes no further caller now: {error.details()}")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         said = " ".join((error.details() or "").split())
         if any(word in said.lower() for word in ("handshake", "ssl", "certificate", "peer name", "hostname")):
-            return UserError(
-                f"{address} must show a certificate for that name, of the authority in --tls-ca. Received: {said}"
-            )
+            return UserError(f"{address} has no certificate for that name of the authority in --tls-ca: {said}")
         return UserError(
-            f"{wanted} must listen at {address} (and want TLS where --tls-... is given, and only there). "
-            f"Received: no answer; {start}"
+            f"{wanted} does not answer at {address}; {start}. Give --tls-... if the server uses TLS, and only then"
         )
-    return UserError(f"the engine at {address} must speak this version. Received: {error.details()}")
+    return UserError(f"the engine at {address} has another version: {error.details()}")

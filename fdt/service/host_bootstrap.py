@@ -24,7 +24,7 @@ def directory_of(name: str) -> Path:
     """Return the directory that the launcher made. One that another user owns is ignored, whatever it holds."""
     found = next((path for root in ROOTS if is_private(path := Path(root, name))), None)
     if found is None:
-        raise SystemExit(f"the run's directory must be there. Received: no {name} of ours in {' or '.join(ROOTS)}")
+        raise SystemExit(f"the run's directory is missing: {' and '.join(ROOTS)} hold no {name} of this user")
     return found
 
 

@@ -82,7 +82,7 @@ class Member:
         try:
             grpc.channel_ready_future(channel).result(timeout=REACH_S)
         except grpc.FutureTimeoutError:
-            print(f"{role} {rank}: no engine answers at {address} within {REACH_S:g} s", file=sys.stderr)
+            print(f"{role} {rank}: no engine answered at {address} within {REACH_S:g} s", file=sys.stderr)
             _end()
         member = cls(role, rank, size, channel, token, remote=remote)
         if rank == 0 and role == "worker":

@@ -127,12 +127,12 @@ class CommandOrder:
         if kind not in ALLOWED:
             return f"a client's command must be one of {', '.join(ALLOWED)}. Received: {kind or 'none'}"
         if not command.job:
-            return "a command must name its job. Received: none"
+            return "a command must name its job"
         if not self._job:
             return "" if kind == "setup" else f"a job must begin with setup. Received: {kind}"
         if kind == "setup":
-            return "a job must be set up once; another has a call of its own. Received: setup again"
-        return "" if command.job == self._job else f"a call is about one job. Received: {command.job!r} too"
+            return "a job must be set up once; another job needs another call. Received: a second setup"
+        return "" if command.job == self._job else f"a call must concern one job. Received: {command.job!r} too"
 
 
 MAX_WAITING = 16  # jobs
@@ -190,7 +190,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
 
     def Train(self, request_iterator: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
         if not self._admitted.acquire(blocking=False):
-            said = f"an engine lets {MAX_WAITING} jobs wait behind the one it trains. Received: one more; try later"
+            said = f"the engine trains a job, and {MAX_WAITING} others wait, the most that may; try later"
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
         try:
             yield from self._train(_until_broken(request_iterator), context)

@@ -20,7 +20,7 @@ from fdt.security.auth import RequireToken
 from fdt.security.tls import TlsIdentity
 
 _MALFORMED = object()
-_SAID = "a message must be of the kind that this call takes. Received: bytes that are none"
+_SAID = "a message is malformed: its bytes are not of the type that this call takes"
 
 
 class RefuseMalformed(grpc.ServerInterceptor):
@@ -169,13 +169,11 @@ def bind(server: grpc.Server, address: str, identity: TlsIdentity | None = None)
         port = 0
     if not port and address.startswith("unix:"):
         raise UserError(
-            "a socket must be in a directory that can be written, its path 107 bytes or shorter. "
+            "a socket needs a directory that can be written and a path of at most 107 bytes. "
             f"Received: {address.removeprefix('unix:')}"
         )
     if not port:
-        raise UserError(
-            f"the address must be free to listen on. Received: {address}, which is in use; port 0 is any free one"
-        )
+        raise UserError(f"the address is in use. Received: {address}; port 0 takes any free port")
     return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 
@@ -192,8 +190,8 @@ def check_safe(address: str, identity: TlsIdentity | None) -> None:
     host = address.rpartition(":")[0]
     if identity is None and not (address.startswith("unix:") or _is_loopback(host.strip("[]")) or _is_emulated(host)):
         raise UsageError(
-            "an address beyond this machine's loopback needs TLS: --tls-cert, --tls-key and --tls-ca, which `certs` "
-            f"makes. Received: {address!r} without"
+            "an address other than loopback needs TLS: give --tls-cert, --tls-key and --tls-ca, which `certs` makes. "
+            f"Received: {address!r} without them"
         )
 
 

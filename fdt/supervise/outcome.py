@@ -160,7 +160,7 @@ def explain_loss(role: str, rank: int | None, cause: str, run_dir: Path) -> Fail
     log = run_dir / f"{role}-{rank}.log"
     if rank is None or not log.exists():  # the process ran on another host, and mpirun collected its output
         log = run_dir / log_name(role)
-    message = f"{name} was lost. Received: {died_of(cause, log, rank)}; its log is {log}"
+    message = f"{name} was lost: {died_of(cause, log, rank)}; its log is {log}"
     return Failed(message=message, detail=tail(log, rank))
 
 

@@ -199,7 +199,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         role, rank = attached.role, attached.rank
         outbox = self._claimed(role, rank) if first.HasField("attached") else None
         if outbox is None:
-            said = f"a member attaches once, by a role and rank of this engine's. Received: {role} {rank}"
+            said = f"a process must attach once, with a role and rank of this engine. Received: {role} {rank}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         assert outbox is not None  # abort raised
         crew = self.generation

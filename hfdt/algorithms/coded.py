@@ -71,7 +71,7 @@ def _speeds(shares: str) -> tuple[float, ...] | None:
         speeds = (0.0,)
     if not all(0 < speed < float("inf") for speed in speeds):
         raise ValueError(
-            "coded: shares must be equal, measured, or a number above 0 for each worker, as 2,1,1. "
+            "coded: shares must be equal, measured, or a number above 0 for each worker, such as 2,1,1. "
             f"Received: shares={shares!r}"
         )
     return speeds
@@ -141,7 +141,7 @@ class Int32:
         if not largest <= RANGE:
             raise ValueError(
                 f"--coding int32 holds values in [-{RANGE:g}, {RANGE:g}]. Received: {largest:g} in a block's gradient; "
-                "--coding xor has no range"
+                "--coding xor has no such limit"
             )
         return np.rint(vector.astype(np.float64) * SCALE).astype(np.int32)
 
@@ -170,7 +170,9 @@ def _without(team: tuple[int, ...], worker: int) -> tuple[int, ...]:
 def _groups(n: int, r: int) -> BlockPlan:
     _check(n, r)
     if n % r:
-        raise ValueError(f"coded: placement groups needs a redundancy that divides {n} workers. Received: {r}")
+        raise ValueError(
+            f"coded: placement groups needs a redundancy that divides the number of workers, {n}. Received: {r}"
+        )
     owners = [tuple(range(first, first + r)) for first in range(0, n, r)]
 
     def total(own: Mapping[int, Words], air: Multicast) -> Words:

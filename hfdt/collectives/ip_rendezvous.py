@@ -58,7 +58,7 @@ def interface_address(interface: str) -> str:
         except OSError as error:
             known = ", ".join(name for _, name in socket.if_nameindex())
             raise UserError(
-                f"--multicast ip:INTERFACE must name one with an IPv4 address; there are {known}. "
+                f"--multicast ip:INTERFACE must name an interface with an IPv4 address; this host has {known}. "
                 f"Received: {interface} ({error.strerror})"
             ) from None
     return socket.inet_ntoa(found[20:24])
@@ -76,7 +76,7 @@ def _default_address() -> str:
             asked.connect(("239.0.0.1", 9))  # sends nothing: selects a route
         except OSError as error:
             raise UserError(
-                f"--multicast ip needs a route for multicasts. Received: {error.strerror}; --multicast ip:INTERFACE "
-                "names the one to take"
+                f"--multicast ip needs a route for multicasts: {error.strerror}; --multicast ip:INTERFACE names an "
+                "interface instead"
             ) from None
         return str(asked.getsockname()[0])

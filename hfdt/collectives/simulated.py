@@ -69,7 +69,7 @@ class SimulatedWorld:
             given, self._given = [self._given[k] for k in range(self.size)], {}
             names = {name for name, _, _ in given}
             if len(names) > 1:
-                raise RuntimeError(f"all ranks must exchange the same thing. Received: {sorted(names)}")
+                raise RuntimeError(f"all ranks must call the same collective. Received: {sorted(names)}")
             self.env.process(self._ring([v for _, v, _ in given], [event for _, _, event in given]))
         return met
 
@@ -136,7 +136,7 @@ class SimulatedComm:
         self._blocked.release()
         self._turn.acquire()
         if self._world.failed:
-            raise RuntimeError("another rank has failed, or no packet will ever come")
+            raise RuntimeError("another rank failed, or waits for a packet that no rank sends")
         return self._answer
 
     def live(self) -> Events:

@@ -125,7 +125,7 @@ class RanksCoordinator:
         if not given_up:
             outcome.events += [Event(job=self._job, note=Note(text=_named(each))) for each in late]
             return outcome
-        message = "; ".join(f"{_named(each)}, longer than --stall-timeout allows" for each in given_up)
+        message = "; ".join(f"{_named(each)}; --stall-timeout allows no longer" for each in given_up)
         outcome = self.lost("worker", given_up[0].rank, Failed(message=message))
         outcome.kill += [("worker", each.rank) for each in given_up]
         return outcome
@@ -177,9 +177,9 @@ class RanksCoordinator:
 
 def _named(late: StalledRank) -> str:
     where = (
-        f"it is at {late.place}, its stacks are in {late.log}"
+        f"it is at {late.place}; its stacks are in {late.log}"
         if late.place
-        else "it does not answer: stopped, or its host is"
+        else "it does not answer; its process or its host is stopped"
     )
     return f"worker {late.rank} has kept the others waiting for {late.seconds:.0f} s: {where}"
 

@@ -70,8 +70,8 @@ def find_compiler() -> str:
     missing += [] if shutil.which("make") else ["make"]
     if missing:
         raise BuildError(
-            f"Horovod is built from source with a C++ compiler and make. Received: no {' and no '.join(missing)} on "
-            "PATH; install them (Debian: apt install g++ make) and run `hfdt doctor --install-horovod`"
+            f"Horovod cannot be built: PATH has no {' and no '.join(missing)}. "
+            "Install them (Debian: apt install g++ make) and run `hfdt doctor --install-horovod`"
         )
     return compiler
 
@@ -92,7 +92,7 @@ def verify(archive: Path) -> Path:
     """Return `archive`. Raises BuildError unless it is the tested release."""
     received = hashlib.sha256(archive.read_bytes()).hexdigest()
     if received != SHA256:
-        raise BuildError(f"{archive.name} must have sha256 {SHA256}. Received: {received}")
+        raise BuildError(f"{archive.name} must have the SHA-256 {SHA256}. Received: {received}")
     return archive
 
 
@@ -112,7 +112,7 @@ def patch(source: Path) -> Path:
     lines = path.read_text().splitlines(keepends=True)
     kept = [line for line in lines if DROPPED not in line]
     if len(kept) != len(lines) - 1:
-        raise BuildError(f"{path.name} must name {DROPPED} on one line. Received: {len(lines) - len(kept)}")
+        raise BuildError(f"{path.name} must name {DROPPED} on one line. Received: {len(lines) - len(kept)} lines")
     path.write_text("".join(kept))
     return source
 
@@ -178,7 +178,7 @@ class _Runner:
         argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)]
         if self._run(argv, on_line or (lambda line: None)):
             raise BuildError(
-                f"Horovod's build must succeed at `pip {words[0]}`. Received: {self._cause()}; the log: {self._log}\n"
+                f"Horovod's build failed at `pip {words[0]}`: {self._cause()}; the log: {self._log}\n"
                 + "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             )
 
@@ -206,7 +206,7 @@ class _Runner:
         """Return the first line of the log that contains "error"."""
         lines = self._log.read_text(errors="replace").splitlines()
         said = (line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE))
-        return next(said, "no word of an error")[:200]
+        return next(said, "no error message")[:200]
 
 
 def _relay(popen: "subprocess.Popen[str]", write: Callable[[str], object], on_line: Callable[[str], None]) -> int:

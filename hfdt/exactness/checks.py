@@ -21,9 +21,9 @@ def same_everywhere(comm: Comm, sources: Sequence[Any]) -> None:
     different = np.any(sums != sums[:, :1], axis=0)
     if different.any():
         raise CaptureError(
-            "every rank must read the same batches from the script's data. "
-            f"Received: rank {int(np.argmax(different))}'s first batch differs from rank 0's; "
-            "give shuffles and random maps a seed"
+            "every rank must read the same batches from the script's data, but "
+            f"rank {int(np.argmax(different))}'s first batch differs from rank 0's. "
+            "Give shuffles and random maps a seed"
         )
 
 

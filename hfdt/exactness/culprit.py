@@ -54,7 +54,7 @@ def _judged(
     for part, ours, theirs in pairs:
         if part.kind == "output" and _agreed(comm, _differs(ours, theirs[: len(ours)], tolerance)):
             layer = f"layer {part.owner.name!r}{_of(type(part.owner), 'call')}"
-            return f"{layer} must make of a row what does not depend on the batch's other rows. Received: {_DIFFERENT}"
+            return f"{layer} must compute each row without the batch's other rows, but {_DIFFERENT}"
     share = _share(batch, comm)
     for part, ours, theirs in pairs:
         if part.kind == "output":
@@ -65,15 +65,17 @@ def _judged(
         if part.kind == "loss" and not _agreed(comm, _differs(total, theirs, tolerance)):
             sums = True
         elif part.kind == "loss":
-            return f"the loss {part.name} must be a mean or a sum over samples. Received: {_DIFFERENT}"
+            return f"the loss {part.name} must be a mean or a sum over samples, but {_DIFFERENT}"
         else:
-            return f"what {part.name} adds as a loss must be a mean over samples. Received: {_DIFFERENT}"
+            return f"the loss that {part.name} adds must be a mean over samples, but {_DIFFERENT}"
     if sums:
-        return f"the terms of the loss must all be means or all sums over samples. Received: both, {_DIFFERENT}"
+        return (
+            f"the terms of the loss must all be means or all be sums over samples, but they are both, and {_DIFFERENT}"
+        )
     return _of_the_step(trainable, terms)
 
 
-_DIFFERENT = "slices of a batch that do not add up to the batch"
+_DIFFERENT = "the results of a batch's slices do not add up to those of the batch"
 
 
 def _of_the_step(trainable: Any, terms: StepTerms) -> str:
@@ -81,7 +83,7 @@ def _of_the_step(trainable: Any, terms: StepTerms) -> str:
     loss = getattr(model, "loss", None)
     what = f"the loss {named(loss)}" if terms.own_step else f"{type(model).__name__}.train_step"
     place = "" if terms.own_step else _of(type(model), "train_step")
-    return f"{what}{place} must be a mean or a sum over samples. Received: {_DIFFERENT}"
+    return f"{what}{place} must be a mean or a sum over samples, but {_DIFFERENT}"
 
 
 def named(loss: Any) -> str:

@@ -22,9 +22,9 @@ from hfdt.worker.step_context import Reading, StepTerms
 
 # For metrics and moving statistics: rounding may change a count, while a state that does not add up is far off.
 STATE_TOLERANCE = 0.05
-NOT_STILLED = "the model draws random numbers that could not be stilled: its loss was not checked"
-NOT_FINITE = "the first batch's gradients are not finite: the loss was not checked"
-ALL_THE_SAME = "`--allow-inexact` trains all the same"
+NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
+NOT_FINITE = "the loss was not checked: the first batch's gradients are not finite"
+ALL_THE_SAME = "`--allow-inexact` trains nevertheless"
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Probe:
 
     def _named(self, state: Untouched, difference: float) -> str:
         reason = culprit.find(self._trainable, self._trial.terms, self._batch, state, self._tolerance)
-        return f"{reason}: gradients that differ by {difference:.2g} of theirs"
+        return f"{reason}: gradients differ by {difference:.2g} of their size"
 
     def _sliced(self, state: Untouched, trial: StepTrial) -> Result:
         state.restart()
@@ -127,7 +127,7 @@ class Probe:
             if not name.startswith("loss") and relative([a], [b]) > STATE_TOLERANCE
         }
         return [
-            f"metric {name!r} has a state that does not add up over ranks: its value is approximate"
+            f"metric {name!r} has a state that cannot be summed over ranks: its value is approximate"
             for name in sorted(bad)
         ]
 
@@ -141,7 +141,7 @@ class Probe:
         bad = [getattr(v, "path", v.name) for v, a, b in pairs if relative([a], [b]) > STATE_TOLERANCE]
         if not bad:
             return []
-        return [f"{len(bad)} variable(s) that the forward pass changes are averaged over ranks, not exact: {bad[0]}"]
+        return [f"{len(bad)} variables that the forward pass assigns are averaged over ranks and not exact: {bad[0]}"]
 
 
 def agreed(comm: Comm, number: float) -> float:

@@ -33,15 +33,15 @@ from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from replica.session_runs import THREAD, SessionRuns
 
-OTHERWISE = "; --allow-replicated has every rank do all of that work"
+OTHERWISE = "; with --allow-replicated every rank does the whole work"
 NO_BATCH = "a session's training run must be fed a batch of at least 2 rows. Received: {}, at {}" + OTHERWISE
-FIXED = "a session's graph must take batches of any number of rows. Received: {}, at {}" + OTHERWISE
+FIXED = "a session's graph must accept batches of any number of rows. Received: {}, at {}" + OTHERWISE
 NEITHER = (
-    "a session's gradient must be a mean or a sum over the batch's rows. Received: one that is neither, at {}: rows "
-    "that know of each other (batch normalization by hand), a mask, a mean plus a sum, time in place of rows"
+    "a session's gradient must be a mean or a sum over the batch's rows. Received: one that is neither, at {}. Causes: "
+    "rows that depend on each other (batch normalization by hand), a mask, a mean plus a sum, a first axis of time"
     + OTHERWISE
 )
-MOVED = "what a session's training run does to variables must come of gradients. Received: {}, at {}" + OTHERWISE
+MOVED = "a session's training run must change variables by gradients only. Received: {}, at {}" + OTHERWISE
 MANY = "a run must compute gradients at most {} times. Received: {}, at {}"
 TURN_S = 600.0
 
@@ -112,11 +112,11 @@ class HfdtSessions(SessionRuns):
         """Return why the run cannot be divided; "" where it can."""
         fixed = feeding.fixed(feeds, rows)
         if fixed:
-            return FIXED.format(f"{fixed}, of a fixed number", where())
+            return FIXED.format(f"{fixed}, with a fixed number of rows", where())
         if rows is None or rows < 2:
             return NO_BATCH.format("none" if rows is None else f"{rows}", where())
         moved = plan.moved_by(feeding.divided(feeds, rows), self.gradients)
-        return MOVED.format(f"{moved}, which gets of the batch itself", where()) if moved else ""
+        return MOVED.format(f"{moved}, which is computed from the batch itself", where()) if moved else ""
 
     def _tried(
         self, call: SessionCall, plan: FetchPlan, feeds: dict[Any, Any], rows: int, known: trials.TrialHistory
@@ -151,7 +151,7 @@ class HfdtSessions(SessionRuns):
         known.outputs = {(name[0], name[1]): OutputKind[h] for name, h in said["outputs"]}
         trial = replace(trial, unknown=[(name, i) for name, i in said["unknown"]])
         if said["fails"]:
-            return trial, FIXED.format(f"one that fails on half a batch: {said['fails']}", where())
+            return trial, FIXED.format(f"a graph that fails on half a batch: {said['fails']}", where())
         known.tries[plan] = said["tries"]
         return trial, NEITHER.format(where()) if said["off"] > INEXACT else ""
 

@@ -199,9 +199,9 @@ class Blocks:
         for number, owners in enumerate(self.plan.owners):
             if len({table[number, k] for k in owners}) > 1:
                 raise UserError(
-                    "--placement paper needs ranks that get the same bits from the same block. Received: ranks "
-                    f"{', '.join(map(str, owners))} differ (other processors, or random numbers of TensorFlow's own); "
-                    "--placement groups or cyclic does without"
+                    "--placement paper needs ranks that compute the same bits for the same block, but ranks "
+                    f"{', '.join(map(str, owners))} differ (different processors, or random numbers of TensorFlow); "
+                    "use --placement groups or cyclic"
                 )
 
     # -- how the work is divided ---------------------------------------------------------------------------------------
@@ -264,13 +264,13 @@ class Blocks:
         sent = self.plan.sent_words(g)
         mega = 4 / 1e6
         said = (
-            f"coded: {count} blocks a batch, each on {r} of {n} workers, who send {sent * mega:.3g} MB each a step "
+            f"coded: {count} blocks per batch, each on {r} of {n} workers; each sends {sent * mega:.3g} MB per step "
             f"(these blocks uncoded {uncoded * mega:.3g} MB, SSGD that sums first {g * mega:.3g} MB)"
         )
         if self._rule.speeds == ():
             return said
         each = loads(self.plan.owners, sizes, n)
-        return f"{said}; of a batch they compute {', '.join(f'{load:.0%}' for load in each)}"
+        return f"{said}; the workers' shares of a batch: {', '.join(f'{load:.0%}' for load in each)}"
 
     @property
     def sent_bytes(self) -> int:

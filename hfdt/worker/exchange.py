@@ -167,9 +167,9 @@ def why_not(flavor: Any, model: Any, terms: StepTerms) -> str:
         return "the model has a train_step of its own"
     asked = {name.split(".")[1] for name in terms.sent_bytes}
     if "batchnorm" in asked:
-        return "BatchNorm's statistics are taken over ranks (--batch-norm local keeps it)"
+        return "BatchNorm's statistics are summed over ranks (not with --batch-norm local)"
     if asked & {"mask", "loss"}:
-        return "a mask or weighted mean is counted over ranks"
+        return "a mask or weighted mean is summed over ranks"
     return ""
 
 

@@ -114,7 +114,7 @@ class Guard:
         who = f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
         who = who if ranks else "the sum of all workers' 16-bit floats (--fp16-allreduce)"
         raise UserError(
-            f"gradients must be finite. Received: NaN or infinity from {who} in step {step} of epoch {epoch + 1}; "
+            f"NaN or infinity in the gradients of {who} in step {step} of epoch {epoch + 1}; "
             "--on-nan skip leaves such steps out"
         )
 

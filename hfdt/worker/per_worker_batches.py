@@ -61,7 +61,9 @@ def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Ite
         yield
         return
     if not hasattr(inner, "_get_current_learning_rate"):
-        raise UserError("--lr-scale linear and sqrt need Keras 3. Received: a tf_keras optimizer; use --lr-scale none")
+        raise UserError(
+            "--lr-scale linear and sqrt need a Keras 3 optimizer. Received: a tf_keras optimizer; use --lr-scale none"
+        )
 
     def rate(original: Any) -> Any:
         done = tf.cast(inner.iterations.value, tf.float32) / max(warmup_steps, 1)

@@ -239,7 +239,7 @@ class HfdtWorker:
         command = next(self._commands, None)
         kind = command.WhichOneof("kind") if command is not None else None
         if command is None or kind not in ("step", "end_epoch"):
-            raise UserError(f"a step must be answered by the next or the epoch's end. Received: {kind}")
+            raise UserError(f"a step must be followed by the next step or the epoch's end. Received: {kind}")
         if kind == "step":
             self._load(command.step.changed)
             self._probe_again(each=False)

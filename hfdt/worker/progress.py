@@ -92,9 +92,9 @@ def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:
 
 def _why_not(spec: JobSpec, rule: Any) -> str:
     if not isinstance(rule, StepAlgorithm):
-        return "between the ends of rounds a rule's ranks differ"
+        return "the ranks of this rule differ within a round"
     if isinstance(spec.data, FeedData):
-        return "the script's process draws the batches"
+        return "the script's process reads the batches"
     if spec.fit.batch_hooks is not BatchHooks.NONE:
-        return "callbacks see every step"
+        return "callbacks receive every step"
     return ""

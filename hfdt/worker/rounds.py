@@ -268,14 +268,14 @@ def says(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
         return f"{name}: a round is {rule.batches} batches of each worker, then an average; {counted}"
     if rule.batches:
         return (
-            f"{name}: a round is {rule.batches} batches, each worker training on its part of them, then an average; "
-            "an epoch is the data once; iterations and schedules count batches, as alone"
+            f"{name}: a round is {rule.batches} batches, of which each worker trains on its part, then an average; "
+            "an epoch is one pass over the data; iterations and schedules count batches, as alone"
         )
     if rule.solver == "cg":
-        return f"{name}: an epoch is one round, solved by conjugate gradients; iterations and schedules stand still"
+        return f"{name}: an epoch is one round, solved by conjugate gradients; iterations and schedules do not advance"
     times = "once" if rule.passes == 1 else f"{rule.passes} times"
     part = "batches" if whole_batches else "part of every batch (--batch per-worker: batches of its own, fewer steps)"
-    return f"{name}: an epoch is one round, each worker training {times} through its {part}; {counted}"
+    return f"{name}: an epoch is one round, in which each worker trains {times} on its {part}; {counted}"
 
 
 def _own(step: StepContext, gradient: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class RankProgram:
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
         notes = (
-            ["BatchNorm's statistics are each rank's own: numbers differ from a single machine's"]
+            ["each rank has its own BatchNorm statistics: numbers differ from those of one machine"]
             if found and (local or not isinstance(self.rule, StepAlgorithm))
             else []
         )
@@ -142,8 +142,8 @@ class RankProgram:
         asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
         if asked:
             raise CaptureError(
-                "--rule coded works on blocks of a batch one by one. Received: a model that needs the whole batch "
-                f"({', '.join(sorted(asked))}); --allow-inexact takes each block's own"
+                "--rule coded computes each block of a batch alone. Received: a model that needs the whole batch "
+                f"({', '.join(sorted(asked))}); --allow-inexact computes it per block"
             )
 
     def _decide_split(self, terms: StepTerms) -> tuple[bool, list[str]]:
@@ -151,7 +151,7 @@ class RankProgram:
         if not model.jit_compile or model.run_eagerly or isinstance(self.rule, RoundAlgorithm):
             return False, []
         if isinstance(self.rule, BlockAlgorithm):
-            return False, ["jit_compile is off: the rule runs a batch's blocks one by one"]
+            return False, ["jit_compile is off: the rule computes each block of a batch alone"]
         reason = exchange.why_not(self.trainable.flavor, model, terms)
         return not reason, [f"jit_compile is off: {reason}"] if reason else []
 
@@ -166,7 +166,7 @@ class RankProgram:
         )
         self._stack.enter_context(context)
         ignored = warmup > 0 and not steps
-        return ["--warmup-epochs is not used: it is not known how many steps an epoch has"] if ignored else []
+        return ["--warmup-epochs is not used: the number of steps of an epoch is not known"] if ignored else []
 
     # -- state -----------------------------------------------------------------------------------------------------
     def load(self, state: State, blobs: Blobs) -> None:

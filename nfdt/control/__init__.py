@@ -35,5 +35,5 @@ def __getattr__(name: str) -> Any:
     if name != "peers":
         raise AttributeError(name)
     if _running is None:
-        raise UserError("peers must be asked for by a program under `nfdt control`. Received: another process")
+        raise UserError("peers exist only in a program that `nfdt control` runs")
     return _running

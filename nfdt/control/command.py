@@ -34,17 +34,22 @@ Examples:
 
 @click.command("control", cls=OptionsAnywhere, epilog=EXAMPLES)
 @option(
-    "The cluster",
+    "Cluster",
     "--cluster",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     required=True,
     help="The peers and their links (docs/cluster.md).",
 )
-@option("The cluster", "--emulate", is_flag=True, help="On emulated hosts and shaped links, in real time; needs root.")
-@option(TRAINING, "--seed", type=CountType("a seed", 0), default=0, help="Of the peers' random times.  [default: 0]")
+@option("Cluster", "--emulate", is_flag=True, help="Use emulated hosts and links, in real time; needs root.")
+@option(
+    TRAINING, "--seed", type=CountType("a seed", 0), default=0, help="Seed of the peers' random times.  [default: 0]"
+)
 def control_command(script: str, words: list[str], cluster: Path, emulate: bool, seed: int) -> int:
-    """Run a control program: script.py commands peers, which compute, send and wait, simulated or emulated."""
+    """Run a control program.
+
+    script.py commands peers, which compute, send and wait. Peers are simulated, or emulated by --emulate.
+    """
     from client_shim.script import run_script
     from fdt.network.reading import check_always_there, read_cluster
     from nfdt import control

@@ -214,7 +214,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                     ack.value, ack.done = value, not error
                     self._acks += 1
                     if error and not self._error:
-                        self._error = f"`{ack.words}` must work. Received: {error}"
+                        self._error = f"`{ack.words}` failed: {error}"
                         print(detail, file=sys.stderr)
                     self._changed.notify_all()
         except (EOFError, OSError):
@@ -230,7 +230,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                     acks, since = self._acks, time.monotonic()
                 elif time.monotonic() - since > STANDSTILL_S:
                     stuck = next(ack for missing in self._missing for ack in missing.values())
-                    raise UserError(f"every command must come to its end. Received: `{stuck.words}`, for ever")
+                    raise UserError(f"`{stuck.words}` never ends")
 
     def _all_wait(self) -> bool:
         """Return whether every peer with a command only waits for a tensor, and no tensor is being sent."""
@@ -243,8 +243,6 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         exits = self._processes.exits()
         if exits:
             failed = explain_loss("peer", exits[0].rank, exits[0].cause, self._run_dir)
-            raise UserError(
-                f"{failed.message}: {failed.detail.splitlines()[-1] if failed.detail else 'it said nothing'}"
-            )
+            raise UserError(f"{failed.message}: {failed.detail.splitlines()[-1] if failed.detail else 'no message'}")
         if not in_time:
-            raise UserError(f"peers must be there within {START_S:g} s. Received: not all")
+            raise UserError(f"not all peers started within {START_S:g} s")

@@ -214,13 +214,13 @@ class Peers(Sequence[Peer]):
         if not run_until(self.env, until):
             self._check_idle()
             waiting = next(ack for ack in acks if not ack.done)
-            raise UserError(f"what a program waits for must come. Received: nothing for `{waiting.words}`")
+            raise UserError(f"the program waits for `{waiting.words}`, which never ends")
 
     def _check_idle(self) -> None:
         stuck = [peer.doing.words for peer in self._peers if peer.doing is not None]
         if stuck:
             more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
-            raise UserError(f"every command must come to its end. Received: `{stuck[0]}`{more}, for ever")
+            raise UserError(f"`{stuck[0]}`{more} never ends")
 
 
 def nbytes_of(tensor: Tensor) -> int:

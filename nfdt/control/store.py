@@ -24,7 +24,7 @@ class Store:
         """Return a tensor. Raises UserError if it does not exist."""
         if name not in self._tensors:
             known = ", ".join(self._tensors) or "none"
-            raise UserError(f"{self._owner} must have the tensor it is to use. Received: {name}; it has {known}")
+            raise UserError(f"{self._owner} has no tensor {name}; it has {known}")
         return self._tensors[name]
 
     def compute(self, into: str | Sequence[str], function: Callable[..., Tensor], names: Sequence[str]) -> None:

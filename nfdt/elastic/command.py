@@ -21,21 +21,21 @@ GROUP = "Workers that join"
 
 EXAMPLES = """\b
 Examples:
-  nfdt run --join-at 7071 --log-dir logs train.py -np 4         a run that takes more workers
-  nfdt join 127.0.0.1:7071 --token-file logs/join.token         one more, on the same host
-  nfdt join 127.0.0.1:7071 --token-file logs/join.token -np 3   three more
+  nfdt run --join-at 7071 --log-dir logs train.py -np 4         a run that further workers can join
+  nfdt join 127.0.0.1:7071 --token-file logs/join.token         add one, on the same host
+  nfdt join 127.0.0.1:7071 --token-file logs/join.token -np 3   add three
 \b
   nfdt run --join-at node1:7071 --tls-cert node1.pem --tls-key node1.key --tls-ca ca.pem train.py
   nfdt join node1:7071 --token-file join.token --tls-cert me.pem --tls-key me.key --tls-ca ca.pem
-                                                                from another host; `nfdt certs` makes the files
+                                                                add one on another host; `nfdt certs` makes the files
 """
 
 
 def join_at_option(function: Decorated) -> Decorated:
     """Add --join-at to a command."""
     text = (
-        "Take workers that come with `nfdt join`; port 0: any. Beyond loopback with --tls-... . The token is in "
-        "join.token beside the logs, or yours in FDT_TOKEN.  [default: nobody joins]"
+        "Address at which workers can join by `nfdt join`; port 0: any free port. Other addresses than loopback need "
+        "--tls-... . The token is in join.token beside the logs, or is that of FDT_TOKEN.  [default: no joining]"
     )
     return option(GROUP, "--join-at", metavar="[HOST:]PORT", help=text)(function)
 
@@ -61,7 +61,7 @@ def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
 def announce(reception: "JoinListener | None") -> None:
     """Print the command to join on stderr."""
     if reception is not None:
-        token = f"--token-file {reception.token_file}" if reception.token_file else "with its token in FDT_TOKEN"
+        token = f"--token-file {reception.token_file}" if reception.token_file else "with the run's token in FDT_TOKEN"
         tls = " --tls-cert ... --tls-key ... --tls-ca ..." if reception.remote else ""
         click.echo(f"nfdt: to join: nfdt join {reception.address} {token}{tls}", err=True)
 
@@ -75,14 +75,15 @@ def announce(reception: "JoinListener | None") -> None:
     "workers",
     type=CountType("a number of workers"),
     default=1,
-    help="How many.  [default: 1]",
+    help="Number of workers.  [default: 1]",
 )
 @token_option
 @tls_options
 def join_command(address: str, workers: int, **given: Any) -> int:
-    """Add workers of this machine to a run that has --join-at, until it ends or Ctrl-C.
+    """Add workers of this machine to a run that has --join-at.
 
-    They get the job and the data from it, as one of its own would. When they leave, their batches go to the others.
+    They get the job and the data from the run, and leave it at its end or at Ctrl-C. The other workers then get their
+    batches.
     """
     from fdt.cli.connect import identity, take_token
     from fdt.cli.run import log_directory
@@ -90,14 +91,14 @@ def join_command(address: str, workers: int, **given: Any) -> int:
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if address.startswith("unix:"):
-        raise UsageError(f"the address must be HOST:PORT, as the run has printed it. Received: {address}")
+        raise UsageError(f"the address must be HOST:PORT, as the run printed it. Received: {address}")
     ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
     token = take_token(given["token_file"], "`nfdt join`")
     try:
         with ended_by_signals(), log_directory("nfdt-join", None) as logs:
             join(address, token, ours, workers, logs.directory)
     except (KeyboardInterrupt, SystemExit):
-        click.echo("nfdt: left the run; its batches go to the others", err=True)
+        click.echo("nfdt: left the run; the other workers get its batches", err=True)
         return 0
     click.echo("nfdt: the run has ended", err=True)
     return 0

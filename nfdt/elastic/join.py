@@ -52,7 +52,7 @@ class JoinConnection:
             place: Place = next(self._call)
             return place
         except StopIteration:
-            raise UserError(f"a run must be at {self._address}. Received: one that is just ending") from None
+            raise UserError(f"the run at {self._address} is ending") from None
         except grpc.RpcError as error:
             raise _explained(self._address, error) from None
         finally:
@@ -69,7 +69,7 @@ class JoinConnection:
     def check(self) -> None:
         """Check that the run ended normally. Raises UserError if not."""
         if self._error is not None:
-            raise UserError(f"the run must stay reachable. Received: {_words(self._error)}") from None
+            raise UserError(f"the connection to the run was lost: {_words(self._error)}") from None
 
     def close(self) -> None:
         """Cancel the call."""
@@ -99,8 +99,8 @@ def _start(place: Place, address: str, logs: Path) -> LocalProcesses:
     nearest = reachable_address(addresses)
     if nearest.startswith("unix:") and not is_our_socket(Path(nearest.removeprefix("unix:"))):
         raise UserError(
-            "a run that listens on loopback takes workers of its own user on its own host, with its /dev/shm. "
-            f"Received: no socket of ours at {nearest}; --join-at HOST:PORT with --tls-... takes others"
+            "a run that listens on loopback accepts workers of the same user, host and /dev/shm only, and no socket of "
+            f"this user is at {nearest}; --join-at HOST:PORT with --tls-... accepts others"
         )
     env = {
         **environment.variables(),
@@ -124,7 +124,7 @@ def _watch(call: JoinConnection, processes: LocalProcesses, ranks: list[int], lo
                 click.echo(f"nfdt: worker {ranks[rank]} has ended: {cause}", err=True)
         if len(told) == len(ranks) and not call.over.is_set():
             said = " ".join(tail(logs / "worker-0.log", lines=1).split())
-            raise UserError(f"a worker must last as long as the run. Received: all have ended; {said or 'see its log'}")
+            raise UserError(f"all workers ended before the run: {said or 'see their logs'}")
     call.check()
 
 
@@ -134,10 +134,10 @@ def _explained(address: str, error: grpc.RpcError) -> UserError:
         return UserError(_words(error))
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UserError(
-            "the address must be the one that `nfdt run --join-at` (or `nfdt serve --join-at`) has printed. "
+            "the address must be the one that `nfdt run --join-at` or `nfdt serve --join-at` printed. "
             f"Received: {address}, where another kind of server listens"
         )
-    return refused(address, error, "a run that takes workers", "start one with `nfdt run --join-at`")
+    return refused(address, error, "a run that workers can join", "start one with `nfdt run --join-at`")
 
 
 def _words(error: grpc.RpcError) -> str:

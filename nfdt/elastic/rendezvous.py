@@ -75,7 +75,7 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
                 _write_anew(self.token_file, join_endpoint.token)
         except OSError as error:  # for example a full disk
             self._forget_files()
-            raise UserError(f"how to join a run must find room beside its logs. Received: {error}") from None
+            raise UserError(f"the files for `nfdt join` cannot be written beside the logs: {error}") from None
         self._server.start()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from nfdt.engine.recovery import ServerRecovery
 from nfdt.options import Options
 
 WORKER, SERVER = "worker", "server"
-WAITS = "this fit's batches are drawn by the script"
+WAITS = "the script itself reads this fit's batches"
 HOW = {"left": "has left", "lost": "was lost", "failed": "has failed"}
 
 
@@ -74,7 +74,7 @@ class ServersCoordinator:
         kind = command.WhichOneof("kind") or ""
         handler = getattr(self, f"_client_{kind}", None)
         if handler is None:
-            return self.fail(Failed(message=f"nfdt does not know this command. Received: {kind}"))
+            return self.fail(Failed(message=f"nfdt has no such command. Received: {kind}"))
         outcome: Outcome = handler(command)
         return outcome
 
@@ -104,8 +104,8 @@ class ServersCoordinator:
 
     def _client_step(self, command: Command) -> Outcome:
         if command.step.changed.model.id:
-            message = "NFDT workers go on while a batch hook runs: it must not write weights. Received: weights written"
-            return self.fail(Failed(message=f"{message}; hfdt run takes them"))
+            message = "a batch hook wrote weights, and NFDT's workers train while it runs; hfdt run supports such hooks"
+            return self.fail(Failed(message=message))
         self._keep(command.step.changed)
         return Outcome(commands=[(self._to_servers, None, command)])
 
@@ -185,7 +185,7 @@ class ServersCoordinator:
             return self.fail(failure)
         setups, spent = self._recovery.restore(self._setup.job)
         spent += self._epochs.pop(self._wanted_epoch, EpochAggregator()).blobs()
-        follows = f"all servers go back to their last checkpoint, replacement {self._worker_membership.used} of "
+        follows = f"all servers continue from their last checkpoint, replacement {self._worker_membership.used} of "
         text = f"{failure.message}; {follows}{self._worker_membership.restarts} starts"
         fault = Fault(message=text, member=f"{SERVER} {shard}", action="restored")
         outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
@@ -215,8 +215,8 @@ class ServersCoordinator:
         leave = self._leave(rank, self._worker_membership.incarnations[rank])
         self._ready.pop((WORKER, rank), None)
         if not self._worker_membership.leave(rank):
-            return self.fail(Failed(message=f"a job needs a worker. Received: none, {WORKER} {rank} {how} too"))
-        text = f"{WORKER} {rank}, which had joined, {HOW[how]}{why and ': ' + why}; its batches go to the others"
+            return self.fail(Failed(message=f"the job has no worker left: {WORKER} {rank} {how} too"))
+        text = f"{WORKER} {rank}, which had joined, {HOW[how]}{why and ': ' + why}; the others get its batches"
         events = [] if self._finishing else [self._membership(rank, how, text)]
         return self._without(Outcome(commands=[(SERVER, None, leave)], events=events))
 
@@ -236,9 +236,9 @@ class ServersCoordinator:
         worker_membership = self._worker_membership
         follows = {
             LossVerdict.REPLACED: f"replacement {worker_membership.used} of {worker_membership.restarts} starts",
-            LossVerdict.LEFT_OUT: f"{len(worker_membership.incarnations)} go on without it",
+            LossVerdict.LEFT_OUT: f"{len(worker_membership.incarnations)} continue without it",
         }[verdict]
-        text = f"{failure.message}; its batches go to the others, {follows}"
+        text = f"{failure.message}; the others get its batches, {follows}"
         return Event(job=self._job, fault=Fault(message=text, member=f"{WORKER} {rank}", action=verdict.value))
 
     def fail(self, failure: Failed) -> Outcome:

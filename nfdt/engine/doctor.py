@@ -11,7 +11,7 @@ from fdt.doctor import common_checks, report
 @click.command("doctor")
 @hosts_options
 def doctor_command(**given: Any) -> None:
-    """Show what this machine has of what NFDT needs, and what to do about the rest."""
+    """Check what NFDT needs on this machine, and print what to do."""
     hosts = chosen_hosts(given)
     if not (report_hosts("nfdt", hosts) if hosts else report("nfdt doctor", common_checks())):
         raise SystemExit(1)

@@ -14,7 +14,7 @@ class LossVerdict(Enum):
 
     REPLACED = "replaced"
     LEFT_OUT = "not replaced"
-    TOO_FEW = "too few are left"
+    TOO_FEW = "too few workers are left"
 
 
 @dataclass

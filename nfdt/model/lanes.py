@@ -26,9 +26,7 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
         UsageError: If `--overlap on` is given for an algorithm that makes workers wait.
     """
     if options.overlap == "on" and rule.waits:
-        raise UsageError(
-            "--overlap on must go with a rule that does not wait for other workers. Received: one that does"
-        )
+        raise UsageError("--overlap on needs a rule that does not wait for other workers. Received: one that waits")
     if fed:
         return 1
     if options.overlap == "auto":

@@ -69,7 +69,9 @@ def off(
     """
     inner = inner_optimizer(optimizer)
     if reason := _reason(optimizer):
-        raise UserError(f"a rule with momentum of its own needs an optimizer whose momentum can be off: {reason}")
+        raise UserError(
+            f"a rule with momentum of its own needs an optimizer whose momentum can be turned off: {reason}"
+        )
     kind = _kind(inner)
     adaptive = momentum_of(inner) > 0 and kind in FIRST_MOMENTS
     if adaptive:
@@ -110,9 +112,9 @@ def _reason(optimizer: Any) -> str:
     inner = inner_optimizer(optimizer)
     kind = _kind(inner)
     if inner is not optimizer:
-        return f"what overflows would stay in the rule's momentum. Received: {type(optimizer).__name__}"
+        return f"gradients that overflow would stay in the rule's momentum. Received: {type(optimizer).__name__}"
     if not hasattr(inner, "update_step"):  # tf_keras's optimizers.legacy keep their momentum elsewhere
-        return f"a legacy optimizer keeps its own. Received: {kind}"
+        return f"a legacy optimizer always uses its own. Received: {kind}"
     if getattr(inner, "gradient_accumulation_steps", None):
         return f"with gradient accumulation a push is not an update. Received: {kind}"
     if momentum_of(inner) and kind != "SGD" and kind not in FIRST_MOMENTS:

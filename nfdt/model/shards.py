@@ -103,11 +103,9 @@ def check_splittable(optimizer: Any) -> None:
         UserError: If it does.
     """
     if is_loss_scaled(optimizer):
-        raise UserError(
-            "--ps must be 1 with a LossScaleOptimizer, which looks at all gradients at once. Received: more"
-        )
+        raise UserError("--ps must be 1 with a LossScaleOptimizer, which needs all gradients at once. Received: more")
     if getattr(optimizer, "global_clipnorm", None):
-        raise UserError("--ps must be 1 with global_clipnorm, a norm over all gradients. Received: more")
+        raise UserError("--ps must be 1 with global_clipnorm, which needs all gradients at once. Received: more")
 
 
 def merge(parts: Sequence[Sequence[Array]]) -> list[Array]:

@@ -26,8 +26,8 @@ Vector = Any
 Poll = Callable[[int], list[Push]]  # returns the pushes that have arrived for an optimizer
 
 GONE = (
-    "a step's optimizer must be there as long as the step is. Received: a step of an optimizer that the script has "
-    "dropped; keep it in a variable"
+    "a step uses an optimizer that the script no longer refers to; keep the optimizer in a variable as long as the "
+    "step is used"
 )
 
 
@@ -222,7 +222,7 @@ class OptimizerExchange:
 
 def _check(optimizer: Any, rule: AsyncAlgorithm) -> None:
     if rule.needs_sgd and not is_sgd(optimizer):
-        raise CaptureError(f"this rule's arithmetic is SGD's. Received: {type(optimizer).__name__}; use another rule")
+        raise CaptureError(f"this rule needs SGD. Received: {type(optimizer).__name__}; use another rule")
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:

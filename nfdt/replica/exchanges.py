@@ -169,8 +169,8 @@ class OptimizerExchanges:
         exchange = self._known.get(push.header["optimizer"])
         if exchange is None:
             raise CaptureError(
-                "rank 0 must have used every optimizer that another does: it applies the updates. Received: a gradient "
-                f"of rank {push.rank}'s for one that rank 0, at {where()}, has not"
+                "rank 0 applies the updates, so it must have used every optimizer that another rank uses. "
+                f"Rank {push.rank} pushed for an optimizer that rank 0, at {where()}, has not used"
             )
         self._used[exchange.number] = exchange
         with context.eager_mode():  # rank 0 may be in a session's graph
@@ -192,7 +192,7 @@ class OptimizerExchanges:
         for push in arrived:
             self.serve(push)
         # When all ranks have reached this collective, rank 0 has served the others' last pushes.
-        number = self._group.broadcast(number, "a meeting")
+        number = self._group.broadcast(number, "agreement")
         for exchange in self._exchanges():
             exchange.meets()
         moved = {id(v) for exchange in self._exchanges() if exchange.changed for v in exchange.raw}

@@ -15,7 +15,7 @@ from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
 
-HELD = "a training loop of the script's own takes rules that apply every push when it comes. Received: {}; use asgd"
+HELD = "a training loop of the script's own needs a rule that applies each push when it arrives. Received: {}; use asgd"
 
 
 def checked(text: str) -> None:
@@ -41,7 +41,7 @@ def form_of(rule: AsyncAlgorithm, workers: int) -> Form:
     _, shared, mine = rule.pull(shared, mine, one, Hyper(0, number, number))
     update, _, _ = rule.push(shared, mine, one, Push(0, one, number, number, number, number, one))
     if update is None or update.steps is not None:
-        raise CaptureError(HELD.format("one that holds them back, or has an optimizer of its own"))
+        raise CaptureError(HELD.format("one that applies pushes later, or has an optimizer of its own"))
     return Form(update.momentum == "rule", not isinstance(update.lr_scale, float) or update.lr_scale != 1.0)
 
 
@@ -77,7 +77,7 @@ class Arithmetic:
         push = Push(worker, gradient.values, tau_, samples, self.eta, self.mu, self._before, gradient.seconds)
         update, shared, mine = rule.push(shared, mine, self.params, push)
         if update is None:
-            raise CaptureError(HELD.format("one that holds them back"))
+            raise CaptureError(HELD.format("one that applies pushes later"))
         self.update, self._before = update, self.params
         return True, shared, mine
 

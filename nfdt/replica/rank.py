@@ -37,11 +37,11 @@ from nfdt.replica.skippable_regions import SkippableRegions
 from nfdt.replica.sync import added
 
 UNDIVIDED = (
-    "a training step must be a tf.function's that gets its batch, train_on_batch, or an eager one in a loop, for "
-    "workers to take turns. Received: a step at {where}; hfdt run divides more; --allow-replicated has every worker do "
-    "all work"
+    "workers cannot take the training step at {where} in turn: it must be a tf.function with the batch as an argument, "
+    "train_on_batch, or an eager step in a loop. hfdt run divides more steps; with --allow-replicated every worker "
+    "does the whole work"
 )
-FIT = "fit must stand outside of a step that workers take in turn. Received: fit at {where}; call it beside the step"
+FIT = "fit must be called outside of a step that workers take in turn. Received: fit at {where}"
 
 
 class RoundRobinRank:

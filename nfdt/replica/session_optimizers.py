@@ -26,10 +26,10 @@ _WITHOUT_MOMENTUM = (
 )
 _RATES = ("_learning_rate_tensor", "_lr_t")
 OWN_MOMENTUM = (
-    "a rule with a momentum of its own can take the place of MomentumOptimizer's and AdamOptimizer's, where these are "
-    "given all gradients as they were taken. Received: {}; use asgd, or ddc_asgd(momentum='captured')"
+    "a rule with momentum of its own can replace that of MomentumOptimizer and AdamOptimizer only, if they get all "
+    "gradients unchanged. Received: {}; use asgd, or ddc_asgd(momentum='captured')"
 )
-NOT_SGD = "this rule's arithmetic is SGD's. Received: {}; use another rule"
+NOT_SGD = "this rule needs SGD. Received: {}; use another rule"
 
 
 @dataclass(frozen=True, eq=False)

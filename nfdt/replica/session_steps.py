@@ -19,19 +19,19 @@ from client_shim.replica.sessions.plans import FetchPlan, ancestors, collected, 
 from client_shim.replica.steps import where
 from nfdt.replica.session_optimizers import Applied, Optimizers
 
-OTHERWISE = "; --allow-replicated has every worker do all of that work"
-NO_BATCH = "a session's training run must be fed a batch for workers to take turns. Received: none, at {}" + OTHERWISE
-MOVED = "what a session's training run does to variables must come of gradients. Received: {}, at {}" + OTHERWISE
+OTHERWISE = "; with --allow-replicated every worker does the whole work"
+NO_BATCH = "workers cannot take a session's training run in turn that is fed no batch. Received: one at {}" + OTHERWISE
+MOVED = "a session's training run must change variables by gradients only. Received: {}, at {}" + OTHERWISE
 APART = (
-    "a session's gradients must be taken and applied in one run for workers to take turns. Received: {} of gradients "
-    "that were fed, at {}; hfdt run divides them" + OTHERWISE
+    "a session must compute and apply gradients in one run, so that workers can take runs in turn. Received: {} of "
+    "gradients that were fed, at {}; hfdt run divides such runs" + OTHERWISE
 )
 ORDER = (
-    "a session's training run must compute gradients of its batch first, and all changes of variables of these alone. "
-    "Received: {}, at {}; take the control dependency out, or make two runs of it" + OTHERWISE
+    "a session's training run must compute the gradients of its batch before it changes variables. "
+    "Received: {}, at {}; remove the control dependency, or use two runs" + OTHERWISE
 )
-INSIDE = "variables must not be changed within tf.cond, tf.while_loop or a tf.function. Received: {}, at {}" + OTHERWISE
-UNKNOWN = "variables must be in their graph's collections, of a known shape. Received: {}, at {}" + OTHERWISE
+INSIDE = "variables must not be changed inside tf.cond, tf.while_loop or a tf.function. Received: {}, at {}" + OTHERWISE
+UNKNOWN = "variables must be in their graph's collections and have known shapes. Received: {}, at {}" + OTHERWISE
 _ENTRIES = ("Placeholder", "IteratorGetNext")
 _HANDLES = (tf.resource, tf.variant)
 _CALLS = ("If", "While", "StatefulPartitionedCall")
@@ -151,7 +151,7 @@ class SessionStep:
             return NO_BATCH.format(where())
         moved = self.plan.moved_by(entries, gradients)
         if moved:
-            return MOVED.format(f"{moved}, which gets of the batch itself", where())
+            return MOVED.format(f"{moved}, which is computed from the batch itself", where())
         order = self._out_of_order(entries)
         if order:
             return ORDER.format(order, where())
@@ -171,12 +171,12 @@ class SessionStep:
         """
         for taken in self.taken:
             if any(tensor.op in self._behind for tensor in taken.inputs):
-                return f"gradients of {taken.variables[0]} that wait for a change of variables"
+                return f"gradients of {taken.variables[0]} that are computed after a change of variables"
         fed = frozenset(str(tensor.name) for taken in self.taken for tensor in taken.outputs)
         update = ancestors(self.moves, fed)
         behind = ancestors(self.late, fed.union(str(tensor.name) for tensor in self.before))
         waited = [t for t in entries if t.op in update] + [t for t in self.plan.elements if t.op in behind]
-        return f"a change of variables that waits for what is computed of {waited[0].name}" if waited else ""
+        return f"a change of variables that depends on {waited[0].name} by a control dependency" if waited else ""
 
     @cached_property
     def hidden(self) -> list[Any]:

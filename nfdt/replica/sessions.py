@@ -29,7 +29,7 @@ from nfdt.replica.session_steps import APART, SessionStep, SessionSteps, numbers
 from nfdt.replica.session_sync import SyncedSessions
 from replica.session_runs import SessionRuns, in_main
 
-CLOSED = "a session must stay open until all workers have pushed. Received: a push for one that rank 0 has closed"
+CLOSED = "rank 0 closed a session before all workers had pushed; a session must stay open until then"
 
 Last = tuple[int, dict[str, Any]]  # rows of a worker's last run, and its results by tensor
 
@@ -93,7 +93,7 @@ class NfdtSessions(SessionRuns):
         fetched = self._fetched.get(session.graph, set())
         if not names and fetched and feeds:
             by_hand = writes.by_feeds(plan, session.graph, feeds) & fetched
-            names = [f"an update of {name} by hand" for name in sorted(by_hand)]
+            names = [f"an update of {name} without an optimizer" for name in sorted(by_hand)]
         if names:
             self._by_every_rank(APART.format(names[0], where()))
 

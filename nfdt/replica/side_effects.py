@@ -11,8 +11,8 @@ from fdt.errors import CaptureError
 _DRAWS = ("IteratorGetNext", "IteratorGetNextSync")
 _ADDS = {"AssignAddVariableOp": tf.raw_ops.AssignAddVariableOp, "AssignSubVariableOp": tf.raw_ops.AssignSubVariableOp}
 NESTED = (
-    "a step function must draw its batches outside of loops and branches, for workers to take turns. Received: a step "
-    "at {where} that draws within; give it the batch as an argument"
+    "the step function at {where} reads its batch inside a loop or a branch, so workers cannot take steps in turn. "
+    "Give it the batch as an argument"
 )
 
 

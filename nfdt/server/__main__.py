@@ -110,9 +110,7 @@ class ServerProcess:
     def _failed(self, error: Exception, detail: str) -> None:
         print(detail, file=sys.stderr, flush=True)
         known = isinstance(error, UserError)
-        message = (
-            str(error) if known else f"server {self._member.rank} failed. Received: {type(error).__name__}: {error}"
-        )
+        message = str(error) if known else f"server {self._member.rank} failed: {type(error).__name__}: {error}"
         self._send(Event(failed=Failed(message=message, detail="" if known else detail)))
 
 

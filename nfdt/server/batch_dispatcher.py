@@ -65,7 +65,7 @@ class BatchDispatcher:
         try:
             self._assigned.get(worker, deque()).remove(batch)
         except ValueError:
-            raise ValueError(f"worker {worker} pushed a batch it was not dealt. Received: {batch}") from None
+            raise ValueError(f"worker {worker} pushed a batch that was not assigned to it. Received: {batch}") from None
         self._update_ahead(worker)
         self.done += 1
 

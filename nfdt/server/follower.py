@@ -142,7 +142,7 @@ class FollowerShardService:
         with self._lock:
             gradient = self._staged.pop(entry.worker)
         tau = self.core.push(entry.worker, entry.push, gradient)
-        assert tau == entry.tau, "a replay decides as shard 0 did"
+        assert tau == entry.tau, "a replayed decision equals shard 0's"
 
     def _leave(self, entry: pb.Logged) -> None:
         self.core.leave(entry.worker)
@@ -173,5 +173,5 @@ def follow(shard_service: FollowerShardService, address: str, token: str) -> Non
                     shard_service.replay(call(request, metadata=credentials(token), wait_for_ready=True))
                 return
             except Interrupted as error:
-                print(f"shard 0's log broke off: {error}", file=sys.stderr, flush=True)
+                print(f"shard 0's log was interrupted: {error}", file=sys.stderr, flush=True)
                 shard_service.closed.wait(RETRY_S)

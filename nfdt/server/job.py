@@ -34,7 +34,9 @@ def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Async
     name = options.rule or algorithm_registry.default_for(optimizer, trainable)
     rule = algorithm_registry.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
-        raise UserError(f"rule {name} needs SGD: it foresees the optimizer's steps. Received: {type(inner).__name__}")
+        raise UserError(
+            f"rule {name} needs SGD, because it predicts the optimizer's steps. Received: {type(inner).__name__}"
+        )
     if rule.local_steps is not None:
         _check_local(inner)
     return rule
@@ -43,9 +45,9 @@ def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Async
 def _check_local(inner: Any) -> None:
     """Check that each worker can have its own copy of the optimizer. Raises UserError if not."""
     if getattr(inner, "use_ema", False):
-        raise UserError("with local steps nobody keeps the average that use_ema asks for. Received: use_ema=True")
+        raise UserError("local steps do not support an optimizer's use_ema. Received: use_ema=True")
     if not hasattr(inner, "update_step"):
-        raise UserError(f"local steps need an optimizer that is no legacy one. Received: {type(inner).__name__}")
+        raise UserError(f"local steps need an optimizer that is not a legacy one. Received: {type(inner).__name__}")
 
 
 def layout_of(part: Any) -> Layout:
@@ -75,7 +77,7 @@ class ServedJob:
     def __post_init__(self) -> None:
         self.options = Options.read(self.spec.options)
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
-            raise CaptureError("NFDT trains models with one optimizer. Received: several; use --capture replica")
+            raise CaptureError("NFDT needs a model with one optimizer. Received: several; use --capture replica")
         self.ownership = own(self.trainable, self.shard, self.shards)
         self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))

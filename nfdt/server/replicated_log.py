@@ -30,7 +30,7 @@ class ReplicatedLog:
         """Return a reader of all entries after the first `position`. Raises RuntimeError if some of them are gone."""
         gone = self._written - len(self._last)
         if position < gone:
-            raise RuntimeError(f"a shard that follows must have had {gone} entries. Received: {position}")
+            raise RuntimeError(f"the log holds entries from {gone} on. Received: a request for {position}")
         reader: Reader = queue.SimpleQueue()
         for entry in itertools.islice(self._last, position - gone, None):
             reader.put(entry)

@@ -89,7 +89,7 @@ class Service:
         with self._changed:
             ready = self._changed.wait_for(lambda: job in self._over or is_there(), SETUP_S)
         if not ready or job in self._over:
-            raise RuntimeError(f"a session must name this server's job. Received: {job}")
+            raise RuntimeError(f"a session must name the job of this server. Received: {job}")
         return self._shard_service
 
     def _follow(self, request: bytes, context: Any) -> Iterator[bytes]:
@@ -233,5 +233,5 @@ def nbytes_of(tensor: Any) -> int:
 
 def _file(directory: Path | None, name: str) -> Path:
     if directory is None or not name.replace("-", "").isalnum():
-        raise ValueError(f"a shared file must be named within the blob directory. Received: {name!r}")
+        raise ValueError(f"a shared file must be in the blob directory. Received: {name!r}")
     return directory / name

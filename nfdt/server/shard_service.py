@@ -245,7 +245,7 @@ class ShardService:
     def _describe(self, error: NotFinite) -> str:
         batches = ", ".join(map(str, error.batches))
         return (
-            f"gradients must be finite. Received: NaN or infinity from worker {error.worker // self._lanes} in its "
+            f"NaN or infinity in the gradients of worker {error.worker // self._lanes} in its "
             f"step {error.push}, batch {batches} of epoch {error.epoch + 1}; --on-nan skip leaves such steps out"
         )
 

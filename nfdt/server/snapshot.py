@@ -66,7 +66,7 @@ def save(
     try:
         ref = job.blobs.put_arrays([head, *model, *optimizer, *(array_over(leaf) for leaf in leaves(rule))])
     except UserError as error:
-        print(f"no checkpoint: {error}", file=sys.stderr, flush=True)
+        print(f"the checkpoint was not saved: {error}", file=sys.stderr, flush=True)
         return
     part = Checkpoint(number=number, epoch=epoch, running=end is None, state=ref)
     send(Event(job=job.spec.id, checkpoint=part))

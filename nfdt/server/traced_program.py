@@ -91,7 +91,9 @@ class TracedValue:
         return self.program.add(name, *operands)
 
     def __bool__(self) -> bool:
-        raise TypeError("a rule must decide by Python values, not by arrays: use minimum, maximum (nfdt/tree.py)")
+        raise TypeError(
+            "a rule must not use arrays as conditions: use minimum and maximum of nfdt/tree.py, or Python values"
+        )
 
     def __neg__(self) -> "TracedValue":
         return self.program.add("sub", 0.0, self)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
-CLUSTER = "The simulated cluster"
+CLUSTER = "Simulated cluster"
 JOB_OPTIONS = ("rule", "overlap", "partition")
 REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
 OF_ONE_RUN = ("data", "log_dir", "tensorboard")
@@ -54,14 +54,14 @@ def simulation_options(function: Decorated) -> Decorated:
             "--workers",
             "-np",
             type=CountType("a number of workers"),
-            help=f"How many are simulated.  [default: what the cluster says, else {EQUAL_WORKERS}]",
+            help=f"Number of simulated workers.  [default: that of the cluster, else {EQUAL_WORKERS}]",
         ),
         option(
             CLUSTER,
             "--cluster",
             type=file,
             metavar="FILE",
-            help="Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that cost nothing]",
+            help="Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that take no time]",
         ),
         option(
             CLUSTER,
@@ -75,16 +75,22 @@ def simulation_options(function: Decorated) -> Decorated:
             "--seed",
             type=CountType("a seed", 0),
             default=0,
-            help="Of all that is random: the script's, unless it sets its own, and the cluster's.  [default: 0]",
+            help="Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]",
         ),
         option(
             REPORTS,
             "--compare",
             metavar="RULE,RULE,...",
-            help="Run the script once for each rule, on the same seed; print one table.",
+            help="Run the script once per rule, with the same seed; print one table.",
         ),
-        option(REPORTS, "--report", type=directory, metavar="DIR", help="Plots, and their data as JSON and CSV."),
-        option(REPORTS, "--data", type=directory, metavar="DIR", help="The data alone, as JSON."),
+        option(
+            REPORTS,
+            "--report",
+            type=directory,
+            metavar="DIR",
+            help="Write plots, and their data as JSON and CSV, to DIR.",
+        ),
+        option(REPORTS, "--data", type=directory, metavar="DIR", help="Write the data only, as JSON, to DIR."),
     ]
     return apply(add, function)
 
@@ -94,7 +100,10 @@ def simulation_options(function: Decorated) -> Decorated:
 @algorithm_options
 @report_options
 def simulate_command(script: str, words: list[str], **given: Any) -> int:
-    """Train script.py on simulated workers: real gradients, a simulated clock, the same bits for the same seed."""
+    """Train script.py on simulated workers.
+
+    Gradients are real, and the clock is simulated. The same seed always gives the same bits.
+    """
     given["rule"] = checked_rule(given)
     given["workers"] = len(_cluster(given).workers)
     if given["report"] is not None:
@@ -106,10 +115,10 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
     if given["compare"] is None:
         return _simulate(script, words, given)
     if given["rule"] is not None:
-        raise UsageError(f"--compare names the rules itself. Received: --rule {given['rule']} too")
+        raise UsageError(f"--compare names the rules. Received: --rule {given['rule']} too")
     for name in OF_ONE_RUN:
         if given[name] is not None:
-            raise UsageError(f"--compare keeps each rule's data in --report. Received: {flag(name)} {given[name]} too")
+            raise UsageError(f"--compare writes each rule's data to --report. Received: {flag(name)} {given[name]} too")
     return _compare(script, words, given)
 
 
@@ -122,7 +131,7 @@ def _check_writable(name: str, directory: Path | None) -> None:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        raise UsageError(f"{flag(name)} must be a directory that can be written. Received: {error}") from None
+        raise UsageError(f"{flag(name)} cannot be written: {error}") from None
 
 
 def _cluster(given: dict[str, Any]) -> "Cluster":
@@ -203,7 +212,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
             write_table(outcomes, root)
             write_report(outcomes, root)
     if failed:
-        raise UserError(f"every rule's run must end well. Received: {', '.join(failed)}")
+        raise UserError(f"runs failed: {', '.join(failed)}")
     return 0
 
 
@@ -244,7 +253,7 @@ def _read(directory: Path) -> "SimulationOutcome":
     from nfdt.simulator.outcome import DATA, SimulationOutcome
 
     if not (directory / DATA).exists():
-        raise UserError("--compare needs a script that calls fit(). Received: one that does not")
+        raise UserError("--compare needs a script that calls fit()")
     return SimulationOutcome.read(directory)
 
 
@@ -252,7 +261,7 @@ def split_rules(text: str) -> list[str]:
     """Split `asgd,dc_asgd(lam=0.1)` at the commas outside of parentheses."""
     rules = [rule.strip() for rule in re.split(r",(?![^(]*\))", text)]
     if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
-        raise UsageError(f"--compare must name two rules or more, each once, with commas between. Received: {text}")
+        raise UsageError(f"--compare must name two rules or more, each once, separated by commas. Received: {text}")
     return rules
 
 

@@ -21,7 +21,7 @@ FALLING = ("loss", "error", "mse", "mae")  # endings of metrics that grow withou
 def check_matplotlib() -> None:
     """Check, before training, that plots can be drawn. Raises UserError if not."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("--report draws with matplotlib. Received: not installed; pip install 'hfdt-nfdt[plots]'")
+        raise UserError("--report needs matplotlib, which is not installed; pip install 'hfdt-nfdt[plots]'")
 
 
 def write_report(outcomes: Sequence[SimulationOutcome], directory: Path) -> None:

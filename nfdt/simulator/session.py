@@ -117,8 +117,8 @@ class SimulatedJob:
             command()
             if not run_until(self._env, self._pause):
                 raise UserError(
-                    "somebody must be left to train: all nodes of the cluster have left, or wait for one that has. "
-                    f"Received: no further event at {self.now_s:.3g} simulated seconds"
+                    f"the simulation stops at {self.now_s:.3g} simulated seconds: all nodes of the cluster have left, "
+                    "or wait for one that has"
                 )
         if self._over is not None:
             self._end_epoch(self._over)

@@ -114,13 +114,13 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
                 chunk = memoryview(next(messages, b""))
                 if not len(chunk):
                     raise ValueError(
-                        f"a stream must hold the tensors it announced. Received: {len(part)} bytes too few"
+                        f"a stream must hold the tensors of its header. Received: {len(part)} bytes too few"
                     )
             size = min(len(part), len(chunk))
             part[:size] = chunk[:size]
             part, chunk = part[size:], chunk[size:]
     if len(chunk):
-        raise ValueError(f"a stream must hold only the tensors it announced. Received: {len(chunk)} bytes more")
+        raise ValueError(f"a stream must hold the tensors of its header only. Received: {len(chunk)} bytes more")
     return count
 
 
@@ -152,7 +152,7 @@ def _map(path: Path | None, nbytes: int, create: bool) -> mmap.mmap:
                 os.posix_fallocate(file.fileno(), 0, nbytes)
             except OSError as error:
                 path.unlink()
-                raise UserError(f"{path.parent} must have room for {nbytes:,} bytes more. Received: {error}") from None
+                raise UserError(f"{path.parent} has no room for {nbytes:,} bytes more: {error}") from None
         return mmap.mmap(file.fileno(), nbytes)
 
 

@@ -51,7 +51,7 @@ def interrupted() -> Iterator[None]:
     except (grpc.RpcError, StopIteration) as error:
         if isinstance(error, grpc.RpcError) and error.code() not in ENDED:
             raise
-        raise Interrupted(f"the session with a server must last. Received: {error!r}") from None
+        raise Interrupted(f"the connection to a server was interrupted: {error!r}") from None
 
 
 class Interrupted(Exception):
@@ -153,7 +153,7 @@ class ShardChannel:
                 self._incoming = Buffer(self._layout.pull, files[1], create=True)
                 return files
         except UserError as error:
-            print(f"tensors go by streams, not by shared memory: {error}", file=sys.stderr, flush=True)
+            print(f"tensors are sent by streams instead of shared memory: {error}", file=sys.stderr, flush=True)
             files[0].unlink(missing_ok=True)
             self._directory = None
         self._outgoing, self._incoming = None, Buffer(self._layout.pull)
@@ -238,7 +238,7 @@ class LaneChannels:
         for link, part in zip(self._followers, parts[1:], strict=True):
             staged = pb.ToServer(push=message)
             if not link.request(staged, part).HasField("staged"):
-                raise RuntimeError("a shard that follows must stage what it is sent")
+                raise RuntimeError("a server other than the first did not store a push")
         return self._first.request(pb.ToServer(push=message), parts[0])
 
     def pulled(self) -> list[tuple[list[int], list[Tensor]]]:

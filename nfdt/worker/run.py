@@ -260,11 +260,11 @@ class WorkerJob:
 
     def _find_notes(self) -> Iterator[str]:
         if (self._trainable.model.steps_per_execution or 1) > 1:
-            yield "steps_per_execution is not used by nfdt: each step is pushed by itself"
+            yield "steps_per_execution is not used by nfdt: workers push after each step"
         if self.steps and self.steps < self._member.size:
             yield (
-                f"whole batches are dealt to workers, and an epoch has {self.steps} for {self._member.size} of them: "
-                "some have nothing to do; give fit a smaller batch_size, or use hfdt run, which divides batches"
+                f"an epoch has {self.steps} batches for {self._member.size} workers, which take whole batches, so some "
+                "have nothing to do; give fit a smaller batch_size, or use hfdt run, which divides batches"
             )
 
     def _vary_seeds(self) -> None:

@@ -115,7 +115,7 @@ class GradientStep:
         if len(applied) != 1:
             raise CaptureError(
                 f"a captured train_step must apply gradients once. Received: {len(applied)} times; --capture replica "
-                "takes several optimizers"
+                "supports several optimizers"
             )
         present, gradients = self._in_order(*applied[0])
         changed = [i for i, v in enumerate(others) if id(v) in assigned]

@@ -95,7 +95,7 @@ class Divider(ListEmitter):
                 if before == state:
                     break
             if before != state or any(state[i].placement is not REPLICATE for i in whole):
-                raise Undivided("a loop's variables have no one placement")
+                raise Undivided("a loop's variable has several placements")
             placements = tuple(each.placement for each in state)
             test = Body(cond, state, value, self._exchange, self._name)
             test.begin()
@@ -166,11 +166,11 @@ class Body(Divider):
         """Return the function, with its outputs converted to `placements`."""
         pairs = list(zip(self._flat.outputs, placements, strict=True))
         if any(self._values[ref].placement not in (placement, REPLICATE) for ref, placement in pairs):
-            raise Undivided("what decides is not replicated")
+            raise Undivided("a loop's condition is not replicated")
         with self.graph.as_default():
             self.graph.outputs = [tf.identity(self._input(ref, placement)) for ref, placement in pairs]
         if self.wanted:
-            raise Undivided("a list of whole elements is to be divided")
+            raise Undivided("a list of replicated elements would have to be divided")
         self.graph.control_outputs = [self._ops[number] for number in sorted(self._flat.controls)]
         return atomic_function.from_func_graph(f"{self.graph.name}_{ops.uid()}", self.graph, {})
 
@@ -253,7 +253,7 @@ def _joined(left: Argument, right: Argument) -> Argument:
     """Return the description that fits both, if both can be converted to it without a collective."""
     placement = common([Arg(each.placement, each.shape, each.dtype.name) for each in (left, right)])
     if placement is None:
-        raise Undivided("two placements for one variable")
+        raise Undivided("a variable has two placements")
     shape = _joined_shape(left.shape, right.shape)
     if left.dtype == tf.variant and left.shape != right.shape:
         shape = None
@@ -275,5 +275,5 @@ def _graph(op: Any, name: str) -> Any:
     """Return a function's traced graph. A definition alone, as of tf.nn.ctc_loss, may call operations by name."""
     function = op.graph._get_function(name)
     if not hasattr(function, "graph"):
-        raise Undivided("a function has a definition only")
+        raise Undivided("a function has a definition, but no graph")
     return function.graph

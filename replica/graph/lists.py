@@ -102,7 +102,7 @@ def emptied(graph: Any, node: GraphNode, target: Shard, rank: int, made_for: Arr
     """
     shapes = localized(made_for, target)
     if shapes is None:
-        raise Undivided("a list is made for elements of another shape")
+        raise Undivided("a list was made for elements of another shape")
     attrs = {k: v for k, v in node.op.node_def.attr.items() if not k.startswith("_")}
     inputs = [constant_op.constant(np.asarray(shapes[rank])), count]
     return graph._create_op_internal(node.op.type, inputs, [tf.variant], attrs=attrs, op_def=node.op.op_def).outputs[0]

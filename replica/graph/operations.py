@@ -73,7 +73,7 @@ def output(op: Any, index: int, tensor: Any, placement: Placement, rank: int, *,
     shape: Shape | None = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     if isinstance(placement, Shard):
         if shape is None or shape[placement.axis] not in (None, placement.sizes[rank]):
-            raise Undivided(f"{op.type}: {shape} is no part of {placement}")
+            raise Undivided(f"{op.type}: {shape} is not the local shape of {placement}")
         shape = global_shape(shape, placement)
     return Value(tensor, placement, shape, data)
 
@@ -81,7 +81,7 @@ def output(op: Any, index: int, tensor: Any, placement: Placement, rank: int, *,
 def where_defined(op: Any) -> str:
     """Return the script's file and line that made an operation."""
     frames = [f for f in reversed(op.traceback or ()) if of_script(f.filename)]
-    return f"{frames[0].filename}:{frames[0].lineno}" if frames else "no line of the script"
+    return f"{frames[0].filename}:{frames[0].lineno}" if frames else "an unknown line"
 
 
 def _add_functions(graph: Any, op: Any) -> None:

@@ -54,7 +54,7 @@ class ListEmitter(Emitter):
 
     def _converted(self, value: Value, target: Placement) -> Any:
         if is_list(value.tensor) and value.placement != target and isinstance(target, Shard):
-            raise Undivided("a list of whole elements is to be divided")
+            raise Undivided("a list of replicated elements would have to be divided")
         return super()._converted(value, target)
 
     def _is_small_sum(self, value: Value) -> bool:
@@ -62,7 +62,7 @@ class ListEmitter(Emitter):
 
     def _replicate(self, refs: dict[Ref, None]) -> None:
         if any(is_list(self._values[ref].tensor) for ref in refs):
-            raise Undivided("an operation needs a list whole")
+            raise Undivided("an operation needs a replicated list")
         super()._replicate(refs)
 
     def _emit_outputs(self) -> None:

@@ -74,7 +74,7 @@ def test_a_detached_run_is_taken_up_again_and_ended(state):
     attached.send_signal(signal.SIGINT)
     _, err = attached.communicate(timeout=30)
     assert attached.returncode == 130
-    assert "away-1 goes on" in err
+    assert "away-1 continues" in err
     assert seen[0] == "input: EOFError\n"
     assert seen[-1].startswith("Epoch 1/100000")
     assert "\x1b" not in run.output.read_text()
@@ -107,5 +107,5 @@ def test_a_killed_client_ends_its_detached_run_and_attach_says_how_it_goes_on(st
     assert not store.exists()
     attached = call("nfdt", "attach", "away-1")
     assert attached.returncode == 128 + 9
-    assert f"away-1 was ended by signal 9 (SIGKILL); nfdt run --resume {kept} goes on" in attached.stderr
+    assert f"away-1 was ended by signal 9 (SIGKILL); nfdt run --resume {kept} continues" in attached.stderr
     assert run.state() == "ended: signal 9 (SIGKILL)"

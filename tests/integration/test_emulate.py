@@ -98,6 +98,6 @@ def test_what_cannot_be_emulated(tmp_path):
     cluster.write_text("topology: ring\nnodes: [{count: 3}]")
     for words in (["run", "--emulate", str(cluster)], ["control", "--emulate", "--cluster", str(cluster)]):
         result = CliRunner().invoke(main, [*words, str(script)])
-        assert "--emulate takes topologies without a circle" in result.output and result.exit_code == 2
+        assert "--emulate needs a topology without a cycle" in result.output and result.exit_code == 2
     result = CliRunner().invoke(main, ["run", "--emulate", str(cluster), "-np", "3", str(script)])
-    assert "--emulate says itself who trains. Received: -np 3 too" in result.output
+    assert "--emulate takes the workers from its file. Received: -np 3 too" in result.output

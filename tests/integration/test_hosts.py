@@ -411,7 +411,7 @@ def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_
         until(running.stderr, "replacement 1 of 2 starts")
         until(printed, "epoch 1")
         hosts.kill("host3", "nfdt.server")
-        until(running.stderr, "all servers go back to their last checkpoint, replacement 2 of 2 starts")
+        until(running.stderr, "all servers continue from their last checkpoint, replacement 2 of 2 starts")
         time.sleep(0.5)  # a server takes longer to start: what is read by then was printed before the kill
         while not said.empty():
             said.get()
@@ -423,12 +423,12 @@ def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_
         assert running.wait(timeout=120) == 1
         assert "server 0 was lost" in running.stderr.read()
         assert time.monotonic() - start < 120
-        two_fits.until_said("; 1 go on without it from the end of epoch", 120)
+        two_fits.until_said("; training continues without it from the end of epoch", 120)
         before = two_fits.epochs()
         two_fits.until(lambda: two_fits.epochs() > before, 120)
         printed_by_both, said = two_fits.end()
         assert printed_by_both.endswith("both done\n")
-        assert "1 of 2, without host3; --min-np lets fewer train; 1 go on from the beginning" in said
+        assert "1 of 2 workers; --min-np lets fewer train; training continues from the beginning, with -np 1" in said
         assert "1 worker left out from the beginning" in said.partition("hfdt: lost:")[2]
     finally:
         running.kill()

@@ -36,5 +36,5 @@ def test_a_loop_that_is_found_at_run_time_is_divided(tmp_path):
 
     divided = run("-m", "hfdt.cli", "run", "-np", "2")
     assert divided.stdout == run().stdout
-    assert "hidden.py:11 trains outside fit: the run starts over" in divided.stderr
+    assert "hidden.py:11 trains outside fit: the run starts again" in divided.stderr
     assert "worker 0:    33 samples, 3 steps" in divided.stderr

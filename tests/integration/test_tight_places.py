@@ -68,7 +68,7 @@ def test_a_run_with_1_mb_of_shared_memory_a_full_disk_for_its_logs_and_a_jumping
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "trained 192 True", done.stdout
-    assert "Jsonl fails and is left out. Received: [Errno 28] No space left on device" in done.stderr
+    assert "Jsonl failed and is no longer used: [Errno 28] No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     left = [file.name for file in (tmp_path / "tmp").iterdir() if not file.name.startswith("__autograph")]
     assert not left, "what was on disk goes with the run; TensorFlow's own files go when a process ends by itself"

@@ -105,7 +105,7 @@ def test_a_run_whose_numbers_differ_ends_before_it_begins(command):
     code, output, errors, written = command("hfdt", "run", "--verify", "2", "script.py", source=wrong)
     assert (code, output, written) == (1, "", set())
     assert errors.startswith(
-        "hfdt: error: --verify 2 found the divided run different: step 1 at script.py:20: update of "
+        "hfdt: error: --verify 2 ended with the verdict 'different': step 1 at script.py:20: update of "
     )
     assert errors.count("\n") == 1
 
@@ -113,16 +113,14 @@ def test_a_run_whose_numbers_differ_ends_before_it_begins(command):
 def test_a_script_that_fails_alone_is_said_to(command):
     code, output, errors, _ = command("hfdt", "verify", "script.py", source="raise ValueError('boom')")
     assert (code, output) == (1, "")
-    assert errors.splitlines()[-1] == (
-        "hfdt: error: the script must run alone first. Received: exit code 1: ValueError: boom"
-    )
+    assert errors.splitlines()[-1] == ("hfdt: error: the script failed when run alone: exit code 1: ValueError: boom")
 
 
 def test_a_script_that_asks_or_never_trains_is_not_proven(command):
     code, _, errors, _ = command("hfdt", "verify", "script.py", source="input('epochs? ')")
-    assert code == 1 and "must not ask the user. Received: input() at" in errors
+    assert code == 1 and "input() at" in errors and "asks the user" in errors
     code, output, _, _ = command("hfdt", "verify", "script.py", source="print('nothing')")
-    assert code == 1 and output.startswith("not proven: no step of training was seen")
+    assert code == 1 and output.startswith("not proven: verify saw no training step")
 
 
 def loop(rate):

@@ -33,7 +33,7 @@ def test_in_memory(check):
 
 
 def test_in_memory_ranks_that_ask_for_different_things_are_told():
-    with pytest.raises(RuntimeError, match="same thing"):
+    with pytest.raises(RuntimeError, match="same collective"):
         on_ranks(2, lambda comm: comm.sum([1.0], f"rank {comm.rank}"))
 
 

@@ -64,15 +64,15 @@ def line_of(code):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("pairs", f"the loss of_pairs ({line_of('def of_pairs')}) must be a mean or a sum over samples. "),
-        ("ordered", f"the loss ordered ({line_of('def ordered')}) must be a mean or a sum over samples. "),
+        ("pairs", f"the loss of_pairs ({line_of('def of_pairs')}) must be a mean or a sum over samples, but "),
+        ("ordered", f"the loss ordered ({line_of('def ordered')}) must be a mean or a sum over samples, but "),
         (
             "mixing",
-            f"layer 'mixing' ({line_of('class Mixing')}) must make of a row what does not depend on the batch's",
+            f"layer 'mixing' ({line_of('class Mixing')}) must compute each row without the batch's other rows",
         ),
-        ("gate", f"layer 'gate' ({line_of('class Gate')}) must make of a row what does not depend on the batch's"),
-        ("term", f"what layer 'term' ({line_of('class Term')}) adds as a loss must be a mean over samples. "),
-        ("own", f"OwnStep.train_step ({line_of('class OwnStep')}) must be a mean or a sum over samples. "),
+        ("gate", f"layer 'gate' ({line_of('class Gate')}) must compute each row without the batch's other rows"),
+        ("term", f"the loss that layer 'term' ({line_of('class Term')}) adds must be a mean over samples, but "),
+        ("own", f"OwnStep.train_step ({line_of('class OwnStep')}) must be a mean or a sum over samples, but "),
     ],
 )
 def test_what_does_not_split_is_named(found, case, message):
@@ -111,7 +111,7 @@ def test_dropout_is_no_reason_to_refuse_or_to_warn(found):
 
 def test_local_batch_norm_trains_and_says_what_it_costs(found):
     (note,) = found["local"]["notes"]
-    assert "each rank's own" in note
+    assert "each rank has its own BatchNorm statistics" in note
 
 
 def test_a_metric_that_does_not_add_up_is_named(found):

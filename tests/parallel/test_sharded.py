@@ -45,5 +45,5 @@ def test_slices_train_as_the_whole(alone, ranks, case):
 def test_the_user_is_told_what_was_found(ranks):
     notes = json.loads(Path(f"{ranks}-0.json").read_text())
     assert notes.pop("metrics", []) == []
-    assert "blocks a batch, each on" in notes.pop("coded")[-1]
+    assert "blocks per batch, each on" in notes.pop("coded")[-1]
     assert not any(notes.values()), notes

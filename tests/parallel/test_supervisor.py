@@ -86,7 +86,7 @@ def test_a_crew_trains_jobs_and_survives_a_killed_member(served):
     assert "".join(o.text for o in first["output"]) == "hello from 0\n", "rank 0's prints reach the client, once"
 
     (failure,) = converse(client, "2", DEADLY_EPOCH)["failed"]
-    assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in failure.message
+    assert "worker 1 was lost: signal 9 (SIGKILL)" in failure.message
     assert "hello from 1" in failure.detail
 
     assert "finished" in converse(client, "3", 1), "others take their place for the next job"
@@ -99,7 +99,7 @@ def test_where_it_is_wanted_a_whole_crew_starts_again(served, options):
     heard = converse(client, "unlucky", ONCE_DEADLY_EPOCH, **options)
     (fault,) = heard["fault"]
     assert (fault.member, fault.action) == ("worker 1", "restarted from the beginning")
-    assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in fault.message
+    assert "worker 1 was lost: signal 9 (SIGKILL)" in fault.message
     assert "failed" not in heard
     (ended,) = heard["epoch_end"]
     assert [w.samples for w in ended.workers] == ([5, 6] if "restarts" in options else [5])
@@ -115,7 +115,7 @@ class Tight(LocalLauncher):
 
     def start(self, task):
         if self.full and task.count > 1:
-            raise UserError(f"there must be room for all. Received: room for 1 of {task.count}")
+            raise UserError(f"there is room for 1 of {task.count}")
         self.full = True
         return super().start(task)
 
@@ -127,7 +127,7 @@ def test_where_not_all_can_be_started_again_fewer_go_on(tmp_path):
     heard = converse(client, "1", ONCE_DEADLY_EPOCH, restarts="1", min_np="1")
     (lost, tight) = heard["fault"]
     assert "restart 1 of 1" in lost.message
-    assert "room for 1 of 2; 1 go on without it" in tight.message
+    assert "room for 1 of 2; 1 continue without it" in tight.message
     assert [w.samples for w in heard["epoch_end"][0].workers] == [5]
     client.close()
     running.stop()
@@ -151,7 +151,7 @@ def test_a_rank_that_cannot_be_replaced_alone_ends_the_job(tmp_path):
     running = serve(engine, f"unix:{tmp_path}/engine.sock", "right")
     client = TrainingClient(running.address, "right")
     (failure,) = converse(client, "1", DEADLY_EPOCH)["failed"]
-    assert "was lost. Received: signal 9" in failure.message
+    assert "was lost: signal 9" in failure.message
     client.close()
     running.stop()
     engine.stop()
@@ -319,7 +319,7 @@ def test_a_rank_that_fails_for_want_of_another_is_not_the_one_that_is_named(run_
     failed = Event(failed=Failed(message="HorovodInternalError: connection closed by peer"))
     engine.supervisor.registry.inbox.put(MemberMessage("worker", 0, failed, engine.supervisor.registry.generation))
     (event,) = engine.train(iter([Command(job="1", setup=Setup())]))
-    assert "worker 1 was lost. Received: signal 9 (SIGKILL)" in event.failed.message
+    assert "worker 1 was lost: signal 9 (SIGKILL)" in event.failed.message
     engine.stop()
 
 
@@ -332,4 +332,4 @@ def test_a_member_that_finds_no_engine_any_more_ends(tmp_path):
     env = {**os.environ, **given, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, str(ECHO)], env=env, capture_output=True, text=True, timeout=120)
     assert ended.returncode == ENGINE_GONE
-    assert ended.stderr.startswith("worker 0: no engine answers at unix:")
+    assert ended.stderr.startswith("worker 0: no engine answered at unix:")

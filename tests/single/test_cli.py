@@ -36,34 +36,38 @@ USAGE = [
     (hfdt, "run --lgo-dir x SCRIPT", "No such option '--lgo-dir'"),
     (hfdt, "run --seed -1 SCRIPT", "--seed must be a seed, 0 or more. Received: -1"),
     (hfdt, "run SCRIPT --async", "hfdt trains synchronously; use `nfdt run`. Received: --async"),
-    (hfdt, "run --lr-scale sqrt SCRIPT", "--lr-scale goes with --batch per-worker. Received: --lr-scale sqrt"),
+    (hfdt, "run --lr-scale sqrt SCRIPT", "--lr-scale needs --batch per-worker. Received: --lr-scale sqrt"),
     (hfdt, "run --rule nope SCRIPT", "--rule must be one of admm, allreduce"),
     (hfdt, "run --local-steps 0 SCRIPT", "--local-steps must be a number of batches, 1 or more. Received: 0"),
-    (hfdt, "run --dane-mu 1 SCRIPT", "--dane-mu goes with --rule dane. Received: --dane-mu with rule allreduce"),
+    (hfdt, "run --dane-mu 1 SCRIPT", "--dane-mu needs --rule dane. Received: --dane-mu with rule allreduce"),
     (hfdt, "run --rule dane --dane-mu -1 SCRIPT", "dane: mu must be 0 or more, or not given. Received: mu=-1.0"),
-    (hfdt, "run --rule dane(nu=1) SCRIPT", "rule dane has no such parameter; it has eta, mu, local_epochs, solver."),
+    (
+        hfdt,
+        "run --rule dane(nu=1) SCRIPT",
+        "rule dane has no such parameter; its parameters: eta, mu, local_epochs, solver.",
+    ),
     (hfdt, "run --rule admm --admm-rho 0 SCRIPT", "admm: rho must be above 0. Received: rho=0.0"),
     (
         hfdt,
         "run --rule coded --batch per-worker SCRIPT",
-        "--batch per-worker goes with rule allreduce, local_sgd, dane",
+        "--batch per-worker needs --rule allreduce or local_sgd or dane",
     ),
-    (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce goes with rule allreduce."),
-    (hfdt, "run --rule dane --on-nan skip SCRIPT", "--on-nan goes with rule allreduce. Received: --on-nan skip with"),
-    (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address beyond this machine's loopback needs TLS: --tls-cert,"),
-    (hfdt, "run --multicast ip SCRIPT", "--multicast goes with --rule coded."),
+    (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce needs --rule allreduce."),
+    (hfdt, "run --rule dane --on-nan skip SCRIPT", "--on-nan needs --rule allreduce. Received: --on-nan skip with"),
+    (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address other than loopback needs TLS: give --tls-cert,"),
+    (hfdt, "run --multicast ip SCRIPT", "--multicast needs --rule coded."),
     (hfdt, "run --rule coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),
     (hfdt, "run --server here SCRIPT", "an address must be HOST:PORT or unix:PATH. Received: 'here'"),
-    (hfdt, "run --server 127.0.0.1:5 SCRIPT", "--server needs a token: --token-file FILE, or FDT_TOKEN set"),
-    (hfdt, "run --server 127.0.0.1:5 --comm mpi SCRIPT", "--comm is for `hfdt serve`"),
-    (hfdt, "serve --host 0.0.0.0", "an address beyond this machine's loopback needs TLS: --tls-cert,"),
-    (hfdt, "train.py -np 2", "to train a script: hfdt run train.py -np 2. Received: no command"),
-    (hfdt, "serv", "no such command; did you mean serve? Received: 'serv'"),
+    (hfdt, "run --server 127.0.0.1:5 SCRIPT", "--server needs a token: give --token-file FILE, or set FDT_TOKEN"),
+    (hfdt, "run --server 127.0.0.1:5 --comm mpi SCRIPT", "--comm must be given to `hfdt serve`"),
+    (hfdt, "serve --host 0.0.0.0", "an address other than loopback needs TLS: give --tls-cert,"),
+    (hfdt, "train.py -np 2", "a script needs the command run: hfdt run train.py -np 2"),
+    (hfdt, "serv", "no such command. Received: 'serv'; did you mean serve?"),
     (nfdt, "run SCRIPT --sync --async", "training is either synchronous or asynchronous."),
-    (nfdt, "run --rule asgd SCRIPT --sync", "--sync is --rule ssgd: give one of them. Received: --rule asgd too"),
+    (nfdt, "run --rule asgd SCRIPT --sync", "--sync means --rule ssgd. Received: --rule asgd too; give one of them"),
     (nfdt, "run --rule nope SCRIPT", "nope"),
     (nfdt, "simulate --compare asgd,nope SCRIPT", "must be one of asgd, dana_dc,"),
-    (nfdt, "simulate --data /proc/none SCRIPT", "--data must be a directory that can be written. Received: [Errno"),
+    (nfdt, "simulate --data /proc/none SCRIPT", "--data cannot be written: [Errno"),
     (nfdt, "run --ps 0 SCRIPT", "--ps must be a number of servers, 1 or more. Received: 0"),
 ]
 
@@ -82,7 +86,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(command, argv, said, s
 def test_help_has_groups_examples_and_the_default_number_of_workers(command):
     ended = call(command, "run", "--help")
     assert ended.exit_code == 0
-    for words in ("[OPTIONS] script.py", "What is shown and kept:", "Examples:", "[default: 2]", "-- -np 3"):
+    for words in ("[OPTIONS] script.py", "Output:", "Examples:", "[default: 2]", "-- -np 3"):
         assert words in " ".join(ended.stdout.split())
 
 
@@ -117,7 +121,7 @@ def test_a_word_of_ours_behind_the_script_is_the_scripts_and_one_line_says_so(sc
     ended = call(probe(), "run", script, "--quiet", "--lr", "1")
     assert ended.stdout == "train.py ['--quiet', '--lr', '1'] None False\n"
     assert ended.stderr == (
-        f"hfdt: --quiet after the script: given to the script; ours go before it: hfdt run --quiet ... {script}\n"
+        f"hfdt: --quiet after the script: an argument of the script; for this command: hfdt run --quiet ... {script}\n"
     )
 
 

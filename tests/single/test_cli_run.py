@@ -148,7 +148,7 @@ def test_log_dir_holds_records_and_members_logs_of_this_run_only(go, engines, tm
 
 def test_a_log_dir_that_cannot_be_is_one_line(go, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="--log-dir must be a directory"):
+    with pytest.raises(UserError, match="--log-dir cannot be written"):
         go(lambda client, reporters: 0, log_dir=tmp_path / "file" / "logs")
 
 
@@ -193,14 +193,14 @@ def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
     nothing = lambda client, reporters: 0  # noqa: E731
     with pytest.raises(UsageError, match="--server needs a token"):
         go(nothing, server=address)
-    with pytest.raises(UsageError, match="--token-file must be a file"):
+    with pytest.raises(UsageError, match="--token-file cannot be read"):
         go(nothing, server=address, token_file=tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="has 3 workers: leave -np out"):
+    with pytest.raises(UsageError, match="has 3 workers. Received: -np 2; leave -np out"):
         go(nothing, server=address, token_file=token, workers=2)
-    with pytest.raises(UsageError, match="the server must be nfdt's; use `hfdt run`"):
+    with pytest.raises(UsageError, match="is hfdt's; use `hfdt run`"):
         run(RunRequest("nfdt", server=address, token_file=token), Engine, nothing)
     monkeypatch.setenv("FDT_TOKEN", "another")
-    with pytest.raises(UserError, match="the token must be the one"):
+    with pytest.raises(UserError, match="was started with another token"):
         go(nothing, server=address)
     monkeypatch.setenv("FDT_TOKEN", "two\nlines")
     with pytest.raises(UsageError, match="a token must be one line"):
@@ -208,7 +208,7 @@ def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
 
 
 def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path):
-    with pytest.raises(UserError, match="a socket must be in a directory.*nowhere"):
+    with pytest.raises(UserError, match="a socket needs a directory.*nowhere"):
         serve("hfdt", f"unix:{tmp_path}/nowhere/x.sock", tmp_path, Engine)
 
 

@@ -147,12 +147,15 @@ def test_programs_need_peers():
     ("argv", "said"),
     [
         (["control", "SCRIPT"], "Missing option '--cluster'"),
-        (["control", "SCRIPT", "--steps", "3"], "The script's own words go behind --"),
+        (["control", "SCRIPT", "--steps", "3"], "The script's arguments must follow --"),
         (["control", "SCRIPT", "other.py", "--cluster", "YAML"], "needs one script"),
-        (["control", "SCRIPT", "--cluster", "YAML"], "there all the time here. Received: n, which joins"),
-        (["simulate", "SCRIPT", "--cluster", "YAML", "--workers", "3"], "be what the cluster says: 2. Received: 3"),
+        (["control", "SCRIPT", "--cluster", "YAML"], "neither join nor leave. Received: n, which joins"),
+        (
+            ["simulate", "SCRIPT", "--cluster", "YAML", "--workers", "3"],
+            "--workers must be 2, as in the cluster, or left out. Received: 3",
+        ),
         (["simulate", "SCRIPT", "--compare", "asgd"], "two rules or more"),
-        (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--rule", "asgd"], "--compare names the rules itself"),
+        (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--rule", "asgd"], "--compare names the rules"),
         (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--log-dir", "out"], "Received: --log-dir out too"),
     ],
 )

@@ -136,7 +136,10 @@ def test_as_many_as_there_is_room_for_take_part_from_the_start(blobs):
     coordinator, short = RanksCoordinator(RankRecovery(blobs, 4)), Failed(message="slots for 3 of 4")
     assert coordinator.short(3, short).events == []
     outcome = coordinator.from_client(Command(job="j", setup=Setup(job=JobSpec(options={"min_np": "2"}))))
-    assert (outcome.relaunch, outcome.events[0].fault.message) == (3, "slots for 3 of 4; 3 go on from the beginning")
+    assert (outcome.relaunch, outcome.events[0].fault.message) == (
+        3,
+        "slots for 3 of 4; training continues from the beginning, with -np 3",
+    )
     assert [command.WhichOneof("kind") for _, _, command in outcome.commands] == ["setup"]
     assert coordinator.short(2, short).relaunch == 2
     assert coordinator.short(1, short).events[0].HasField("failed"), "--min-np 2"

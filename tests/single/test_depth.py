@@ -110,7 +110,9 @@ def test_what_cannot_be_pickled_in_a_deep_model_is_named_by_its_layer() -> None:
 
     model = built(lambda: chain(keras, 1200))
     model.layers[700].notes = {"source": (i for i in range(3))}
-    with pytest.raises(CaptureError, match=r"picklable; Activation 'a700'\.notes\['source'\] \(generator\) is not"):
+    with pytest.raises(
+        CaptureError, match=r"Activation 'a700'\.notes\['source'\] \(generator\), which cannot be pickled"
+    ):
         flavor_of(model).dumps(model)
 
 
@@ -124,7 +126,9 @@ def test_what_cannot_be_pickled_in_a_class_of_the_script_is_named() -> None:
             return x + next(handle)
 
     model = keras.Sequential([keras.layers.Input((4,)), Reading()])
-    with pytest.raises(CaptureError, match=r"\(class Reading\)\.call \(variable 'handle'\) \(generator\) is not"):
+    with pytest.raises(
+        CaptureError, match=r"\(class Reading\)\.call \(variable 'handle'\) \(generator\), which cannot"
+    ):
         flavor_of(model).dumps(model)
 
 
@@ -142,10 +146,10 @@ def test_recursion_in_an_object_of_the_scripts_own_is_not_called_unpicklable() -
     for _ in range(3 * LIMIT):
         link = Link(link)
     model.layers[1].links = {"first": link}
-    deep = r"nested deeper than Python's recursion limit; Activation 'a1'\.links\['first'\] \(Link\) is\. Received: Rec"
+    deep = r"Activation 'a1'\.links\['first'\] \(Link\) is nested deeper than Python's recursion limit"
     with pytest.raises(CaptureError, match=deep) as caught:
         flavor_of(model).dumps(model)
-    assert not re.search("must be picklable", str(caught.value))
+    assert not re.search("cannot be pickled", str(caught.value))
     while link is not None:  # Python frees a chain by recursion, too
         link.beyond, link = None, link.beyond
 

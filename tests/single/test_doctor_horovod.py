@@ -46,7 +46,7 @@ def test_another_archive_is_refused(tmp_path):
 def test_no_compiler_is_named_with_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(BuildError, match=r"no C\+\+ compiler .* and no make on PATH; install them"):
+    with pytest.raises(BuildError, match=r"PATH has no C\+\+ compiler .* and no make \. Install them"):
         horovod_build.find_compiler()
 
 

@@ -252,7 +252,7 @@ def test_a_model_under_a_strategy_is_refused(client: FakeClient) -> None:
 
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         model, x, y = made(keras, model_zoo.dense)
-    with remotely(client), pytest.raises(CaptureError, match="Received: OneDeviceStrategy"):
+    with remotely(client), pytest.raises(CaptureError, match="in the scope of OneDeviceStrategy"):
         model.fit(x, y, **ARGUMENTS)
 
 
@@ -311,7 +311,7 @@ def test_a_number_that_a_callback_sets_is_refused_where_keras_would_read_it(kera
 
     with remotely(client):
         if eagerly:
-            with pytest.raises(CaptureError, match=r"weigh\w*\.beta = 2\.0 \(Weigh\), 1\.0 when fit began"):
+            with pytest.raises(CaptureError, match=r"weigh\w*\.beta \(Weigh\) changed from 1\.0 to 2\.0 during fit"):
                 model.fit(X, Y, callbacks=[Raise()], **ARGUMENTS)
         else:
             model.fit(X, Y, callbacks=[Raise()], **ARGUMENTS)

@@ -86,11 +86,11 @@ def test_where_the_disk_is_full_too_both_are_named_and_nothing_stays(tiny, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(blobs, "_sized", full)
-    with pytest.raises(UserError, match=f"{tiny.directory} or {tiny.disk} must have room for 5,000 bytes more"):
+    with pytest.raises(UserError, match=f"{tiny.directory} and {tiny.disk} have no room for 5,000 bytes more"):
         tiny.put(b"x" * 5000)
     monkeypatch.undo()
     monkeypatch.setattr(blobs, "_written", lambda file, part: False)
-    with pytest.raises(UserError, match="must have room for more bytes"):
+    with pytest.raises(UserError, match="have no room for more bytes"):
         tiny.put_parts([b"x"])
     assert [file.name for file in tiny.directory.iterdir() if file.name != blobs.DISK] == []
     tiny.drop(BlobRef(id="0"))

@@ -190,7 +190,7 @@ def test_blocks_train_as_the_whole_batch(size, text):
     words = sum(w.size for w in weights)
     if "redundancy=2)" in text:
         assert sent == 5 * 4 * comb(2, 2) * -(-words // 2)
-        assert "3 blocks a batch, each on 2 of 3 workers" in notes[-1]
+        assert "3 blocks per batch, each on 2 of 3 workers" in notes[-1]
 
 
 def test_a_redundancy_that_cannot_be_is_one_line():
@@ -216,12 +216,12 @@ def test_ranks_that_get_other_bits_are_told():
 
             return inputs + tf.random.normal(tf.shape(inputs))
 
-    with pytest.raises(UserError, match="get the same bits from the same block. Received: ranks 0, 2 differ"):
+    with pytest.raises(UserError, match="compute the same bits for the same block, but ranks 0, 2 differ"):
         trained("coded(redundancy=2)", 3, model(Noise), X, Y, epochs=1, probe=False)
 
 
 def test_a_model_that_needs_the_whole_batch_is_refused():
-    with pytest.raises(UserError, match=r"works on blocks of a batch one by one. Received: .*batchnorm"):
+    with pytest.raises(UserError, match=r"computes each block of a batch alone. Received: .*batchnorm"):
         trained("coded(redundancy=2)", 3, model(keras.layers.BatchNormalization), X, Y, epochs=1)
     inexact = {"allow_inexact": "1"}
     _, logs, _, _ = trained("coded(redundancy=2)", 3, model(keras.layers.BatchNormalization), X, Y, options=inexact)

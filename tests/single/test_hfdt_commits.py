@@ -25,9 +25,9 @@ def spec(data=None, hooks=BatchHooks.NONE, **options):
     [
         (spec(), "allreduce", 0, ""),
         (spec(commit_every="5"), "allreduce", 5, ""),
-        (spec(commit_every="5"), "local_sgd", 0, "ranks differ"),
-        (spec(FeedData("training", 3), commit_every="5"), "allreduce", 0, "draws the batches"),
-        (spec(hooks=BatchHooks.LOGS, commit_every="5"), "allreduce", 0, "see every step"),
+        (spec(commit_every="5"), "local_sgd", 0, "differ within a round"),
+        (spec(FeedData("training", 3), commit_every="5"), "allreduce", 0, "reads the batches"),
+        (spec(hooks=BatchHooks.LOGS, commit_every="5"), "allreduce", 0, "receive every step"),
     ],
 )
 def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):

@@ -152,7 +152,9 @@ def test_the_rank_and_its_step_are_named_on_all_ranks():
             weights.append(model.get_weights())
             session.check_finite(1)
 
-        with pytest.raises(UserError, match="Received: NaN or infinity from worker 1 in step 3 of epoch 2; --on-nan"):
+        with pytest.raises(
+            UserError, match="NaN or infinity in the gradients of worker 1 in step 3 of epoch 2; --on-nan"
+        ):
             trained(model, BAD, comm, "stop", check)
         for before, after in zip(weights[1], weights[2], strict=True):
             npt.assert_array_equal(after, before, err_msg="the bad gradient was not applied")

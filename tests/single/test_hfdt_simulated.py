@@ -118,8 +118,11 @@ def test_a_rank_that_fails_ends_all():
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        (lambda comm: comm.multicast(np.ones(1), 0, (0, 1)) if comm.rank else None, "no packet will ever come"),
-        (lambda comm: comm.sum([np.ones(1)], f"rank {comm.rank}"), "all ranks must exchange the same thing"),
+        (
+            lambda comm: comm.multicast(np.ones(1), 0, (0, 1)) if comm.rank else None,
+            "waits for a packet that no rank sends",
+        ),
+        (lambda comm: comm.sum([np.ones(1)], f"rank {comm.rank}"), "all ranks must call the same collective"),
     ],
 )
 def test_what_would_hang_is_told(work, said):

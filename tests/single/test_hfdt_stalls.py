@@ -107,7 +107,7 @@ def test_the_engine_asks_names_and_starts_again(tmp_path):
     assert "worker 1 has kept the others waiting for 4 s: it is at train.py:40 read" in note
     assert seen[-1][2:] == (2, [("worker", 1)])
     (fault,) = [event.fault for event in outcome.events]
-    assert "longer than --stall-timeout allows" in fault.message and "restart 1 of 1" in fault.message
+    assert "--stall-timeout allows no longer" in fault.message and "restart 1 of 1" in fault.message
     assert len(seen) - 1 == at + 4
 
 

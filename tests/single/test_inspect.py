@@ -49,7 +49,7 @@ def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys,
     assert "an error" not in out
     assert "8 trainable parameters, 32 bytes" in facts["model"]
     assert "arrays, 8 samples" in facts["data"]
-    assert facts["steps"].strip() == "2 an epoch"
+    assert facts["steps"].strip() == "2 per epoch"
     assert facts["epochs"].strip() == "2, with validation"
     assert "each of 2 workers sends and receives 32 bytes" in facts["per step"]
     assert " ms a step" in facts["compute"]
@@ -62,7 +62,7 @@ def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys,
 def test_a_script_without_fit_is_said_to_send_nothing(script, capsys):
     path = script("print('ran')")
     assert inspect(path, [], "nfdt", 2, Settings()) == 0
-    assert capsys.readouterr().out == f"ran\nnfdt: {path} calls no `fit`: nothing would be sent\n"
+    assert capsys.readouterr().out == f"ran\nnfdt: {path} does not call `fit`: nothing would be sent\n"
 
 
 def test_a_script_that_fails_before_its_fit_ends_as_it_ends(script, capsys):
@@ -76,8 +76,8 @@ def test_a_loop_of_the_scripts_own_is_named_with_its_capture_and_not_run(script,
     first, second, third, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{path}:3: replica: train_on_batch: every rank runs the script")
     assert second.startswith(f"{path}:4: extract: fit")
-    assert third == "capture:    replica: 3 ranks run the script, this one among them"
-    assert last == "batches:    each rank takes its part of every batch"
+    assert third == "capture:    replica: 3 ranks run the script; this process is one of them"
+    assert last == "batches:    each rank takes a part of every batch"
 
 
 def test_sessions_are_said_to_be_taken_in_turn_by_nfdt(script, capsys):
@@ -85,8 +85,8 @@ def test_sessions_are_said_to_be_taken_in_turn_by_nfdt(script, capsys):
     assert inspect(path, [], "nfdt", 2, Settings()) == 0
     first, _, batches, sessions = capsys.readouterr().out.splitlines()
     assert first == f"{path}:2: replica: minimize, outside fit: every rank runs the script"
-    assert batches == "batches:    each rank takes whole batches, in turn"
-    assert "are taken in turn; rank 0's session is the server's; a run for which that cannot be" in sessions
+    assert batches == "batches:    ranks take whole batches in turn"
+    assert "in turn; rank 0's session holds the variables; a run that cannot be divided so raises an error" in sessions
 
 
 @pytest.mark.parametrize(("workers", "sent"), [(1, 0), (2, 4000), (4, 6000)])
@@ -97,18 +97,18 @@ def test_a_ring_sends_2_times_n_minus_1_over_n_of_the_gradient(workers, sent):
 def test_a_link_that_takes_as_long_as_the_step_halves_the_gain():
     lines = report(Inspection(JOB, "", 4 * 6000 / 125e6))
     (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
-    assert "0.048 ms to send against 0.048 ms to compute" in slow
-    assert slow.endswith("about 2.0 times as fast as one")
+    assert "0.048 ms to send, 0.048 ms to compute" in slow
+    assert "about 2.0 times as fast as one worker" in slow
 
 
 def test_an_asynchronous_server_is_never_faster_than_its_link():
     job = JobSummary("j", engine="nfdt", workers=4, gradient_bytes=125_000_000, data="feed", epochs=1)
     lines = report(Inspection(job, "a generator", 1.0))
     (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
-    assert slow.endswith("about 1.0 times as fast as one")
+    assert "about 1.0 times as fast as one worker" in slow
 
 
 def test_what_is_not_known_is_said():
     text = "\n".join(report(Inspection(JobSummary("j", engine="nfdt", data="feed"), "a generator", None)))
-    for words in ("samples not known", "not known until the data end", "(a generator)", "not measured", "own"):
+    for words in ("samples not known", "not known before the end of the data", "(a generator)", "not measured", "own"):
         assert words in text

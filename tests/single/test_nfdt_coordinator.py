@@ -102,7 +102,7 @@ def test_an_overlapped_epoch_waits_for_the_client_to_ask(room):
 
 def test_writing_weights_in_a_batch_hook_is_refused(room):
     outcome = room.client(step=Step(changed=State(model=BlobRef(id="a", nbytes=1))))
-    assert "must not write weights" in outcome.events[0].failed.message
+    assert "a batch hook wrote weights" in outcome.events[0].failed.message
     assert room.coordinator.failed
 
 

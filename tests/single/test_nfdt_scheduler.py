@@ -182,7 +182,7 @@ def test_who_has_a_batch_is_served_in_the_order_of_asking():
 
 
 def test_a_batch_that_was_not_dealt_is_refused():
-    with pytest.raises(ValueError, match="not dealt"):
+    with pytest.raises(ValueError, match="not assigned"):
         BatchDispatcher(steps=3).finish(0, 1)
 
 

@@ -346,20 +346,20 @@ def _uncollected(sessions, x, w):
 @pytest.mark.parametrize(
     ("rule", "words", "build"),
     [
-        ("asgd", "taken and applied in one run.*GradientDescentOptimizer's update", lambda s, x, w:
+        ("asgd", "compute and apply gradients in one run.*GradientDescentOptimizer's update", lambda s, x, w:
             _applied(s, _sgd(), [(x[0], w)])),
-        ("asgd", "taken and applied in one run.*an update of w by hand", _by_hand_from_fetched),
-        ("asgd", "must come of gradients. Received: AssignSub", lambda s, x, w:
+        ("asgd", "compute and apply gradients in one run.*an update of w without an optimizer", _by_hand_from_fetched),
+        ("asgd", "by gradients only. Received: AssignSub", lambda s, x, w:
             [w.assign_sub(_gradient(s, x, w)[0]), v1.assign_sub(w, x[0])]),
-        ("asgd", "within tf.cond.*Received: ", _in_a_branch),
-        ("asgd", "gradients of w that wait for a change of variables", _one_after_the_other),
-        ("asgd", "waits for what is computed of Placeholder:0", _behind_the_loss),
-        ("asgd", "waits for what is computed of Placeholder:0", _gated),
-        ("asgd", "waits for what is computed of IteratorGetNext:0", _late_behind_a_batch),
+        ("asgd", "inside tf.cond.*Received: ", _in_a_branch),
+        ("asgd", "gradients of w that are computed after a change of variables", _one_after_the_other),
+        ("asgd", "depends on Placeholder:0", _behind_the_loss),
+        ("asgd", "depends on Placeholder:0", _gated),
+        ("asgd", "depends on IteratorGetNext:0", _late_behind_a_batch),
         ("asgd", "in their graph's collections.*Received: Variable,", _uncollected),
-        ("dana_dc", "a momentum of its own can take the place.*Received: MomentumOptimizer", lambda s, x, w:
+        ("dana_dc", "with momentum of its own can replace.*Received: MomentumOptimizer", lambda s, x, w:
             _applied(s, v1.train.MomentumOptimizer(0.1, 0.9), [(2 * _gradient(s, x, w)[0], w)])),
-        ("dana_dc", "this rule's arithmetic is SGD's. Received: Adagrad", lambda s, x, w:
+        ("dana_dc", "this rule needs SGD. Received: Adagrad", lambda s, x, w:
             _applied(s, v1.train.AdagradOptimizer(0.1), [(_gradient(s, x, w)[0], w)])),
     ],
 )  # fmt: skip
@@ -382,7 +382,7 @@ def test_a_run_without_a_batch_is_refused_or_done_by_every_worker(tmp_path, allo
     if allowed:
         refused(sessions, build, {})
     else:
-        with pytest.raises(CaptureError, match="must be fed a batch for workers to take turns. Received: none"):
+        with pytest.raises(CaptureError, match="that is fed no batch. Received: one"):
             refused(sessions, build, {})
     host.close()
     assert done == [1] * allowed

@@ -145,7 +145,7 @@ def test_a_job_that_is_over_is_not_waited_for(cluster):
     made = cluster(make_model(keras.optimizers.SGD(0.1)))
     made.spec = dataclasses.replace(made.spec, id="next")
     made._shard_service(0, 1, 1)
-    with pytest.raises(grpc.RpcError, match="must name this server's job. Received: j"):
+    with pytest.raises(grpc.RpcError, match="must name the job of this server. Received: j"):
         made.channels()
 
 
@@ -198,7 +198,7 @@ def test_a_worker_that_finds_no_room_goes_on_by_streams(cluster, monkeypatch, ca
     channels = made.channels()
     answer = channels.ask()
     assert channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0)).weights.nbytes
-    assert "tensors go by streams, not by shared memory" in capsys.readouterr().err
+    assert "tensors are sent by streams instead of shared memory" in capsys.readouterr().err
     assert not [file for file in made.blobs.directory.iterdir() if len(file.name) == 16 and not file.stat().st_size]
     channels.close()
 

@@ -76,8 +76,8 @@ def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsy
     made.start(0)
 
     def full(arrays):
-        raise UserError("/dev/shm must have room for 10 bytes more. Received: no space left on device")
+        raise UserError("/dev/shm has no room for 10 bytes more: no space left on device")
 
     monkeypatch.setattr(made.blobs, "put_arrays", full)
     made.desks[0].checkpoint()
-    assert not made.events and "no checkpoint: /dev/shm must have room" in capsys.readouterr().err
+    assert not made.events and "the checkpoint was not saved: /dev/shm has no room" in capsys.readouterr().err

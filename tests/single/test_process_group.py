@@ -215,7 +215,9 @@ def test_ranks_that_are_at_different_sums_are_named(tmp_path):
 
     host, thread = RootGroup(tmp_path, 2, lambda: None), threading.Thread(target=ahead)
     thread.start()
-    with pytest.raises(WorkerError, match=r"rank 1: at .* for v \(32,768 numbers\), sum 2; rank 0 is at .* sum 1"):
+    with pytest.raises(
+        WorkerError, match=r"rank 1 calls v \(32,768 numbers\), sum 2 at .*, and rank 0 calls .* sum 1 at"
+    ):
         host.all_reduce(np.ones(INLINE_BYTES), "v")
     thread.join(30)
     host.close()
@@ -226,7 +228,7 @@ def test_no_room_for_a_vector_is_said(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UserError, match=r"must have room for what ranks exchange. Received: no 0.1 MB more"):
+    with pytest.raises(UserError, match=r"has no room for 0.1 MB more, which the ranks exchange"):
         SharedBuffer(tmp_path / "slot").write(np.ones(INLINE_BYTES, "float32"))
 
 
@@ -260,7 +262,7 @@ def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch
         ask,
     )
     assert isinstance(host, WorkerError)
-    assert f"rank 1: at train.py:12 for {named}; rank 0 is at train.py:10 for gradient ({count:,} n" in str(host)
+    assert f"rank 1 calls {named} at train.py:12, and rank 0 calls gradient ({count:,} n" in str(host)
     assert ended == [70]
 
 
@@ -274,7 +276,7 @@ def test_another_exchange_is_an_error_that_names_rank_and_line(meet, monkeypatch
 )
 def test_a_rank_that_left_is_an_error_that_says_how(meet, count, said, told):
     host, _ = meet(lambda m: m.all_reduce(np.ones(count), "v"), lambda m: m.end(said))
-    assert f"rank 1: its script has ended {told}; rank 0 is at train.py:10" in str(host)
+    assert f"rank 1 has ended the script {told}, and rank 0 calls v (" in str(host) and "train.py:10" in str(host)
 
 
 @pytest.mark.parametrize("count", [1, INLINE_BYTES])

@@ -178,7 +178,10 @@ def test_a_rank_at_another_collective_is_an_error(tmp_path, other, count):
             other(group, count)
         return None
 
-    with made("one host", tmp_path, 2) as groups, pytest.raises(WorkerError, match="same in the same order"):
+    with (
+        made("one host", tmp_path, 2) as groups,
+        pytest.raises(WorkerError, match="collectives in the same order"),
+    ):
         in_threads(groups, work)
 
 
@@ -190,7 +193,7 @@ def test_a_rank_that_has_ended_leaves_no_part(tmp_path):
             return group.end({"how": "exit code 0"})
         total = group.all_reduce(np.ones(2), "v").tolist()
         none_of_its = group.all_gather(np.ones(2), [2, 0], "v").tolist()
-        with pytest.raises(WorkerError, match="none of a rank that has ended"):
+        with pytest.raises(WorkerError, match="a rank has ended"):
             group.all_gather(np.ones(2), [2, 1], "v")
         return total, none_of_its
 

@@ -27,7 +27,7 @@ class Worker1(PeerGroup):
         return np.full_like(vector, len(self.pushed)), {}
 
     def broadcast(self, value, name):
-        self.met += name == "a meeting"
+        self.met += name == "agreement"
         return value
 
     def _whole(self, combined, name):
@@ -172,7 +172,7 @@ def test_a_call_that_is_left_out_draws_its_batch_and_moves_counts_on(run):
 
 def test_a_step_that_draws_in_a_loop_of_its_graph_is_refused(run):
     nested = CLOSURE.replace("return step(next(batches))", "for _ in tf.range(2):\n        step(next(batches))")
-    with pytest.raises(CaptureError, match=r"outside of loops and branches.*script.py:\d+"):
+    with pytest.raises(CaptureError, match=r"the step function at .*script.py:\d+"):
         run(nested, Worker1())
 
 
@@ -237,7 +237,7 @@ def test_where_a_loop_goes_on_is_agreed(run):
     class Earlier(Worker1):
         def broadcast(self, value, name):
             super().broadcast(value, name)
-            return 3 if name == "a meeting" else value
+            return 3 if name == "agreement" else value
 
     begun = "step = tf.function(step)\nfor batch in dataset.take(2):\n    step(batch)\n"
     names, rank = run(begun + "for batch in dataset.take(3):\n    step(batch)", Earlier())

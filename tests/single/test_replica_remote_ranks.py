@@ -80,7 +80,7 @@ def test_files_arrive_as_they_were(project):
 
 def test_too_much_to_carry_is_said(project, monkeypatch):
     monkeypatch.setattr(remote_code, "MOST_BYTES", 10)
-    with pytest.raises(UserError, match="Received: more"):
+    with pytest.raises(UserError, match="the most that is sent"):
         remote_code.collect(str(project / "train.py"))
 
 
@@ -188,7 +188,7 @@ def test_a_folder_that_another_made_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(remote_ranks, "SCRATCH", tmp_path)
     monkeypatch.setenv(remote_ranks.RANK_VARIABLES[0], "0")
     monkeypatch.setenv(remote_ranks.DIRECTORY_VARIABLE, "/dev/shm/theirs")
-    with pytest.raises(UserError, match="must be its user's own"):
+    with pytest.raises(UserError, match="must be writable to its user only"):
         remote_ranks.attach()
     monkeypatch.setenv(remote_ranks.DIRECTORY_VARIABLE, "/dev/shm/ours")
     assert remote_ranks._folder() == remote_ranks._folder() == tmp_path / "ours"
@@ -223,7 +223,7 @@ def test_who_is_not_expected_is_turned_away(opened, name):
 
 def test_a_place_is_taken_once(opened):
     first, _ = connect(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
-    with pytest.raises(UserError, match="rank 0 must be reached at"):
+    with pytest.raises(UserError, match="rank 0 cannot be reached at"):
         connect(f"127.0.0.1:{opened.port}", 1, TOKEN, IDENTITY)
     first.socket.close()
 
@@ -240,7 +240,7 @@ def test_a_size_that_is_declared_takes_no_memory(opened):
 def test_strangers_do_not_come_as_far_as_the_token(opened, identity):
     """Nothing that they say is read; the handshake has an end."""
     if identity is not None:
-        with pytest.raises(UserError, match="rank 0 must be reached at"):
+        with pytest.raises(UserError, match="rank 0 cannot be reached at"):
             connect(f"127.0.0.1:{opened.port}", 1, TOKEN, identity)
     else:
         with socket.create_connection(("127.0.0.1", opened.port)) as caller, contextlib.suppress(ConnectionError):

@@ -163,7 +163,7 @@ def test_summary_is_a_fact_a_line_on_stderr(capsys):
         "workers": "2",
         "trained": "1 epoch, 10 steps, 640 samples, 4.0s",
         "throughput": "160 samples/s",
-        "speed-up": "about 1.10 (the workers' computing time added, over wall time)",
+        "speed-up": "about 1.10 (sum of the workers' computing time / wall time)",
         "moved": "3 kB sent, 2 MB received by workers",
         "staleness": "mean 1.25, median 1, largest 3",
         "worker 0": "384 samples, 6 steps, 3.0s, computing 80% of it",
@@ -238,7 +238,7 @@ def test_a_reporter_that_cannot_write_is_left_out_and_training_goes_on():
     together.event(Event())
     assert kept.events == 2
     (note,) = kept.notes
-    assert "Full fails" in note and "No space left" in note
+    assert "Full failed" in note and "No space left" in note
 
 
 def test_a_script_that_replaces_stdout_gets_our_lines_there(monkeypatch):

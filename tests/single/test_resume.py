@@ -134,9 +134,9 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(keras, client, tmp_path):
     same(found, expected)
     assert (tmp_path / "found.csv").read_text() == (tmp_path / "expected.csv").read_text()
     assert len(client.jobs) == trained + 1, "the first fit was finished"
-    assert any("fit 1: finished before" in line for line in notes)
-    assert any("fit 2: goes on from the end of epoch 2 of 6" in line for line in notes)
-    assert any("Own: what it keeps in file" in line for line in notes), "what could not be saved is said"
+    assert any("fit 1 has ended before" in line for line in notes)
+    assert any("fit 2 continues from the end of epoch 2 of 6" in line for line in notes)
+    assert any("Own: file cannot be saved" in line for line in notes), "what could not be saved is said"
     assert expected[0][4] == 2, "EarlyStopping counted over the interruption, and put the first epoch's weights back"
 
 
@@ -163,7 +163,7 @@ def test_logs_that_callbacks_make_of_variables_and_objects_harm_nobody(keras, cl
     with training(client, RunDir.open(directory.directory, "hfdt")) as notes:
         history = one_fit(keras, Strange()).history
     assert history["rate"][:2] == [pytest.approx(0.1)] * 2 and history["thing"][:2] == [None] * 2
-    assert [line for line in notes if "thing" in line] == ["History: thing is no number and was not saved"]
+    assert [line for line in notes if "thing" in line] == ["History: thing is not a number and was not saved"]
 
 
 @pytest.mark.parametrize("at", [0, 2])
@@ -208,13 +208,13 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(keras, client, t
     with training(client, again) as notes:
         same(script(keras), expected)
     assert any("epoch-00002.ckpt is damaged" in line for line in notes)
-    assert any("goes on from the end of epoch 1" in line for line in notes)
+    assert any("continues from the end of epoch 1" in line for line in notes)
 
 
 def test_another_script_is_refused_by_what_differs(client, tmp_path):
     keras = importlib.import_module("keras")
     again = interrupted(keras, client, begun(tmp_path), at=1)
-    with pytest.raises(CaptureError, match="another data"), training(client, again):
+    with pytest.raises(CaptureError, match="before --resume: data was"), training(client, again):
         script(keras, x=X + 1)
     with (
         pytest.raises(CaptureError, match="another epochs. Received: 7 instead of 6"),
@@ -239,7 +239,7 @@ def test_a_full_disk_costs_the_checkpoints_and_one_line(client, tmp_path, monkey
     monkeypatch.setattr(checkpoints, "write", full)
     with training(client, begun(tmp_path)) as notes:
         same(script(keras), expected)
-    (first, second) = [line for line in notes if "no checkpoint can be written, training goes on" in line]  # one a fit
+    (first, second) = [line for line in notes if "a checkpoint cannot be written: " in line]  # one a fit
     assert "No space left on device" in first + second
 
 
@@ -281,15 +281,15 @@ def test_a_run_directory_is_one_runs_and_the_users_own(tmp_path):
     directory.save(1, 1, {}, [])
     path = directory.directory
     assert path.stat().st_mode & 0o77 == 0
-    with pytest.raises(UserError, match="must not be going on still"):
+    with pytest.raises(UserError, match="has not ended: a process uses it"):
         RunDir.open(path, "hfdt")
     directory.close(ended_well=False)
-    with pytest.raises(UserError, match="a run that has not ended is there"):
+    with pytest.raises(UserError, match="which holds a run that has not ended"):
         begun(tmp_path)
     with pytest.raises(UserError, match="use `hfdt run --resume`"):
         read_arguments(path, "nfdt")
     path.chmod(0o777)
-    with pytest.raises(UserError, match="writable to everybody"):
+    with pytest.raises(UserError, match="writable to all users"):
         RunDir.open(path, "hfdt")
     with pytest.raises(UserError, match="made by --run-dir"):
         read_arguments(tmp_path, "hfdt")
@@ -326,7 +326,7 @@ def test_a_script_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "Input/output error", str(path))
 
     monkeypatch.setattr(rundir, "digest_of", broken)
-    with pytest.raises(UserError, match="--resume needs the script .* Received: .*Input/output error: .*train.py"):
+    with pytest.raises(UserError, match="--resume needs the script of the run: .*Input/output error: .*train.py"):
         kept(RunRequest("hfdt", script=str(script), run_dir=directory, resumed=True), [], lambda _: 0)
 
 
@@ -347,7 +347,7 @@ def test_generators_that_have_drawn_the_batches_again_go_on_from_there(drawn_her
 
 
 def test_a_run_goes_on_in_its_own_directory_only():
-    with pytest.raises(UsageError, match="leave --run-dir out. Received: both"):
+    with pytest.raises(UsageError, match="Received: --run-dir too; leave it out"):
         resumed(Split(["--run-dir=b", "--resume", "a"]), "hfdt")
 
 
@@ -360,7 +360,7 @@ def test_batches_of_the_last_epoch_are_there_where_no_others_are_left(first, dra
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "run" / ".lock").mkdir(parents=True)
-    with pytest.raises(UserError, match="must be one that can be written"):
+    with pytest.raises(UserError, match="the run's directory cannot be written"):
         begun(tmp_path)
     with pytest.raises(UserError, match="No such file"):
         RunDir.create(tmp_path / "other", "hfdt", [], str(tmp_path / "gone.py"), [])

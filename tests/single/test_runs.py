@@ -50,7 +50,7 @@ def test_names_are_the_scripts_and_a_number():
     registry.find("train-2").write("end", {"code": 0})
     registry.find("train-2").remove()
     assert registry.create("nfdt", "train.py", []).name == "train-2"
-    with pytest.raises(UsageError, match="no run|must be a run of that name"):
+    with pytest.raises(UsageError, match="no such run"):
         registry.find("../train-1")
 
 
@@ -120,7 +120,7 @@ def test_a_run_whose_processes_are_gone_unnoted_is_lost():
     run.write("processes", {"client": vars(me)})
     run.write("progress", {"begun": True, "at": "3/10"})
     assert (run.state(), run.at()) == ("training", "3/10")
-    with pytest.raises(UserError, match="must be over"):
+    with pytest.raises(UserError, match="only a run that has ended can be removed"):
         run.remove()
     run.write("run", {**run.read("run"), "host": "elsewhere"})
     assert run.state() == "training", "this machine's name has changed since"

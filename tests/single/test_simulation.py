@@ -113,7 +113,7 @@ def test_the_clock_goes_on_from_fit_to_fit():
 
 
 def test_nobody_left():
-    with pytest.raises(UserError, match="somebody must be left to train"):
+    with pytest.raises(UserError, match="all nodes of the cluster have left"):
         simulate(Cluster((NodeGroup("leaves", 2, leaves_s=0.15),))).epochs(1)
 
 
@@ -198,7 +198,7 @@ def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
     argv = ["simulate", "--compare", "dana_dc,asgd,ssgd", "--report", str(tmp_path), str(tmp_path / "train.py")]
     ended = CliRunner().invoke(main, argv)
     assert ended.exit_code == 1
-    assert "must end well. Received: exit code 3 under dana_dc" in ended.stderr.splitlines()[-1]
+    assert "runs failed: exit code 3 under dana_dc" in ended.stderr.splitlines()[-1]
     assert [row["rule"] for row in json.loads((tmp_path / "compare.json").read_text())] == ["asgd", "ssgd"]
     assert "asgd" in ended.stdout and not (tmp_path / "dana_dc" / "run.json").exists()
 

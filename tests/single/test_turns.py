@@ -42,7 +42,7 @@ class _Hostless:
         self.run_dir, self.blobs = run_dir, LocalBlobs.create()
 
     def train(self, commands):
-        raise UserError("the hosts that answer must have slots for all. Received: 2 of 4")
+        raise UserError("no answer from b, and the other hosts have slots for 2 of 4 workers")
 
 
 def test_members_that_cannot_be_started_are_said_in_the_engines_words(run_dir):
@@ -54,7 +54,7 @@ def test_members_that_cannot_be_started_are_said_in_the_engines_words(run_dir):
             conversation.send(Command(job="1", setup=Setup()))
             (event,) = conversation.events()
             conversation.close()
-        assert (event.job, event.failed.message[:30]) == ("1", "the hosts that answer must hav")
+        assert (event.job, event.failed.message[:30]) == ("1", "no answer from b, and the othe")
     finally:
         running.stop()
         engine.blobs.close()

@@ -21,7 +21,7 @@ TOLERANCE: dict[str, tuple[float, str]] = {
 EXTRACT = {"fit_raised_penalty"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
-    "fit_raised_penalty": "adds as a loss must be a mean over samples",
+    "fit_raised_penalty": "adds must be a mean over samples",
     "forward_mode": "forward-mode differentiation",
     "session_sum": "a session's gradient must be a mean or a sum",
 }

@@ -25,8 +25,8 @@ from fdt.typing import Array
 NAME = "fdt_gradients"
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _PYTHON = ("PyFunc", "PyFuncStateless")
-SECOND_ORDER = "gradients of gradients of variables are not divided. Received: tf.gradients at {where}"
-INSIDE = "gradients within tf.cond or tf.while_loop are not divided. Received: tf.gradients at {where}"
+SECOND_ORDER = "second-order gradients of variables cannot be divided. Received: tf.gradients at {where}"
+INSIDE = "gradients inside tf.cond or tf.while_loop cannot be divided. Received: tf.gradients at {where}"
 
 # (node, arrays as in `GradientNode.sparse`) -> arrays of the same dtypes
 Pass = Callable[["GradientNode", Sequence[Array]], Sequence[Array]]

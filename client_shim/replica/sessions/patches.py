@@ -19,8 +19,8 @@ from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 
 THREADS = 16  # threads for the operations of one session
-DISTRIBUTED = "ranks share the work by themselves: take {name} out. Received: {name} at {where}"
-CALLABLE = "training by {name} is not divided; use Session.run. Received: {name} at {where}"
+DISTRIBUTED = "{name} at {where} distributes the training, which the ranks do already. Remove {name}"
+CALLABLE = "training by {name} cannot be divided. Received: {name} at {where}; use Session.run"
 
 
 class SessionRunner(Protocol):

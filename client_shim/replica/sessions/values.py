@@ -67,7 +67,7 @@ def agreed_numbers(result: Any, rank_0s: Callable[[str, Any], Any]) -> Any:
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (np.floating, np.integer, np.bool_))]
     if not places:
         return result
-    agreed = rank_0s("what a session's run gives", [_plain(leaves[i]) for i in places])
+    agreed = rank_0s("a session run's result", [_plain(leaves[i]) for i in places])
     for i, number in zip(places, agreed, strict=True):
         leaves[i] = type(leaves[i])(number)
     return tf.nest.pack_sequence_as(result, leaves)

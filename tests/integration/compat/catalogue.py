@@ -20,10 +20,10 @@ STEPS_PRINTED = {
 }
 # What an engine refuses, and the words it does so with.
 REFUSED = {
-    ("tape_by_hand", "nfdt"): "weights must be moved by an optimizer",
-    ("tape_graph_loop", "nfdt"): "for workers to take turns",
+    ("tape_by_hand", "nfdt"): "assigns to weights without an optimizer",
+    ("tape_graph_loop", "nfdt"): "workers cannot take the training step",
     ("tf1_fixed", "hfdt"): "any number of rows",
-    ("tf1_accumulate", "nfdt"): "taken and applied in one run",
+    ("tf1_accumulate", "nfdt"): "compute and apply gradients in one run",
 }
 # A third of them, in the tests: one start for all of a group (bundle.py).
 QUICK = {

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from fdt.early_start import lasting
+
 _CHATTER = re.compile(
     r"WARNING: All log messages before absl::InitializeLog"
     r"|[IWE]\d{4} .*(port|cudart_stub|cpu_feature_guard|cuda_\w+|computation_placer)\.cc:"
@@ -32,7 +34,7 @@ def variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Silence the first import of TensorFlow within the context."""
+    """Silence the first import of TensorFlow within the context, and keep garbage collection from it."""
     finder = _QuietFinder()
     sys.meta_path.insert(0, finder)
     try:
@@ -57,7 +59,7 @@ class _QuietFinder(importlib.abc.MetaPathFinder):
 
 def _quietly(exec_module: Any) -> Any:
     def wrapper(module: ModuleType) -> None:
-        with without_chatter():
+        with without_chatter(), lasting():
             exec_module(module)
             module.config.list_physical_devices()  # searches for CUDA, and prints messages where there is none
 

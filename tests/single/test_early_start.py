@@ -1,12 +1,13 @@
 """The start of a member process before its first job."""
 
 import gc
+import sys
 
 import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.pyct import loader
 
-from fdt.early_start import keep_generated_code, lasting
+from fdt.early_start import hidden, keep_generated_code, lasting
 
 
 def test_generated_code_goes_with_the_run(tmp_path, monkeypatch):
@@ -37,3 +38,32 @@ def test_garbage_is_not_looked_for_among_what_lasts():
         assert gc.isenabled()
     finally:
         gc.unfreeze()
+
+
+def test_collection_that_was_off_stays_off():
+    gc.disable()
+    try:
+        with lasting():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_hidden_packages_are_as_if_not_installed_and_back_afterwards(tmp_path, monkeypatch):
+    (tmp_path / "fdt_test_optional").mkdir()
+    (tmp_path / "fdt_test_optional" / "__init__.py").touch()
+    (tmp_path / "fdt_test_optional" / "part.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with hidden(["fdt_test_optional", "gc"]):
+        import gc as imported
+
+        assert imported is gc, "what is imported already stays"
+        with pytest.raises(ImportError):
+            import fdt_test_optional
+        with pytest.raises(ImportError):
+            import fdt_test_optional.part
+    import fdt_test_optional.part
+
+    assert sys.modules.pop("fdt_test_optional.part") and sys.modules.pop("fdt_test_optional")

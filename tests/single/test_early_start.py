@@ -64,6 +64,6 @@ def test_hidden_packages_are_as_if_not_installed_and_back_afterwards(tmp_path, m
             import fdt_test_optional
         with pytest.raises(ImportError):
             import fdt_test_optional.part
-    import fdt_test_optional.part
+    import fdt_test_optional.part  # noqa: F401
 
     assert sys.modules.pop("fdt_test_optional.part") and sys.modules.pop("fdt_test_optional")

@@ -16,10 +16,11 @@ import tensorflow as tf  # noqa: E402
 
 from nfdt import algorithm_registry  # noqa: E402
 from nfdt.model.variables import OwnedVariables  # noqa: E402
-from nfdt.server.algorithm_state import AlgorithmState, Gradient  # noqa: E402
-from nfdt.server.applier import Arrived, ModelApplier  # noqa: E402
-from nfdt.server.instructions import EpochDone, EpochOver, Instruction, Send, WorkerPush  # noqa: E402
+from nfdt.server.algorithm_state import AlgorithmState  # noqa: E402
+from nfdt.server.applier import ModelApplier  # noqa: E402
+from nfdt.server.instructions import EpochDone, Instruction, Send  # noqa: E402
 from nfdt.server.scheduler import Scheduler  # noqa: E402
+from nfdt.transport.channel import EpochOver, WorkerGradient  # noqa: E402
 
 Tensor = Any
 ALONE = "alone"
@@ -178,8 +179,8 @@ class Cluster:
             rows = order[batch * BATCH : (batch + 1) * BATCH]
             found = gradient(list(sent.sent.trainable), self.images, self.labels, tf.constant(rows, tf.int32))
             self.pushes[sent.worker] += 1
-            pushed = Gradient(Arrived(found), len(rows), seconds)
-            self.take(self.policy.push(WorkerPush(sent.worker, self.pushes[sent.worker], (batch,), pushed)))
+            pushed = WorkerGradient(found, len(rows), seconds, batches=(batch,))
+            self.take(self.policy.push(sent.worker, self.pushes[sent.worker], pushed))
             if not self.pushed():
                 return False
         return True

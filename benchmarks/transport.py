@@ -1,6 +1,6 @@
 """Push and pull of 100 MB of parameters over NFDT's own channel, against a plain copy of memory.
 
-Two processes of this machine use the code of training (nfdt.transport.channel.ShardChannel and
+Two processes of this machine use the code of training (nfdt.transport.grpc_channel.GrpcChannel and
 nfdt.server.service.Service). The worker pushes a gradient until the server has it as tensors; the server answers with
 weights until the worker has them in its variables. There is no optimizer and no algorithm in between. GB/s (1e9 bytes)
 are of both directions added.
@@ -44,13 +44,15 @@ def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
 
     from nfdt.rpc import parameter_server_pb2 as pb
     from nfdt.transport.buffers import Layout, Spec
-    from nfdt.transport.channel import OutgoingPush, ShardChannel
+    from nfdt.transport.channel import Weights, WorkerGradient
+    from nfdt.transport.grpc_channel import GrpcChannel
 
     specs: list[Spec] = [((size,), "float32")] * count
     with server(way, count, size) as (address, token, directory):
         hello = pb.Hello(job="benchmark", worker=0, steps=-1)
-        link = ShardChannel(address, token, hello, Layout(specs, [], []), directory if way == "shared memory" else None)
-        gradient = OutgoingPush([tf.random.normal([size]) for _ in range(count)])
+        link = GrpcChannel(address, token, hello, Layout(specs, [], []), directory if way == "shared memory" else None)
+        link.open()
+        gradient = WorkerGradient([tf.random.normal([size]) for _ in range(count)])
         variables = [tf.Variable(tf.zeros([size])) for _ in range(count)]
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -60,8 +62,10 @@ def worker(way: str, count: int, size: int) -> Iterator[Callable[[], int]]:
 
         def exchange() -> int:
             before = link.bytes_sent + link.bytes_received
-            answer = link.request(pb.ToServer(push=pb.Push()), gradient)
-            assign(link.pulled(answer.weights.positions))
+            link.push(1, gradient)
+            weights = link.answer()
+            assert isinstance(weights, Weights)
+            assign(list(weights.tensors))
             moved: int = link.bytes_sent + link.bytes_received - before
             return moved
 

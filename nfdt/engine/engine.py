@@ -104,13 +104,12 @@ class NfdtEngine:
         return placement.workers(self.run_dir, self.workers, singly=self._singly)
 
     def _tasks(self, ps: int) -> list[Task]:
-        worker = (sys.executable, "-m", "nfdt.worker.process")
         if self._hosted:
-            return [Task("worker", worker, 1, {"NFDT_HOSTS_SERVER": "1"})]
+            return [Task("worker", (sys.executable, "-m", "nfdt.engine.hosting_worker"), 1, {})]
         env = {
             "NFDT_SERVERS": json.dumps(self._addresses),
             "NFDT_WORKERS": str(self.workers),
             "NFDT_PLACES": str(self.workers + (MOST if self._joinable else 0)),
         }
         server = Task("server", (sys.executable, "-m", "nfdt.server"), ps, env)
-        return [server, Task("worker", worker, self.workers)]
+        return [server, Task("worker", (sys.executable, "-m", "nfdt.worker.process"), self.workers)]

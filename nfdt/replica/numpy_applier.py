@@ -13,7 +13,8 @@ import numpy as np
 from fdt.errors import CaptureError, UsageError
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.transport.channel import WorkerGradient
 
 HELD = "a training loop of the script's own needs a rule that applies each push when it arrives. Received: {}; use asgd"
 
@@ -71,10 +72,10 @@ class Arithmetic:
         return rule.pull(shared, mine, self.params, Hyper(worker, self.eta, self.mu if worker else np.float32(0)))
 
     def push(
-        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
         tau_, samples = np.float32(tau), np.float32(gradient.samples)
-        push = Push(worker, gradient.values, tau_, samples, self.eta, self.mu, self._before, gradient.seconds)
+        push = Push(worker, list(gradient.gradient), tau_, samples, self.eta, self.mu, self._before, gradient.seconds)
         update, shared, mine = rule.push(shared, mine, self.params, push)
         if update is None:
             raise CaptureError(HELD.format("one that applies pushes later"))
@@ -123,7 +124,8 @@ class ServerRule:
             for each in self._core.worker_states:
                 self._core.pull(each)
             self._arithmetic.mu, self.alike = self._mu, False
-        tau = self._core.push(worker, self._core.worker_states[worker].last_push + 1, Gradient(gradients, samples))
+        number = self._core.worker_states[worker].last_push + 1
+        tau = self._core.push(worker, number, WorkerGradient(gradients, samples))
         self._core.take_log()
         self.taus.append(tau or 0)
         return self._arithmetic

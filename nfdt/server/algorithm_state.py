@@ -8,17 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from nfdt.algorithm import AsyncAlgorithm, State
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """One pushed gradient in the applier's form. The scheduler reads only the counts."""
-
-    values: Any  # the applier's representation: opaque here
-    samples: int
-    seconds: float = 0.0
-    finite: bool = True
-    batches: int = 1
+from nfdt.transport.channel import WorkerGradient
 
 
 class Applier(Protocol):
@@ -33,7 +23,7 @@ class Applier(Protocol):
         ...
 
     def push(
-        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
         """Return (whether the variables were updated, shared, mine).
 
@@ -101,7 +91,7 @@ class AlgorithmState:
             slot.version = self.version
         return sent
 
-    def push(self, worker: int, push: int, gradient: Gradient) -> int | None:
+    def push(self, worker: int, push: int, gradient: WorkerGradient) -> int | None:
         """Pass a gradient to the algorithm. Return its staleness, or None for a push that is already applied."""
         slot = self.worker_states[worker]
         if push <= slot.last_push:

@@ -19,8 +19,8 @@ from fdt.ops import call_flat
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
 from nfdt.model.momentum import clipped, momentum_of
 from nfdt.model.variables import OwnedVariables, current_rate
-from nfdt.server.algorithm_state import Gradient
 from nfdt.server.traced_program import TracedProgram, evaluate, lower
+from nfdt.transport.channel import WorkerGradient
 
 Tensor = Any
 
@@ -54,23 +54,6 @@ SCALARS = ("tau", "samples", "eta", "mu")  # nodes 0 to 3 of every push
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """A push in the receive buffer: tensors over that memory, valid until the server answers the worker.
-
-    Attributes:
-        gradient: One tensor per trainable variable of this server.
-        absent: Positions of the variables on which the loss does not depend.
-        changes: Amounts that the forward pass added to `changed`.
-        changed: Positions among the other variables.
-    """
-
-    gradient: Sequence[Tensor]
-    absent: tuple[int, ...] = ()
-    changes: Sequence[Tensor] = ()
-    changed: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Sent:
     """The answer to a pull: trainable, other and scalar optimizer variables of this server, as snapshots."""
 
@@ -78,6 +61,13 @@ class Sent:
     others: Sequence[Tensor]
     scalars: Sequence[Tensor]
     changed: tuple[int, ...]  # positions in `others` that have changed since training began
+
+    def placed(self, *, everything: bool) -> tuple[list[int], list[Tensor]]:
+        """Return positions in the pull layout and their tensors. `everything`: also unchanged others."""
+        count, behind = len(self.trainable), len(self.trainable) + len(self.others)
+        others = range(len(self.others)) if everything else self.changed
+        positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(self.scalars))]
+        return positions, [*self.trainable, *(self.others[i] for i in others), *self.scalars]
 
 
 @dataclass(frozen=True)
@@ -149,40 +139,40 @@ class ModelApplier:
         return (None if sent is None else self._sent(sent)), shared, mine
 
     def push(
-        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
-        arrived: Arrived = gradient.values
         tape = TracedProgram()
         counts = tf.constant([tau, gradient.samples], tf.float32)
         scalars = tape.lift([counts] * len(SCALARS))
         shared, mine, params, before = tape.lift([shared, mine, list(self.params), list(self._before)])
-        grad = tape.lift(self._whole(arrived))
-        said = {"before": before, "seconds": gradient.seconds, "batches": gradient.batches}
+        grad = tape.lift(self._whole(gradient))
+        said = {"before": before, "seconds": gradient.seconds, "batches": len(gradient.batches)}
         push = Push(worker, grad, **said, **dict(zip(SCALARS, scalars, strict=True)))
         update, *kept = rule.push(shared, mine, params, push)
         volatile = range(grad[0].node, grad[-1].node + 1) if grad else range(0)  # a shard may have no trainable
-        program = replace(self._program(tape, update, kept, arrived), first=len(SCALARS), volatile=volatile)
-        shared, mine = lower(kept, self._run(program, arrived.changes))
+        program = replace(self._program(tape, update, kept, gradient), first=len(SCALARS), volatile=volatile)
+        shared, mine = lower(kept, self._run(program, gradient.changes))
         return update is not None, shared, mine
 
     def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
         tape = TracedProgram()
         state, params = tape.lift([shared, list(self.params)])
         update, kept = rule.flush(state, params)
-        shared = lower(kept, self._run(self._program(tape, update, kept, Arrived(()))))
+        shared = lower(kept, self._run(self._program(tape, update, kept, WorkerGradient(()))))
         return update is not None, shared
 
     # -- traced to compiled --------------------------------------------------------------------------------
 
-    def _program(self, tape: TracedProgram, update: Update | None, kept: State, arrived: Arrived) -> _Program:
-        outputs = tape.outputs(kept)
+    def _program(self, tape: TracedProgram, update: Update | None, kept: State, gradient: WorkerGradient) -> _Program:
+        outputs, changed = tape.outputs(kept), tuple(gradient.changed)
+        absent = tuple(i for i, tensor in enumerate(gradient.gradient) if tensor is None)
         if update is None:
-            return _Program(tape, outputs, absent=arrived.absent, changed=arrived.changed)
+            return _Program(tape, outputs, absent=absent, changed=changed)
         scale = (True, update.lr_scale.node) if hasattr(update.lr_scale, "node") else update.lr_scale
         given = tape.outputs(update.gradient)
         fresh = given if update.fresh is None else tape.outputs(update.fresh)
         fresh_of_rule = fresh if update.momentum == "rule" else None
-        return _Program(tape, outputs, given, fresh_of_rule, scale, update.steps, arrived.absent, arrived.changed)
+        return _Program(tape, outputs, given, fresh_of_rule, scale, update.steps, absent, changed)
 
     def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the tensors of `program.outputs`, and apply its update to the variables."""
@@ -265,8 +255,8 @@ class ModelApplier:
     def _sent(self, trainable: Sequence[Tensor]) -> Sent:
         return Sent(trainable, self._others, self._optimizer_scalars, self._changed)
 
-    def _whole(self, arrived: Arrived) -> list[Tensor]:
-        return [self._zero(i) if i in arrived.absent else g for i, g in enumerate(arrived.gradient)]
+    def _whole(self, gradient: WorkerGradient) -> list[Tensor]:
+        return [self._zero(i) if tensor is None else tensor for i, tensor in enumerate(gradient.gradient)]
 
     def _zero(self, index: int) -> Tensor:
         if index not in self._zeros:

@@ -15,15 +15,17 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
 from nfdt.server.messages import epoch_end
 from nfdt.server.shard_service import Replies
 from nfdt.server.snapshot import restore, save
-from nfdt.transport.channel import RETRY_S, Interrupted, interrupted
+from nfdt.transport.channel import Interrupted, WorkerGradient
+from nfdt.transport.grpc_channel import interrupted
 
 FOLLOW = "/nfdt.rpc.ParameterServer/Follow"
+RETRY_S = 0.1
 
 
 class FollowerShardService:
@@ -35,7 +37,7 @@ class FollowerShardService:
         self._send_event = send
         self._lock = threading.Lock()
         self._replies: dict[int, Replies] = {worker: queue.SimpleQueue() for worker in self.core.worker_states}
-        self._staged: dict[int, Gradient] = {}
+        self._staged: dict[int, WorkerGradient] = {}
         self._epochs: queue.SimpleQueue[State] = queue.SimpleQueue()
         self._resumed: EpochEnd | None = None
         self._replaying = threading.Lock()
@@ -65,7 +67,7 @@ class FollowerShardService:
     def ask(self, worker: int, session: Replies | None = None) -> None:
         """Do nothing: the reply that shard 0 decides arrives in the queue."""
 
-    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
+    def push(self, worker: int, number: int, gradient: WorkerGradient, session: Replies | None = None) -> bool:
         """Stage the gradient. Return False: no reply follows in the queue."""
         with self._lock:
             if session is None or self._replies.get(worker) is session:

@@ -1,10 +1,11 @@
-"""Events and instructions of the parameter server's scheduler (scheduler.py)."""
+"""Instructions of the parameter server's scheduler (scheduler.py)."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nfdt.server.algorithm_state import Gradient
+from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
 
 @dataclass(frozen=True)
@@ -27,31 +28,16 @@ class Send:
 
 
 @dataclass(frozen=True)
-class EpochOver:
-    """To a worker: the epoch has no more batches. The worker reports, then asks again."""
-
-    worker: int
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Release:
-    """To a worker: the job has ended."""
-
-    worker: int
-
-
-@dataclass(frozen=True)
 class StepDone:
     """Lock step: a push was applied, and the next one waits for `step()` or `stop_epoch()`. Sent once per batch.
 
-    `fresh` marks the first batch of its push.
+    `gradient` is the push; `fresh` marks its first batch.
     """
 
     worker: int
     step: int
     last: bool
-    note: Any
+    gradient: WorkerGradient
     fresh: bool = True
 
 
@@ -73,17 +59,6 @@ Instruction = Send | EpochOver | Release | StepDone | EpochDone
 class NotFinite(Exception):
     """A push contains NaN or infinity. `push` is the worker's own count."""
 
-    def __init__(self, pushed: "WorkerPush", epoch: int) -> None:
-        super().__init__(pushed.worker, pushed.push, pushed.batches, epoch)
-        self.worker, self.push, self.batches, self.epoch = pushed.worker, pushed.push, pushed.batches, epoch
-
-
-@dataclass(frozen=True)
-class WorkerPush:
-    """A push when it arrives. `push` rises per worker; a retry repeats it. `note` is returned in StepDone."""
-
-    worker: int
-    push: int
-    batches: tuple[int, ...]
-    gradient: Gradient
-    note: Any = None
+    def __init__(self, worker: int, push: int, batches: Sequence[int], epoch: int) -> None:
+        super().__init__(worker, push, batches, epoch)
+        self.worker, self.push, self.batches, self.epoch = worker, push, batches, epoch

@@ -1,59 +1,16 @@
 """One job on one server: the built model, the variables that this server owns, and the algorithm."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fdt.blobs import Blobs
-from fdt.errors import CaptureError, UserError
+from fdt.errors import CaptureError
 from fdt.job import FeedData, JobSpec, State
-from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.trainable import Trainable
-from nfdt import algorithm_registry
-from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.lanes import lanes_of
-from nfdt.model.momentum import is_sgd
+from nfdt.model.settings import lanes_of, rule_of
 from nfdt.model.shards import own, partial
 from nfdt.options import Options
 from nfdt.server.applier import ModelApplier
-from nfdt.transport.buffers import Layout, spec_of
-
-
-def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> AsyncAlgorithm:
-    """Return the requested algorithm, or the default one.
-
-    Args:
-        options: The job's options.
-        optimizer: The captured optimizer.
-        trainable: The trainable variables of the whole model.
-
-    Raises:
-        UserError: If the algorithm does not work with the optimizer.
-    """
-    inner = inner_optimizer(optimizer)
-    name = options.rule or algorithm_registry.default_for(optimizer, trainable)
-    rule = algorithm_registry.make(name)
-    if rule.needs_sgd and not is_sgd(optimizer):
-        raise UserError(
-            f"rule {name} needs SGD, because it predicts the optimizer's steps. Received: {type(inner).__name__}"
-        )
-    if rule.local_steps is not None:
-        _check_local(inner)
-    return rule
-
-
-def _check_local(inner: Any) -> None:
-    """Check that each worker can have its own copy of the optimizer. Raises UserError if not."""
-    if getattr(inner, "use_ema", False):
-        raise UserError("local steps do not support an optimizer's use_ema. Received: use_ema=True")
-    if not hasattr(inner, "update_step"):
-        raise UserError(f"local steps need an optimizer that is not a legacy one. Received: {type(inner).__name__}")
-
-
-def layout_of(part: Any) -> Layout:
-    """Return the layout of the tensors between a worker and the server that holds `part`."""
-    groups = (part.trainable, part.others, part.scalars)
-    return Layout(*([spec_of(tensor_variable(v)) for v in group] for group in groups))
+from nfdt.transport.buffers import Layout
 
 
 @dataclass
@@ -77,13 +34,13 @@ class ServedJob:
     def __post_init__(self) -> None:
         self.options = Options.read(self.spec.options)
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
-            raise CaptureError("NFDT needs a model with one optimizer. Received: several; use --capture replica")
+            raise CaptureError("NFDT trains models with one optimizer. Received: several; use --capture replica")
         self.ownership = own(self.trainable, self.shard, self.shards)
         self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
         self.trainable.load(self.spec.state, self.blobs)
         self.applier = ModelApplier(self.ownership.part)
-        self.layout = layout_of(self.ownership.part)
+        self.layout = Layout.of(self.ownership.part)
 
     def load(self, changed: State) -> None:
         """Write the state that the client's callbacks changed, and drop the blob if this server reads it last."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.server.algorithm_state import Gradient
+from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import Array, zip_map
 
 
@@ -24,18 +24,18 @@ class PlainApplier:
         return rule.pull(shared, mine, self.params, Hyper(worker, self.eta, self.mu))
 
     def push(
-        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
         push = Push(
             worker,
-            gradient.values,
+            list(gradient.gradient),
             np.asarray(float(tau)),
             np.asarray(float(gradient.samples)),
             self.eta,
             self.mu,
             self._before,
             gradient.seconds,
-            gradient.batches,
+            len(gradient.batches),
         )
         update, shared, mine = rule.push(shared, mine, self.params, push)
         return self._apply(update), shared, mine

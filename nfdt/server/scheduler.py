@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher, Epoch
-from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
+from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Send, StepDone
+from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
 LOOKAHEAD = 2  # pushes whose batches a worker has: the one it computes and the one it prefetches
 
@@ -40,7 +41,7 @@ class Scheduler:
         self._told: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until its next request
         self._computing: set[int] = set()
         self._per_push = core.rule.local_steps or 1  # batches
-        self._held: list[WorkerPush] = []  # lock step: pushes that wait for the client
+        self._held: list[tuple[int, int, WorkerGradient]] = []  # lock step: pushes that wait for the client
         self._untold: list[StepDone] = []  # lock step: steps of an applied push that are not reported yet
         self._gate_open = True
         self._out: list[Instruction] = []
@@ -69,16 +70,22 @@ class Scheduler:
         self._asking[worker] = None
         return self._settle()
 
-    def push(self, pushed: WorkerPush) -> list[Instruction]:
-        """Handle a gradient and the request for the next weights. The push of a worker that has left is ignored."""
-        if pushed.worker not in self.state.worker_states:
+    def push(self, worker: int, push: int, gradient: WorkerGradient) -> list[Instruction]:
+        """Handle a gradient and the request for the next weights. The push of a worker that has left is ignored.
+
+        Args:
+            worker: Number of the worker.
+            push: Rises per worker; a retry repeats it.
+            gradient: The gradient.
+        """
+        if worker not in self.state.worker_states:
             return []
-        if pushed.worker in self._missed:  # a retry: the first attempt ended the epoch
-            return self.ask(pushed.worker)
+        if worker in self._missed:  # a retry: the first attempt ended the epoch
+            return self.ask(worker)
         if self._gate_open:
-            self._take(pushed)
+            self._take(worker, push, gradient)
         else:
-            self._held.append(pushed)
+            self._held.append((worker, push, gradient))
         return self._settle()
 
     def step(self) -> list[Instruction]:
@@ -87,7 +94,7 @@ class Scheduler:
         if self._untold:
             self._tell()
         elif self._held:
-            self._take(self._held.pop(0))
+            self._take(*self._held.pop(0))
         return self._settle()
 
     def stop_epoch(self) -> list[Instruction]:
@@ -98,7 +105,7 @@ class Scheduler:
             self.epoch.dispatcher.stop()
         self._untold.clear()
         for pushed in self._held:
-            self._take(pushed)
+            self._take(*pushed)
         self._held.clear()
         return self._settle()
 
@@ -116,7 +123,7 @@ class Scheduler:
             self._computing.discard(worker)
             self._missed.pop(worker, None)
             self._told.pop(worker, None)
-            self._held = [pushed for pushed in self._held if pushed.worker != worker]
+            self._held = [pushed for pushed in self._held if pushed[0] != worker]
             self.state.leave(worker)
             if self.epoch:
                 self.epoch.dispatcher.take_back(worker)
@@ -163,28 +170,28 @@ class Scheduler:
 
     # -- decisions -------------------------------------------------------------------------------------------
 
-    def _take(self, pushed: WorkerPush) -> None:
-        self._computing.discard(pushed.worker)
-        self._asking[pushed.worker] = None
+    def _take(self, worker: int, push: int, gradient: WorkerGradient) -> None:
+        self._computing.discard(worker)
+        self._asking[worker] = None
         epoch = self.epoch
         if epoch is None or epoch.stopping:
             return
-        if not set(pushed.batches) <= set(epoch.dispatcher.assigned(pushed.worker)):
+        if not set(gradient.batches) <= set(epoch.dispatcher.assigned(worker)):
             return  # a retry, or a gradient from before a restoration: the batch was assigned anew
-        if not pushed.gradient.finite and self.on_nan != "apply":
-            self._refuse(pushed, epoch)
+        if not gradient.finite and self.on_nan != "apply":
+            self._refuse(worker, push, gradient, epoch)
             return
-        tau = self.state.push(pushed.worker, pushed.push, pushed.gradient)
+        tau = self.state.push(worker, push, gradient)
         if tau is None:
             return
-        self._finish(pushed, epoch)
-        epoch.samples += pushed.gradient.samples
+        self._finish(worker, gradient, epoch)
+        epoch.samples += gradient.samples
         epoch.staleness[tau] += 1
         if self.lock_step:
-            done, count = epoch.dispatcher.done, len(pushed.batches)
+            done, count = epoch.dispatcher.done, len(gradient.batches)
             last = done if epoch.dispatcher.complete else -1
             steps = range(done - count + 1, done + 1)
-            self._untold = [StepDone(pushed.worker, n, n == last, pushed.note, n == steps[0]) for n in steps]
+            self._untold = [StepDone(worker, n, n == last, gradient, n == steps[0]) for n in steps]
             self._tell()
 
     def _tell(self) -> None:
@@ -192,17 +199,17 @@ class Scheduler:
         self._gate_open = told.last  # the client does not answer the last step
         self._out.append(told)
 
-    def _refuse(self, pushed: WorkerPush, epoch: Epoch) -> None:
+    def _refuse(self, worker: int, push: int, gradient: WorkerGradient, epoch: Epoch) -> None:
         """Raise NotFinite, or count the batches as done without applying them."""
         if self.on_nan == "stop":
-            raise NotFinite(pushed, epoch.number)
-        if self.state.skip(pushed.worker, pushed.push):
-            self._finish(pushed, epoch)
-            epoch.skipped += len(pushed.batches)
+            raise NotFinite(worker, push, gradient.batches, epoch.number)
+        if self.state.skip(worker, push):
+            self._finish(worker, gradient, epoch)
+            epoch.skipped += len(gradient.batches)
 
-    def _finish(self, pushed: WorkerPush, epoch: Epoch) -> None:
-        for batch in pushed.batches:
-            epoch.dispatcher.finish(pushed.worker, batch)
+    def _finish(self, worker: int, gradient: WorkerGradient, epoch: Epoch) -> None:
+        for batch in gradient.batches:
+            epoch.dispatcher.finish(worker, batch)
 
     def _settle(self) -> list[Instruction]:
         if self.finished:

@@ -17,12 +17,11 @@ from fdt.blobs import LocalBlobs
 from fdt.security import tls
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import Gradient
-from nfdt.server.applier import Arrived, Sent
-from nfdt.server.instructions import EpochOver, Release, Send
+from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import Replies
-from nfdt.transport.buffers import Buffer, chunks, fill
+from nfdt.transport.buffers import Buffer, chunks, fill, nbytes_of
+from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
 NAME = "nfdt.rpc.ParameterServer"
 SETUP_S = 600.0  # longest wait of a session for the build of its job
@@ -35,7 +34,7 @@ class AnyShardService(Protocol):
 
     def open(self, worker: int, steps: int | None, incarnation: int = 0, heard: int = 0) -> Replies: ...
     def ask(self, worker: int, session: Replies | None = None) -> None: ...
-    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool: ...
+    def push(self, worker: int, number: int, gradient: WorkerGradient, session: Replies | None = None) -> bool: ...
     def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None: ...
 
 
@@ -171,22 +170,32 @@ class WorkerStream:
         kind = message.WhichOneof("kind")
         if kind == "push":
             gradient = self._gradient(message.push, requests)
-            return self._shard_service.push(self._worker, message.push, gradient, self._replies)
+            return self._shard_service.push(self._worker, message.push.push, gradient, self._replies)
         if kind == "end":
             self._shard_service.end_of_data(self._worker, message.end.batch, self._replies)
         else:
             self._shard_service.ask(self._worker, self._replies)
         return True
 
-    def _gradient(self, push: pb.Push, requests: Iterator[bytes]) -> Gradient:
-        absent, changed = tuple(push.absent), tuple(push.changed)
+    def _gradient(self, push: pb.Push, requests: Iterator[bytes]) -> WorkerGradient:
+        """Return a push: tensors over the receive buffer, valid until the server answers the worker."""
+        absent, changed = set(push.absent), tuple(push.changed)
         count = len(self._layout.trainable)
         if push.nbytes:
-            fill(self._incoming.parts(push_positions(count, absent, changed)), requests)
+            present = (i for i in range(count) if i not in absent)
+            fill(self._incoming.parts([*present, *(count + i for i in changed)]), requests)
         tensors = self._incoming.tensors
-        changes = [tensors[count + i] for i in changed]
-        arrived = Arrived(tensors[:count], absent, changes, changed)
-        return Gradient(arrived, push.samples, push.seconds, not push.not_finite, len(push.batches))
+        return WorkerGradient(
+            [None if i in absent else tensors[i] for i in range(count)],
+            push.samples,
+            push.seconds,
+            not push.not_finite,
+            tuple(push.batches),
+            [tensors[count + i] for i in changed],
+            changed,
+            dict(push.logs),
+            push.metrics,
+        )
 
     def _answer(self, reply: Send | EpochOver | Release) -> Iterator[bytes]:
         if isinstance(reply, EpochOver):
@@ -198,7 +207,7 @@ class WorkerStream:
 
     def _weights(self, reply: Send) -> Iterator[bytes]:
         everything, self._loads = self._loads != self._shard_service.job.loads, self._shard_service.job.loads
-        positions, tensors = placed(reply.sent, everything=everything)
+        positions, tensors = reply.sent.placed(everything=everything)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         message.pull = reply.pull
         if self._outgoing is not None:
@@ -208,27 +217,6 @@ class WorkerStream:
             message.nbytes = sum(nbytes_of(t) for t in tensors)
             yield pb.ToWorker(weights=message).SerializeToString()
             yield from chunks(tensors)
-
-
-def push_positions(count: int, absent: tuple[int, ...], changed: tuple[int, ...]) -> list[int]:
-    """Return the positions in the push buffer that a push fills: present gradients, then changes."""
-    return [*(i for i in range(count) if i not in absent), *(count + i for i in changed)]
-
-
-def placed(sent: Sent, *, everything: bool) -> tuple[list[int], list[Any]]:
-    """Return positions in the pull buffer and their tensors.
-
-    The tensors are the weights, the scalars, and the other variables: all of them, or those that have changed.
-    """
-    count, behind = len(sent.trainable), len(sent.trainable) + len(sent.others)
-    others = range(len(sent.others)) if everything else sent.changed
-    positions = [*range(count), *(count + i for i in others), *range(behind, behind + len(sent.scalars))]
-    return positions, [*sent.trainable, *(sent.others[i] for i in others), *sent.scalars]
-
-
-def nbytes_of(tensor: Any) -> int:
-    """Return the size of a tensor in bytes."""
-    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
 
 
 def _file(directory: Path | None, name: str) -> Path:

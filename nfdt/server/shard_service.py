@@ -7,7 +7,6 @@ message on and waits on its queue. The event that allows the reply puts it there
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from fdt.errors import UserError
@@ -18,13 +17,14 @@ from fdt.typing import Array
 from nfdt.model import staleness
 from nfdt.model.metrics import add_up
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
-from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Send, StepDone
 from nfdt.server.job import ServedJob
 from nfdt.server.messages import epoch_end, to_proto
 from nfdt.server.replicated_log import Reader, ReplicatedLog
 from nfdt.server.scheduler import Scheduler
 from nfdt.server.snapshot import SchedulerState, restore, save
+from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
 Reply = Send | EpochOver | Release | None  # None: the session ends
 Replies = queue.SimpleQueue[Reply]
@@ -36,14 +36,6 @@ class ReplyInbox(Protocol):
     def put(self, item: Reply) -> None:
         """Deliver a reply."""
         ...
-
-
-@dataclass(frozen=True)
-class Note:
-    """Lock step: logs and metric states that the worker sent with its step."""
-
-    logs: dict[str, float]
-    metrics: BlobRef
 
 
 class ShardService:
@@ -103,11 +95,9 @@ class ShardService:
         """Handle a worker's request. In all these calls a `session` that was replaced is ignored."""
         self._handle(worker, session, lambda: self.scheduler.ask(worker))
 
-    def push(self, worker: int, message: pb.Push, gradient: Gradient, session: Replies | None = None) -> bool:
-        """Handle a push. Return True: an answer follows in the queue."""
-        note = Note(dict(message.logs), message.metrics)
-        pushed = WorkerPush(worker, message.push, tuple(message.batches), gradient, note)
-        self._handle(worker, session, lambda: self.scheduler.push(pushed))
+    def push(self, worker: int, number: int, gradient: WorkerGradient, session: Replies | None = None) -> bool:
+        """Handle a worker's push of this number. Return True: an answer follows in the queue."""
+        self._handle(worker, session, lambda: self.scheduler.push(worker, number, gradient))
         return True
 
     def end_of_data(self, worker: int, batch: int, session: Replies | None = None) -> None:
@@ -281,12 +271,11 @@ class ShardService:
             self._carry_out(self.scheduler.start_epoch(done.epoch + 1))
 
     def _step_end(self, done: StepDone) -> Event:
-        note: Note = done.note
         if done.fresh:
-            arrays, rank = self.job.blobs.get_arrays(note.metrics), done.worker // self._lanes
+            arrays, rank = self.job.blobs.get_arrays(done.gradient.metrics), done.worker // self._lanes
             self._metrics[rank, self._incarnations.get(rank, 0)] = [a.copy() for a in arrays]
-            self.job.blobs.drop(note.metrics)
-        end = StepEnd(step=done.step, logs=note.logs, metrics=self._sum_metrics(), last=done.last)
+            self.job.blobs.drop(done.gradient.metrics)
+        end = StepEnd(step=done.step, logs=done.gradient.logs, metrics=self._sum_metrics(), last=done.last)
         if self._with_state:
             state = self.job.snapshot()
             end.state.model.CopyFrom(state.model)

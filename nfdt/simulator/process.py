@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from client_shim.seeding import seed_all
 from fdt.data import Feed
@@ -22,25 +23,28 @@ class Simulator(NfdtWorker):
     def __init__(self, member: Member, cluster: Cluster) -> None:
         super().__init__(member)
         self._cluster, self._clock_s = cluster, 0.0
+        self._local: Any = None  # LocalServer
         self._feed: Feed | None = None
         self._record = SimulationRecord(len(cluster.workers))
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+        from nfdt.server.local import LocalServer
         from nfdt.simulator.session import SimulatedJob
 
         seed_all(spec.seed)
         trainable, step = self._build(spec)
         trainable.load(spec.state, self._member.blobs)
-        job = self._served_job(spec)
+        self._local = self._local or LocalServer(self._member.blobs)
+        job = self._local.job(spec)
         feed = self._open_feed(spec)
         run = SimulatedJob(job, step, trainable, self._cluster, self.send, begin_s=self._clock_s, feed=feed)
-        self._shard_service = self._run = run
+        self._server = self._run = run
         self._record.fits.append(run.record)
         self.send(Event(ready=Ready(steps_per_epoch=run.steps or 0, notes=job.rule.note)))
 
     def _finish(self) -> None:
         self._clock_s = self._run.now_s
-        self._shard_service = None
+        self._server = None
         self._record.write(self._member.run_dir)
         if self._feed is not None:
             self._feed.close()

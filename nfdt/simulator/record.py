@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nfdt.algorithm import AsyncAlgorithm, State
-from nfdt.server.algorithm_state import Applier, Gradient
+from nfdt.server.algorithm_state import Applier
+from nfdt.transport.channel import WorkerGradient
 
 RECORD = "simulation.json"
 
@@ -121,7 +122,7 @@ class TimedApplier:
         return result
 
     def push(
-        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: Gradient, tau: int
+        self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int, gradient: WorkerGradient, tau: int
     ) -> tuple[bool, State, State]:
         with self.walls.counted("update_s"):
             result = self.inner.push(rule, shared, mine, worker, gradient, tau)

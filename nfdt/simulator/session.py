@@ -10,6 +10,7 @@ version share them, and so does an algorithm's copy at pull); a gradient during 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -20,19 +21,16 @@ from fdt.job import BatchHooks, State
 from fdt.network.cluster import Cluster
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from nfdt import algorithm_registry
-from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import Gradient
-from nfdt.server.applier import Arrived
-from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
-from nfdt.server.service import nbytes_of, placed
 from nfdt.server.shard_service import ShardService
 from nfdt.simulator.batches import SharedBatches
+from nfdt.simulator.channel import SimulatedChannel
 from nfdt.simulator.clock import run_until
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
 from nfdt.simulator.workers import SimulatedWorkers
-from nfdt.worker.epoch_counters import EpochCounters
-from nfdt.worker.step import GradientStep, ownerships, samples_of, split
+from nfdt.transport.channel import Weights, WorkerGradient
+from nfdt.worker.epoch import EpochCounters
+from nfdt.worker.step import GradientStep, ownerships, samples_of
 
 POINTS = 50  # points of the curve per epoch
 POINTS_EVERY = 20  # pushes between two points, if the length of an epoch is unknown
@@ -79,13 +77,15 @@ class SimulatedJob:
         core = self._shard_service.scheduler.state
         core.applier = TimedApplier(core.applier, self._walls, self._called)
         self._fleet = SimulatedWorkers(self._env, cluster, lanes, job.spec.seed, self)
-        self._loads = dict.fromkeys(range(job.lanes), 0)
+        sizes: dict[tuple[Any, ...], int] = {}
+        self._channels = [
+            SimulatedChannel(self._env, self._shard_service, lane, self.steps, sizes) for lane in range(job.lanes)
+        ]
         self._tally = EpochCounters(trainable, first=True)
         self._lock_step = job.spec.fit.batch_hooks != BatchHooks.NONE
         self._pushes = dict.fromkeys(range(job.lanes), 0)
         self._done = self._samples = 0
-        self._moved = [0, 0]
-        self._sizes: dict[tuple[Any, ...], int] = {}  # bytes by direction and positions
+        self._moved_before = 0, 0  # bytes before this epoch
         self.record = FitRecord(self._rule_name())
         self._pause = self._env.event()
         self._over: Event | None = None
@@ -128,8 +128,8 @@ class SimulatedJob:
         return self._job.options.rule or algorithm_registry.default_for(trainable.model.optimizer, trainable.trainable)
 
     def _enroll(self) -> None:
-        for lane, inbox in enumerate(self._fleet.inboxes):
-            self._shard_service.connect(lane, self.steps, inbox)
+        for channel in self._channels:
+            channel.open()
         self._shard_service.scheduler.absent = set(self._fleet.absent)
         for lane in self._fleet.gone:
             self._shard_service.leave(lane)
@@ -143,68 +143,43 @@ class SimulatedJob:
 
     # -- SimulatedServer, for the lanes (workers.py) -------------------------------------------------------
 
-    def ask(self, lane: int) -> None:
-        """Handle a lane's request."""
-        self._shard_service.ask(lane)
+    def channel(self, lane: int) -> SimulatedChannel:
+        """Return a lane's channel."""
+        return self._channels[lane]
 
     def leave(self, lane: int) -> None:
         """Remove a lane."""
         self._shard_service.leave(lane)
 
-    def receive(self, lane: int, sent: Send) -> int | None:
-        """Return the bytes of the weights; None if the batch does not exist."""
-        for batch in sent.batches if self.steps is None else ():
+    def missing(self, weights: Weights) -> int | None:
+        """Return the first batch that does not exist, or None."""
+        for batch in weights.batches if self.steps is None else ():
             try:
-                self._batches.look(sent.epoch, batch)
+                self._batches.look(weights.epoch, batch)
             except IndexError:
-                self._shard_service.end_of_data(lane, batch)
-                return None
-        places, tensors = placed(sent.sent, everything=self._loads[lane] != self._job.loads)
-        self._loads[lane] = self._job.loads
-        nbytes = self._nbytes("pull", places, tensors)
-        self._moved[1] += nbytes
-        return nbytes
+                return batch
+        return None
 
-    def compute(self, lane: int, sent: Send, seconds: float) -> tuple[tuple[Gradient, Any], int]:
-        """Return ((gradient, its lock-step note), bytes)."""
-        pulled = placed(sent.sent, everything=True)  # another worker has used the model in between
+    def compute(self, lane: int, weights: Weights, seconds: float) -> WorkerGradient:
+        """Return the gradient, with its logs and metric states in lock step."""
         with self._walls.counted("gradient_s"):
-            batches = [self._batches.take(sent.epoch, batch) for batch in sent.batches]
-            computed = self._step.run(lane, batches, self._owned, [pulled])
+            batches = [self._batches.take(weights.epoch, batch) for batch in weights.batches]
+            computed: WorkerGradient = self._step.run(lane, batches, self._owned, [weights])
         samples = sum(samples_of(batch) for batch in batches)
         self._tally.add(samples, computed.logs, len(batches))
-        (part,) = split(self._owned, computed)
-        absent, places, tensors = part.layout()
-        nbytes = self._nbytes("push", places, tensors)
-        self._moved[0] += nbytes
-        arrived = Arrived(part.gradient, tuple(absent), part.changes, tuple(part.changed))
-        gradient = Gradient(arrived, samples, seconds, computed.finite, len(batches))
-        return (gradient, self._note()), nbytes
+        logs = self._tally.floats() if self._lock_step else {}
+        metrics = self._job.blobs.put_arrays(self._tally.metrics()) if self._lock_step else None
+        return replace(computed, samples=samples, seconds=seconds, batches=weights.batches, logs=logs, metrics=metrics)
 
-    def _nbytes(self, way: str, places: list[int], tensors: list[Any]) -> int:
-        """Return the bytes of the tensors at these positions. They are cached: TensorFlow computes them slowly."""
-        key = way, *places
-        if key not in self._sizes:
-            self._sizes[key] = sum(map(nbytes_of, tensors))
-        return self._sizes[key]
-
-    def push(self, lane: int, sent: Send, gradient: tuple[Gradient, Any]) -> None:
+    def push(self, lane: int, epoch: int, gradient: WorkerGradient) -> None:
         """Push a gradient."""
-        values, note = gradient
         self._pushes[lane] += 1
-        message = pb.Push(push=self._pushes[lane], batches=sent.batches, **note)
-        before, self._done = self._done, self._done + values.batches
-        self._samples += values.samples
-        self._shard_service.push(lane, message, values)
+        before, self._done = self._done, self._done + len(gradient.batches)
+        self._samples += gradient.samples
+        self._channels[lane].push(self._pushes[lane], gradient)
         every = max(1, (self.steps or POINTS * POINTS_EVERY) // POINTS)
         if before // every < self._done // every:
-            self._report(sent.epoch)
-
-    def _note(self) -> dict[str, Any]:
-        """Return the fields of a lock-step push: logs and metric states of the step."""
-        if not self._lock_step:
-            return {}
-        return {"logs": self._tally.floats(), "metrics": self._job.blobs.put_arrays(self._tally.metrics())}
+            self._report(epoch)
 
     # -- reports ---------------------------------------------------------------------------------------------
 
@@ -229,7 +204,7 @@ class SimulatedJob:
         end, walls, tally = event.epoch_end, self._walls, self._tally
         end.extra["simulated_s"] = self.now_s
         self._send(event)
-        sent, received = self._moved
+        sent, received = self._moved()
         mine = EpochEnd(epoch=end.epoch, steps=end.steps, samples=end.samples, logs=tally.floats())
         mine.seconds, mine.bytes_sent, mine.bytes_received = walls.total_s, sent, received
         mine.metrics.CopyFrom(self._job.blobs.put_arrays(tally.metrics()))
@@ -247,8 +222,15 @@ class SimulatedJob:
         )
         self.record.links = dict(zip(self._fleet.topology.names, self._fleet.transfers.sent_bytes, strict=True))
         tally.reset()
-        self._over, self._moved = None, [0, 0]
+        self._over, before = None, self._moved_before
+        self._moved_before = before[0] + sent, before[1] + received
         walls.reset()
+
+    def _moved(self) -> tuple[int, int]:
+        """Return the bytes sent and received in this epoch."""
+        sent, received = self._moved_before
+        channels = self._channels
+        return sum(c.bytes_sent for c in channels) - sent, sum(c.bytes_received for c in channels) - received
 
     def _report(self, epoch: int) -> None:
         tally = self._tally
@@ -256,6 +238,6 @@ class SimulatedJob:
         elapsed_s = self.now_s - self._begin_s
         self.record.points.append(Point(epoch, self._done, self._samples, tally.samples, elapsed_s, logs))
         progress = Progress(epoch=epoch, step=tally.steps, samples=tally.samples)
-        progress.bytes_sent, progress.bytes_received = self._moved
+        progress.bytes_sent, progress.bytes_received = self._moved()
         progress.logs.update({**logs, "simulated_s": self.now_s})
         self._send(Event(progress=progress))

@@ -7,7 +7,6 @@ it also holds its gradient.
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import simpy
@@ -15,44 +14,34 @@ import simpy
 from fdt.network.cluster import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server.instructions import EpochOver, Release, Send
-from nfdt.server.shard_service import Reply
+from nfdt.simulator.channel import SimulatedChannel
+from nfdt.transport.channel import EpochOver, Release, Weights, WorkerGradient
 
 Events = Generator[Any, Any, Any]
 
 
 class SimulatedServer(Protocol):
-    """Methods that the lanes use (session.py): the shard service, and the one real model."""
+    """Methods that the lanes use (session.py): the channels to the shard service, and the one real model."""
 
-    def ask(self, lane: int) -> None:
-        """Handle a lane's request for weights."""
+    def channel(self, lane: int) -> SimulatedChannel:
+        """Return a lane's channel."""
         ...
 
     def leave(self, lane: int) -> None:
         """Remove a lane."""
         ...
 
-    def receive(self, lane: int, sent: Send) -> int | None:
-        """Return the bytes of the weights. None: the batch does not exist, and this was reported."""
+    def missing(self, weights: Weights) -> int | None:
+        """Return the first batch of `weights` that does not exist, or None."""
         ...
 
-    def compute(self, lane: int, sent: Send, seconds: float) -> tuple[Any, int]:
-        """Return the gradient, which took `seconds` of simulated time, and its bytes."""
+    def compute(self, lane: int, weights: Weights, seconds: float) -> WorkerGradient:
+        """Return the gradient, which took `seconds` of simulated time."""
         ...
 
-    def push(self, lane: int, sent: Send, gradient: Any) -> None:
+    def push(self, lane: int, epoch: int, gradient: WorkerGradient) -> None:
         """Push a gradient."""
         ...
-
-
-@dataclass
-class SimulatedInbox:
-    """A lane's inbox. At most one reply is pending."""
-
-    waiting: Any
-
-    def put(self, item: Reply) -> None:
-        self.waiting.succeed(item)
 
 
 class SimulatedWorkers:
@@ -64,13 +53,13 @@ class SimulatedWorkers:
         self.transfers = Transfers(env, self.topology)
         self._paces = [Pace(node, cluster.step_s, (seed,)) for node in self._workers]
         self._cores = [simpy.Resource(env) for _ in self._workers]
-        self.inboxes = [SimulatedInbox(env.event()) for _ in range(len(self._workers) * lanes)]
-        self.absent = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.joins_s > env.now}
-        self.gone = {lane for lane in range(len(self.inboxes)) if self._node(lane).group.leaves_s <= env.now}
+        self._numbers = range(len(self._workers) * lanes)
+        self.absent = {lane for lane in self._numbers if self._node(lane).group.joins_s > env.now}
+        self.gone = {lane for lane in self._numbers if self._node(lane).group.leaves_s <= env.now}
 
     def start(self) -> None:
         """Start all lanes, and schedule those that leave."""
-        for lane in range(len(self.inboxes)):
+        for lane in self._numbers:
             if lane not in self.gone:
                 process = self._env.process(self._lane(lane))
                 if not math.isinf(self._node(lane).group.leaves_s):
@@ -79,9 +68,9 @@ class SimulatedWorkers:
     def _lane(self, lane: int) -> Events:
         try:
             yield self._env.timeout(max(0.0, self._node(lane).group.joins_s - self._env.now))
-            reply = yield from self._ask(lane)
-            while not isinstance(reply, Release):
-                reply = yield from self._next(lane, reply)
+            answer = yield from self._ask(lane)
+            while not isinstance(answer, Release):
+                answer = yield from self._next(lane, answer)
         except simpy.Interrupt:
             self._server.leave(lane)
 
@@ -92,36 +81,41 @@ class SimulatedWorkers:
 
     def _ask(self, lane: int) -> Events:
         yield self._env.timeout(self._up(lane).latency_s)
-        self.inboxes[lane].waiting = answer = self._env.event()
-        self._server.ask(lane)
-        return (yield answer)
+        self._server.channel(lane).ask()
+        return (yield from self._answer(lane))
 
-    def _next(self, lane: int, reply: Send | EpochOver) -> Events:
-        if isinstance(reply, EpochOver):
+    def _answer(self, lane: int) -> Events:
+        channel = self._server.channel(lane)
+        yield channel.arrived
+        return channel.answer()
+
+    def _next(self, lane: int, answer: Weights | EpochOver) -> Events:
+        if isinstance(answer, EpochOver):
             yield self._env.timeout(self._down(lane).latency_s)
             return (yield from self._ask(lane))
-        self.inboxes[lane].waiting = answer = self._env.event()
-        nbytes = self._server.receive(lane, reply)
-        if nbytes is not None:
-            yield self.transfers.send(self._down(lane), nbytes)
-            yield from self._train(lane, reply)
-        return (yield answer)
+        missing = self._server.missing(answer)
+        if missing is None:
+            yield self.transfers.send(self._down(lane), self._server.channel(lane).begin_pull())
+            yield from self._train(lane, answer)
+        else:
+            self._server.channel(lane).end_of_data(missing)
+        return (yield from self._answer(lane))
 
-    def _train(self, lane: int, sent: Send) -> Events:
+    def _train(self, lane: int, weights: Weights) -> Events:
         if self._lanes == 1:  # no other lane uses this worker's cores
-            gradient, nbytes = yield from self._compute(lane, sent)
+            gradient = yield from self._compute(lane, weights)
         else:
             with self._cores[lane // self._lanes].request() as core:
                 yield core
-                gradient, nbytes = yield from self._compute(lane, sent)
-        yield self.transfers.send(self._up(lane), nbytes)
-        self._server.push(lane, sent, gradient)
+                gradient = yield from self._compute(lane, weights)
+        yield self.transfers.send(self._up(lane), self._server.channel(lane).begin_push(gradient))
+        self._server.push(lane, weights.epoch, gradient)
 
-    def _compute(self, lane: int, sent: Send) -> Events:
+    def _compute(self, lane: int, weights: Weights) -> Events:
         pace = self._paces[lane // self._lanes]
-        seconds = sum(pace.seconds(self._env.now) for _ in sent.batches)
+        seconds = sum(pace.seconds(self._env.now) for _ in weights.batches)
         yield self._env.timeout(seconds)
-        return self._server.compute(lane, sent, seconds)
+        return self._server.compute(lane, weights, seconds)
 
     def _node(self, lane: int) -> ClusterNode:
         return self._workers[lane // self._lanes]

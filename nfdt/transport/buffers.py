@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from fdt import ops
 from fdt.errors import UserError
+from fdt.keras.variables import tensor_variable
 from fdt.tensors import ALIGNMENT
 from fdt.typing import Array
 
@@ -25,6 +26,11 @@ Spec = tuple[tuple[int, ...], str]  # shape, NumPy dtype name
 def spec_of(variable: Any) -> Spec:
     """Return the shape and dtype name of a variable."""
     return tuple(variable.shape), tf.as_dtype(variable.dtype).name
+
+
+def nbytes_of(tensor: Any) -> int:
+    """Return the size of a tensor in bytes."""
+    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
 
 
 def array_over(tensor: Any) -> Array:
@@ -131,6 +137,12 @@ class Layout:
     trainable: list[Spec]
     others: list[Spec]
     scalars: list[Spec]
+
+    @classmethod
+    def of(cls, part: Any) -> "Layout":
+        """Return the layout of the OwnedVariables `part` of a server."""
+        groups = (part.trainable, part.others, part.scalars)
+        return cls(*([spec_of(tensor_variable(v)) for v in group] for group in groups))
 
     @property
     def push(self) -> list[Spec]:

@@ -16,7 +16,7 @@ from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from nfdt.model.shards import Ownership, summable_others
 from nfdt.model.variables import count_of, schedule_at
-from nfdt.worker.computed import Computed, Pulled
+from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.traced import Assign, ByShape, assignments
 
 Tensor = Any
@@ -60,7 +60,9 @@ class LocalSteps:
         """Compile before the first batch, as GradientStep.trace does."""
         self._step.train.trace(batch, [tf.TensorSpec((), self._step.count.dtype)])
 
-    def run(self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Pulled) -> Computed:
+    def run(
+        self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
+    ) -> WorkerGradient:
         """Train on `batches` in order. `gradient` of the result is the weights before minus the weights after."""
         step, trainable = self._step, self._step.trainable
         count = self._load(owned, pulled)
@@ -74,15 +76,18 @@ class LocalSteps:
             step.assign(step.others, others)
         after = _read(step.others)
         self._own[lane] = _read(step.own) if finite else self._begin  # the slots would keep NaN or infinity
-        return Computed(taken, [after[i] - others[i] for i in step.changed], step.changed, logs, finite)
+        changes = [after[i] - others[i] for i in step.changed]
+        return WorkerGradient(taken, finite=finite, changes=changes, changed=step.changed, logs=logs)
 
-    def _load(self, owned: Sequence[Ownership], pulled: Pulled) -> Tensor:
+    def _load(self, owned: Sequence[Ownership], pulled: Sequence[Weights]) -> Tensor:
         """Write the pulled variables except the lane's own; return the server's step count."""
         own = {id(tensor_variable(v)) for v in self._step.own}
         sent: list[tuple[Any, Tensor]] = []
-        for shard, (positions, tensors) in zip(owned, pulled, strict=True):
+        for shard, weights in zip(owned, pulled, strict=True):
             variables = [*shard.part.trainable, *shard.part.others, *shard.part.scalars]
-            sent += [(tensor_variable(variables[i]), t) for i, t in zip(positions, tensors, strict=True)]
+            sent += [
+                (tensor_variable(variables[i]), t) for i, t in zip(weights.positions, weights.tensors, strict=True)
+            ]
         written = [(v, t) for v, t in sent if id(v) not in own]
         self._step.assign([v for v, _ in written], [t for _, t in written])
         (count,) = [t for v, t in sent if v is self._step.count]

@@ -1,31 +1,60 @@
 """Process of a worker: `python -m nfdt.worker.process`, started by the engine. It pulls, computes and pushes."""
 
-import os
 import sys
 import traceback
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 
+from fdt.blobs import LocalBlobs
 from fdt.early_start import warm_up
 from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach
+from nfdt.options import Options
+from nfdt.transport.channel import ChannelFactory
 
-HOST_VARIABLE = "NFDT_HOSTS_SERVER"  # set: this worker is the only one, and the server runs in its process
+
+class HostedServer(ChannelFactory, Protocol):
+    """A parameter server in the process of its only worker. It takes the engine's commands; a call makes channels."""
+
+    def start_epoch(self, epoch: int, changed: State) -> None:
+        """Load the state that the client changed; start the epoch."""
+        ...
+
+    def step(self, changed: State) -> None:
+        """Lock step: load the state that the client changed, and apply the next push."""
+        ...
+
+    def stop_epoch(self) -> None:
+        """End the epoch at the client's request."""
+        ...
+
+    def finish(self) -> None:
+        """End the job."""
+        ...
+
+
+ServerHost = Callable[[JobSpec, Callable[[Event], None]], HostedServer]  # of one job, and of the events it sends
 
 
 class NfdtWorker:
-    """One worker. It stays alive between jobs and reuses the last program's model and compiled step."""
+    """One worker. It stays alive between jobs and reuses the last program's model and compiled step.
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    Args:
+        member: Connection to the engine.
+        host: Makes the server of each job in this process; None: the servers have processes of their own.
+    """
+
+    def __init__(self, member: Member, host: ServerHost | None = None) -> None:
+        self._member, self._host = member, host
         self._warm: tuple[str, Any, Any] = ("", None, None)  # digest, Trainable, Step
         self._run: Any = None
         self._job = ""
         self._incarnation = 0  # number of replacements of this rank's worker in this job
         self._moved = (0, 0)
-        self._served: tuple[str, Any] = ("", None)  # digest and Trainable of the server in this process
-        self._shard_service: Any = None
+        self._server: Any = None  # HostedServer of the job
 
     def run(self) -> None:
         """Execute the engine's commands until they end."""
@@ -51,57 +80,50 @@ class NfdtWorker:
             self._incarnation = command.setup.incarnation
             self._set_up(JobSpec.from_proto(command.setup.job), [reach(peer) for peer in command.setup.peers])
         elif kind == "epoch":
-            self._shard_service.start_epoch(command.epoch.epoch, state_of(command.epoch.changed))
+            self._server.start_epoch(command.epoch.epoch, state_of(command.epoch.changed))
         elif kind == "step":
-            self._shard_service.step(state_of(command.step.changed))
+            self._server.step(state_of(command.step.changed))
         elif kind == "end_epoch":
-            self._shard_service.stop_epoch()
+            self._server.stop_epoch()
         elif kind == "finish" and self._run is not None:
             self._finish()
             self._run = None
             self.send(Event(finished=Finished()))
 
     def _finish(self) -> None:
-        if self._shard_service is not None:
-            self._shard_service.finish()
+        if self._server is not None:
+            self._server.finish()
         self._run.finish()
         self._moved = self._run.moved()
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+        from nfdt.transport.grpc_channel import GrpcChannels
         from nfdt.worker.run import WorkerJob
 
         trainable, step = self._build(spec)
         trainable.load(spec.state, self._member.blobs)
-        self._shard_service = self._serve(spec) if os.environ.get(HOST_VARIABLE) else None
+        self._server = self._host(spec, self.send) if self._host is not None else None
+        directory = self._shared_directory(spec)
+        remote = GrpcChannels(servers, self._member.token, spec.id, self._incarnation, directory)
         self._run = WorkerJob(
             spec,
             trainable,
             step,
-            servers,
+            self._server or remote,
+            len(servers),
             self._member,
             self.send,
             self.failed,
             moved=self._moved,
-            shard_service=self._shard_service,
             incarnation=self._incarnation,
         )
         self._run.start()
         self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(self._run.notes))))
 
-    def _serve(self, spec: JobSpec) -> Any:
-        """Return the parameter server in this process: a single worker needs no server process."""
-        from nfdt.server.shard_service import ShardService
-
-        return ShardService(self._served_job(spec), 1, self.send)
-
-    def _served_job(self, spec: JobSpec) -> Any:
-        """Return the server's job, with a model of its own."""
-        from fdt.trainable import build
-        from nfdt.server.job import ServedJob
-
-        if self._served[0] != spec.program.digest:
-            self._served = (spec.program.digest, build(spec.program, self._member.blobs))
-        return ServedJob(spec, self._served[1], self._member.blobs, shard=0, shards=1, workers=1)
+    def _shared_directory(self, spec: JobSpec) -> Path | None:
+        """Return the directory of files that are shared with servers of this host; None: tensors use streams."""
+        blobs, streams = self._member.blobs, Options.read(spec.options).channel == "grpc"
+        return blobs.directory if isinstance(blobs, LocalBlobs) and not streams else None
 
     def _build(self, spec: JobSpec) -> tuple[Any, Any]:
         from fdt.trainable import build

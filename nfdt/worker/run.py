@@ -1,68 +1,116 @@
-"""One job on one worker: lanes that pull, compute and push, and the worker's reports."""
+"""One job on one worker: lanes that pull, compute and push, their channels to all shards, and the worker's reports."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from fdt.blobs import LocalBlobs
 from fdt.data import Feed, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
 from fdt.trainable import Trainable
-from nfdt.model.lanes import lanes_of
+from nfdt.model.settings import lanes_of, rule_of
+from nfdt.model.shards import Ownership
 from nfdt.options import Options
-from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.job import layout_of, rule_of
-from nfdt.server.shard_service import ShardService
-from nfdt.transport.channel import LaneChannels, ShardChannel
-from nfdt.transport.local_channel import LocalChannel
-from nfdt.worker.epoch_counters import EpochCounters
+from nfdt.transport.channel import (
+    ChannelFactory,
+    EpochOver,
+    Interrupted,
+    ParameterServerChannel,
+    Release,
+    Weights,
+    WorkerGradient,
+)
+from nfdt.worker.epoch import BatchReader, EpochCounters, NoBatch
 from nfdt.worker.pacing import paced
-from nfdt.worker.step import GradientStep, ownerships, samples_of, split
+from nfdt.worker.step import GradientStep, ownerships, samples_of
 
+PATIENCE_S = 600.0  # time for the restoration of a server; the engine ends workers that wait in vain
 PROGRESS_S = 0.2
+RETRY_S = 0.1
+Pulled = list[Weights] | EpochOver | Release  # the weights of each shard
+Result = TypeVar("Result")
 
 
-class NoBatch(Exception):
-    """The epoch has no batch of the number `args[0]`."""
+class LaneChannels:
+    """One lane's channels to all shards.
 
+    A push goes to the other shards before shard 0. Shard 0's answer decides whether they answer. If a session ends, all
+    sessions restart and the exchange is repeated whole. A server that has the push already recognises its number; a
+    restored server ignores it. Methods raise Interrupted after PATIENCE_S of retries.
+    """
 
-class BatchReader:
-    """One lane's reader of an epoch's batches. It reads one push ahead."""
+    def __init__(self, channels: Sequence[ParameterServerChannel], owned: Sequence[Ownership]) -> None:
+        self._first, *self._followers = self.channels = channels
+        self._owned = owned
+        self._pushes = 0
+        self._open = False  # whether every channel is open
+        self._retried(lambda: None)
 
-    def __init__(self, source: Any) -> None:
-        self._source = source
-        self._epoch = self._last = -1
-        self._reader: Any = None
-        self._asked: dict[tuple[int, int], Future[Any]] = {}  # by epoch and number
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    def ask(self) -> Pulled:
+        """Request weights and batches."""
+        return self._retried(lambda: self._pull(self._first.ask))
 
-    def get(self, epoch: int, indices: Sequence[int], ahead: Sequence[int]) -> list[Any]:
-        """Return the batches `indices`, and read `ahead` in the background. Raises NoBatch."""
-        keys = [(epoch, index) for index in (*indices, *ahead)]
-        asked = {key: self._asked.get(key) or self._thread.submit(self._read, *key) for key in keys}
-        self._asked = asked
-        return [self._result(key) for key in keys[: len(indices)]]
+    def end_of_data(self, batch: int) -> Pulled:
+        """Report that batch `batch` does not exist; request weights and batches."""
+        return self._retried(lambda: self._pull(lambda: self._first.end_of_data(batch)))
 
-    def _result(self, key: tuple[int, int]) -> Any:
-        try:
-            return self._asked[key].result()
-        except IndexError:
-            raise NoBatch(key[1]) from None
+    def push(self, gradient: WorkerGradient) -> Pulled:
+        """Push a gradient of all variables. The answer is that of the next pull."""
+        self._pushes += 1
+        return self._retried(lambda: self._push(self._pushes, [_part(gradient, shard) for shard in self._owned]))
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False)
+        """End all sessions."""
+        for channel in self.channels:
+            channel.close()
 
-    def _read(self, epoch: int, index: int) -> Any:
-        if epoch != self._epoch or index <= self._last:  # a reader only moves forward
-            self._epoch, self._reader = epoch, self._source.reader(epoch)
-        self._last = index
-        return self._reader.read(index)
+    def _push(self, number: int, parts: Sequence[WorkerGradient]) -> Pulled:
+        for channel, part in zip(self._followers, parts[1:], strict=True):
+            channel.push(number, part)
+            if channel.answer() is not None:
+                raise RuntimeError("a server other than the first did not store a push")
+        return self._pull(lambda: self._first.push(number, parts[0]))
+
+    def _pull(self, request: Callable[[], None]) -> Pulled:
+        """Send `request` to shard 0, and let the other shards answer as it does."""
+        request()
+        answer = self._first.answer()
+        if not isinstance(answer, Weights):
+            assert answer is not None, "shard 0 stages nothing"
+            return answer
+        pulled = [answer]
+        for channel in self._followers:
+            channel.ask(answer.pull)
+            part = channel.answer()
+            assert isinstance(part, Weights), "a shard that follows answers as shard 0 does"
+            pulled.append(part)
+        return pulled
+
+    def _retried(self, exchange: Callable[[], Result]) -> Result:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                for channel in () if self._open else self.channels:
+                    channel.open()
+                self._open = True
+                return exchange()
+            except Interrupted:
+                if time.monotonic() > until:
+                    raise
+                self._open = False
+                time.sleep(RETRY_S)
+
+
+def _part(gradient: WorkerGradient, shard: Ownership) -> WorkerGradient:
+    """Return the part of a gradient of all variables that belongs to one shard."""
+    change_of = dict(zip(gradient.changed, gradient.changes, strict=True))
+    mine = [(i, other) for i, other in enumerate(shard.others) if other in change_of]
+    tensors, changes = [gradient.gradient[i] for i in shard.trainable], [change_of[other] for _, other in mine]
+    return replace(gradient, gradient=tensors, changes=changes, changed=[i for i, _ in mine])
 
 
 class WorkerJob:
@@ -72,12 +120,12 @@ class WorkerJob:
         spec: The job.
         trainable: The built model, with the job's state loaded.
         step: The compiled gradient of the model.
-        servers: Address of each shard.
+        channels: Connects a lane to all shards.
+        shards: Number of shards.
         member: Connection to the engine.
         send: Sends an event to the engine.
         failed: Reports an error to the engine.
         moved: Bytes sent and received before this job.
-        shard_service: The server's, if it runs in this process.
         incarnation: Number of replacements of this rank's worker in this job.
     """
 
@@ -86,18 +134,18 @@ class WorkerJob:
         spec: JobSpec,
         trainable: Trainable,
         step: GradientStep,
-        servers: list[str],
+        channels: ChannelFactory,
+        shards: int,
         member: Member,
         send: Callable[[Event], None],
         failed: Callable[[Exception], None],
         moved: tuple[int, int] = (0, 0),
-        shard_service: ShardService | None = None,
         incarnation: int = 0,
     ) -> None:
         self._spec, self._trainable, self._member = spec, trainable, member
-        self._send, self._failed, self._shard_service, self._incarnation = send, failed, shard_service, incarnation
+        self._send, self._failed, self._incarnation = send, failed, incarnation
         self._options = Options.read(spec.options)
-        self._owned = ownerships(trainable, len(servers))
+        self._owned = ownerships(trainable, shards)
         self._feed = self._open_feed()
         self._source = open_source(
             spec.data,
@@ -114,7 +162,10 @@ class WorkerJob:
         self.notes = [note for note in (rule.note, *self._find_notes()) if note]
         self._step = paced(step.of(rule), member.rank, spec.seed)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
-        self._couriers = [self._channels(lane, servers) for lane in range(self._lanes)]
+        first = member.rank * self._lanes
+        self._channels = [
+            LaneChannels(channels(first + lane, self.steps, self._owned), self._owned) for lane in range(self._lanes)
+        ]
         self._tally = EpochCounters(trainable, member.rank == 0)
         self._moved_before, self._moved_at_epoch = moved, moved
         self._computing = threading.Lock()
@@ -144,11 +195,11 @@ class WorkerJob:
     # -- the loop --------------------------------------------------------------------------------------------
 
     def _lane(self, lane: int) -> None:
-        channels, batches = self._couriers[lane], BatchReader(self._source)
+        channels, batches = self._channels[lane], BatchReader(self._source)
         try:
-            answer = channels.ask()
-            while not answer.HasField("released"):
-                answer = self._next(lane, batches, answer)
+            pulled = channels.ask()
+            while not isinstance(pulled, Release):
+                pulled = self._next(lane, batches, pulled)
         except Exception as error:
             if not self._finishing:
                 self._failed(error)
@@ -156,39 +207,37 @@ class WorkerJob:
             batches.close()
             channels.close()
 
-    def _next(self, lane: int, batches: BatchReader, answer: pb.ToWorker) -> pb.ToWorker:
-        channels = self._couriers[lane]
-        if answer.HasField("epoch_over"):
-            self._over = answer.epoch_over.epoch
+    def _next(self, lane: int, batches: BatchReader, pulled: list[Weights] | EpochOver) -> Pulled:
+        channels = self._channels[lane]
+        if isinstance(pulled, EpochOver):
+            self._over = pulled.epoch
             self._together.wait()
             return channels.ask()
-        weights = answer.weights
+        weights = pulled[0]
         try:
             given = batches.get(weights.epoch, weights.batches, weights.ahead)
         except NoBatch as end:
             return channels.end_of_data(end.args[0])
-        return self._train(lane, weights, given)
+        return channels.push(self._train(lane, pulled, given))
 
-    def _train(self, lane: int, weights: pb.Weights, batches: list[Any]) -> pb.ToWorker:
-        channels, samples = self._couriers[lane], sum(samples_of(batch) for batch in batches)
+    def _train(self, lane: int, pulled: list[Weights], batches: list[Any]) -> WorkerGradient:
+        samples = sum(samples_of(batch) for batch in batches)
         skips = self._options.on_nan == "skip"
         with self._computing:
             start = time.monotonic()
             counted = self._tally.counted() if skips else []
-            computed = self._step.run(lane, batches, self._owned, channels.pulled())
+            computed: WorkerGradient = self._step.run(lane, batches, self._owned, pulled)
             if computed.finite or not skips:
                 self._tally.add(samples, computed.logs, len(batches))
             else:
                 self._tally.take_back(counted)
             seconds = time.monotonic() - start
             self._tally.busy += seconds
-            message = pb.Push(batches=weights.batches, samples=samples, seconds=seconds)
-            message.not_finite = not computed.finite
-            if self._lock_step:
-                message.logs.update(self._tally.floats())
-                message.metrics.CopyFrom(self._member.blobs.put_arrays(self._tally.metrics()))
-            self._report_progress(weights.epoch)
-        return channels.push(message, split(self._owned, computed))
+            logs = self._tally.floats() if self._lock_step else {}
+            metrics = self._member.blobs.put_arrays(self._tally.metrics()) if self._lock_step else None
+            self._report_progress(pulled[0].epoch)
+        batches_of = pulled[0].batches
+        return replace(computed, samples=samples, seconds=seconds, batches=batches_of, logs=logs, metrics=metrics)
 
     # -- reports ---------------------------------------------------------------------------------------------
 
@@ -226,29 +275,11 @@ class WorkerJob:
 
     def moved(self) -> tuple[int, int]:
         """Return the bytes sent and received since the member started."""
-        links = [link for channels in self._couriers for link in channels.channels]
+        links = [link for channels in self._channels for link in channels.channels]
         sent, received = self._moved_before
         return sent + sum(link.bytes_sent for link in links), received + sum(link.bytes_received for link in links)
 
     # -- preparation -----------------------------------------------------------------------------------------
-
-    def _channels(self, lane: int, servers: list[str]) -> LaneChannels:
-        number = self._member.rank * self._lanes + lane
-        steps = -1 if self.steps is None else self.steps
-        hello = pb.Hello(job=self._spec.id, worker=number, steps=steps, incarnation=self._incarnation)
-        if self._shard_service is not None:
-            return LaneChannels([LocalChannel(self._shard_service, hello)])
-        directory = self._directory()
-        return LaneChannels(
-            [
-                ShardChannel(address, self._member.token, hello, layout_of(owned.part), directory)
-                for address, owned in zip(servers, self._owned, strict=True)
-            ]
-        )
-
-    def _directory(self) -> Path | None:
-        blobs = self._member.blobs
-        return blobs.directory if self._options.channel != "grpc" and isinstance(blobs, LocalBlobs) else None
 
     def _open_feed(self) -> Feed | None:
         data = self._spec.data

@@ -19,8 +19,7 @@ from fdt.trainable import Trainable
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others
 from nfdt.model.variables import loss_scale
-from nfdt.transport.channel import OutgoingPush
-from nfdt.worker.computed import Computed, Pulled
+from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.local_steps import LocalStep, LocalSteps
 from nfdt.worker.traced import Assign, ByShape, assign, assignments
 
@@ -66,14 +65,16 @@ class GradientStep:
             weights = [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
             self._function.trace(batch, weights)
 
-    def run(self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Pulled) -> Computed:
+    def run(
+        self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
+    ) -> WorkerGradient:
         """Compute the gradient of one batch.
 
         Args:
             lane: Number of the lane; unused.
             batches: A single batch.
             owned: Variables of each shard.
-            pulled: Tensors from the shards. The variables share the buffers' memory: nothing is copied.
+            pulled: Weights from each shard. The variables share the buffers' memory: nothing is copied.
         """
         (batch,) = batches
         weights, others = self._sort(owned, pulled)
@@ -84,17 +85,19 @@ class GradientStep:
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
-        return Computed(whole, changes, self._found.changed, logs, bool(finite))
+        return WorkerGradient(whole, finite=bool(finite), changes=changes, changed=self._found.changed, logs=logs)
 
-    def _sort(self, owned: Sequence[Ownership], pulled: Pulled) -> tuple[list[Tensor], list[tuple[Any, Tensor]]]:
+    def _sort(
+        self, owned: Sequence[Ownership], pulled: Sequence[Weights]
+    ) -> tuple[list[Tensor], list[tuple[Any, Tensor]]]:
         """Return the tensors of every pull, and (variable, value) of those that only some pulls contain."""
         weights, others = [], []
         self._every_pull = []
-        for shard, (positions, tensors) in zip(owned, pulled, strict=True):
+        for shard, weights_of in zip(owned, pulled, strict=True):
             part = shard.part
             first, behind = len(part.trainable), len(part.trainable) + len(part.others)
             self._every_pull += [*part.trainable, *part.scalars]
-            for position, tensor in zip(positions, tensors, strict=True):
+            for position, tensor in zip(weights_of.positions, weights_of.tensors, strict=True):
                 if first <= position < behind:
                     others.append((part.others[position - first], tensor))
                 else:
@@ -146,15 +149,3 @@ def samples_of(batch: Any) -> int:
 def ownerships(trainable: Trainable, shards: int) -> list[Ownership]:
     """Return the variables of each shard."""
     return [own(trainable, shard, shards) for shard in range(shards)]
-
-
-def split(owned: Sequence[Ownership], computed: Computed) -> list[OutgoingPush]:
-    """Divide one step's result into one push per shard."""
-    gradient, change_of = computed.gradient, dict(zip(computed.changed, computed.changes, strict=True))
-    parts = []
-    for shard in owned:
-        mine = [(i, other) for i, other in enumerate(shard.others) if other in change_of]
-        parts.append(
-            OutgoingPush([gradient[i] for i in shard.trainable], [change_of[o] for _, o in mine], [i for i, _ in mine])
-        )
-    return parts

@@ -13,13 +13,14 @@ from fdt.job import ArrayData, FitArguments, JobSpec, State
 from fdt.keras import named
 from fdt.security.auth import new_token
 from fdt.trainable import Trainable, build
-from nfdt.model.shards import merge
-from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.model.shards import merge, summable_others
 from nfdt.server.follower import FollowerShardService, follow
-from nfdt.server.job import ServedJob, layout_of
+from nfdt.server.job import ServedJob
 from nfdt.server.service import Service
 from nfdt.server.shard_service import ShardService
-from nfdt.transport.channel import Interrupted, LaneChannels, OutgoingPush, ShardChannel
+from nfdt.transport.channel import Interrupted, WorkerGradient
+from nfdt.transport.grpc_channel import GrpcChannels
+from nfdt.worker.run import LaneChannels
 from nfdt.worker.step import ownerships
 
 SPEC = (tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.float32), None)
@@ -80,13 +81,9 @@ class Cluster:
             yield entry
 
     def channels(self, worker=0, incarnation=0):
-        hello = pb.Hello(job="j", worker=worker, steps=self.steps, incarnation=incarnation)
         directory = None if self.channel == "grpc" else self.blobs.directory
-        links = [
-            ShardChannel(address, self.token, hello, layout_of(owned.part), directory)
-            for address, owned in zip(self.addresses, self.owned, strict=True)
-        ]
-        return LaneChannels(links)
+        channels = GrpcChannels(self.addresses, self.token, "j", incarnation, directory)
+        return LaneChannels(channels(worker, self.steps, self.owned), self.owned)
 
     def start(self, epoch):
         for shard_service in self.desks:
@@ -128,14 +125,8 @@ def gradients(trainable, number):
     return [tf.constant(rng.normal(size=v.shape), tf.float32) for v in trainable.trainable]
 
 
-def parts(cluster, number):
-    """A push: each shard's part of the gradients, and what it changed besides."""
-    whole = gradients(cluster.trainable, number)
-    return [
-        OutgoingPush(
-            [whole[i] for i in owned.trainable],
-            [tf.fill(v.shape, 0.5) for v in owned.part.others],
-            list(range(len(owned.part.others))),
-        )
-        for owned in cluster.owned
-    ]
+def pushed(cluster, number, batches, samples=1):
+    """A push: gradients of all variables, and what the forward pass changed besides."""
+    whole, others = gradients(cluster.trainable, number), summable_others(cluster.trainable)
+    changes = [tf.fill(v.shape, 0.5) for v in others]
+    return WorkerGradient(whole, samples, batches=batches, changes=changes, changed=range(len(others)))

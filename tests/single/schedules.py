@@ -7,8 +7,9 @@ whose numbers were computed by hand; the problem is a quadratic of two weights.
 import numpy as np
 
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.numpy_applier import PlainApplier
+from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import Array
 
 START = np.array([4.0, -2.0])
@@ -43,7 +44,7 @@ def train(rule: AsyncAlgorithm, schedule: str, eta: float = 0.1, samples: int = 
             seen[name] = core.pull(worker)
         else:
             pushes[name] += 1
-            pushed = Gradient([computed(rule, seen[name][0], eta)], samples, batches=rule.local_steps or 1)
+            pushed = WorkerGradient([computed(rule, seen[name][0], eta)], samples, batches=range(rule.local_steps or 1))
             core.push(worker, pushes[name], pushed)
     core.flush()
     return applier.params[0]

@@ -15,11 +15,12 @@ from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm, Update
 from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
-from nfdt.server.applier import Arrived, ModelApplier
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.server.applier import ModelApplier
 from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.traced_program import TracedProgram, TracedValue
 from nfdt.transport.buffers import array_over, tensor_over
+from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import zip_map
 from tests.single import schedules
 from tests.single.schedules import START, gradient
@@ -40,7 +41,8 @@ def part_of(optimizer, values=(START,), others=()):
 
 
 def push(core, worker, number, grads, samples=1, **more):
-    return core.push(worker, number, Gradient(Arrived([tf.constant(g, tf.float32) for g in grads], **more), samples))
+    tensors = [None if g is None else tf.constant(g, tf.float32) for g in grads]
+    return core.push(worker, number, WorkerGradient(tensors, samples, **more))
 
 
 def train(rule, schedule, optimizer):
@@ -83,7 +85,7 @@ def test_weights_of_double_precision(name):
     sent = [core.pull(worker).trainable[0] for worker in (0, 1)]
     for worker in (0, 1):
         pushed = schedules.computed(core.rule, sent[worker].numpy())
-        core.push(worker, 1, Gradient(Arrived([tf.constant(pushed)]), 1))
+        core.push(worker, 1, WorkerGradient([tf.constant(pushed)], 1))
     core.pull(0)
     wanted = schedules.train(algorithm_registry.make(name), "abABa", mu=0.5)
     npt.assert_allclose(applier.params[0].numpy(), wanted, rtol=1e-6)
@@ -269,7 +271,7 @@ def test_a_variable_without_gradient_is_left_alone():
     applier = ModelApplier(part_of(keras.optimizers.AdamW(0.1, weight_decay=0.5), values=(START, START)))
     core = AlgorithmState(algorithm_registry.make("dc_asgd"), applier, 1)
     core.pull(0)
-    push(core, 0, 1, [np.ones(2), np.zeros(2)], absent=(1,))
+    push(core, 0, 1, [np.ones(2), None])
     npt.assert_array_equal(applier.params[1].numpy(), START)
     assert not np.array_equal(applier.params[0].numpy(), START)
 
@@ -291,7 +293,7 @@ def test_a_held_gradient_is_not_overwritten_by_the_next():
         algorithm_registry.make("ssgd"), applier := ModelApplier(part_of(keras.optimizers.SGD(1.0))), 2
     )
     buffer = np.ones(64, np.float32)
-    core.push(0, 1, Gradient(Arrived([tensor_over(buffer[:2])]), 1))
+    core.push(0, 1, WorkerGradient([tensor_over(buffer[:2])], 1))
     buffer[:] = 100.0
     push(core, 1, 1, [np.ones(2)])
     npt.assert_allclose(applier.params[0].numpy(), START - 1.0)
@@ -306,7 +308,7 @@ def test_the_plain_applier_never_writes_in_place():
     applier = PlainApplier([START])
     core = AlgorithmState(algorithm_registry.make("asgd"), applier, 1)
     sent = core.pull(0)
-    core.push(0, 1, Gradient([np.ones(2)], 1))
+    core.push(0, 1, WorkerGradient([np.ones(2)], 1))
     npt.assert_array_equal(sent[0], START)
 
 

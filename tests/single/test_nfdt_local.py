@@ -9,8 +9,8 @@ keras = pytest.importorskip("keras")
 from fdt.errors import UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network.cluster import equal_nodes  # noqa: E402
+from nfdt.model.settings import rule_of  # noqa: E402
 from nfdt.options import Options  # noqa: E402
-from nfdt.server.job import rule_of  # noqa: E402
 from tests.single.simulations import FEATURES, ROWS, model, simulate  # noqa: E402
 
 ALONE, FOUR = equal_nodes().with_workers(1), equal_nodes().with_workers(4)

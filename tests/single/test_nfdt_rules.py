@@ -11,12 +11,13 @@ import tf_keras
 from fdt.errors import UsageError, UserError
 from nfdt import algorithm_registry
 from nfdt.algorithms import dc_asgd
+from nfdt.model.settings import rule_of
 from nfdt.options import Options
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
-from nfdt.server.instructions import EpochDone, Send, WorkerPush
-from nfdt.server.job import rule_of
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.server.instructions import EpochDone, Send
 from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.scheduler import Scheduler
+from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import leaves
 from tests.single.schedules import START, computed, gradient, sgd, train
 
@@ -49,7 +50,7 @@ def policy_of(name, workers, steps):
 
 def push(policy, sent, number=1):
     worker, batch = sent.worker, sent.batches[0]
-    return policy.push(WorkerPush(worker, number, (batch,), Gradient([gradient(sent.sent[0])], 1)))
+    return policy.push(worker, number, WorkerGradient([gradient(sent.sent[0])], 1, batches=(batch,)))
 
 
 def sends(instructions):
@@ -83,7 +84,7 @@ def test_shards_add_up_to_the_whole(name):
                 seen[letter] = core.pull(worker)
             else:
                 number[letter.lower()] += 1
-                core.push(worker, number[letter.lower()], Gradient([0.5 * w for w in seen[letter.lower()]], 1))
+                core.push(worker, number[letter.lower()], WorkerGradient([0.5 * w for w in seen[letter.lower()]], 1))
         core.leave(1)
         core.flush()
         return applier.params
@@ -96,10 +97,10 @@ def test_shards_add_up_to_the_whole(name):
 def test_what_a_leaver_leaves_behind_stays_finite_and_serves_the_others(name):
     core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START], mu=0.9), 3)
     sent = [core.pull(worker) for worker in range(3)]
-    core.push(0, 1, Gradient([gradient(sent[0][0])], 1))
+    core.push(0, 1, WorkerGradient([gradient(sent[0][0])], 1))
     core.leave(0)
     for worker in (1, 2):
-        core.push(worker, 1, Gradient([gradient(sent[worker][0])], 1))
+        core.push(worker, 1, WorkerGradient([gradient(sent[worker][0])], 1))
     core.flush()
     npt.assert_array_equal(np.isfinite(core.pull(1)[0]), True)
     assert not np.array_equal(applier.params[0], START)
@@ -108,7 +109,7 @@ def test_what_a_leaver_leaves_behind_stays_finite_and_serves_the_others(name):
 @pytest.mark.parametrize("name", RULES)
 def test_state_pickles(name):
     core = AlgorithmState(algorithm_registry.make(name), PlainApplier([START]), 2)
-    core.push(0, 1, Gradient(core.pull(0), 1))
+    core.push(0, 1, WorkerGradient(core.pull(0), 1))
     state = (core.shared, [slot.mine for slot in core.worker_states.values()])
     again = pickle.loads(pickle.dumps(state))
     assert type(again[0]) is type(state[0])
@@ -120,7 +121,7 @@ def test_state_pickles(name):
 def test_a_retried_push_applies_once(name):
     core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
-    pushed = Gradient([computed(core.rule, sent[0])], 1)
+    pushed = WorkerGradient([computed(core.rule, sent[0])], 1)
     assert core.push(0, 1, pushed) == 0
     assert core.push(0, 1, pushed) is None
     npt.assert_allclose(applier.params[0], sgd(1))
@@ -151,7 +152,7 @@ def test_weights_sent_are_snapshots(name):
     core = AlgorithmState(algorithm_registry.make(name), applier := PlainApplier([START]), 1)
     sent = core.pull(0)
     before = sent[0].copy()
-    core.push(0, 1, Gradient([gradient(sent[0])], 1))
+    core.push(0, 1, WorkerGradient([gradient(sent[0])], 1))
     npt.assert_array_equal(sent[0], before)
     assert not np.array_equal(applier.params[0], before)
 

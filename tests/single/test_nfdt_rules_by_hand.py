@@ -19,8 +19,9 @@ from nfdt.algorithms import (
     ssp,
     staleness_aware,
 )
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.numpy_applier import PlainApplier
+from nfdt.transport.channel import WorkerGradient
 from tests.single.schedules import CURVATURE, START, gradient, sgd, train
 
 
@@ -75,7 +76,7 @@ def test_ddc_asgd_sends_where_all_momenta_will_have_taken_the_weights():
     core = AlgorithmState(ddc_asgd.rule(), applier := PlainApplier([START], mu=0.5), 2)
     sent = [core.pull(worker)[0] for worker in (0, 1)]
     for worker in (0, 1):
-        core.push(worker, 1, Gradient([gradient(sent[worker])], 1))
+        core.push(worker, 1, WorkerGradient([gradient(sent[worker])], 1))
     p = np.sqrt(0.01 * 0.16 / (0.99 * 0.01 * 16 + 0.01 * (4 / 3.5) ** 2))
     npt.assert_allclose(core.pull(0)[0], applier.params[0] - 0.5 * p * np.array([4.0, -1.0]) * (1 + 1 / 3.5))
     core.leave(1)
@@ -87,8 +88,8 @@ def test_ddc_asgd_counts_a_step_in_full_that_nobody_has_taken():
     core = AlgorithmState(ddc_asgd.rule(), applier := PlainApplier([START]), 2)
     for worker in (0, 1):
         core.pull(worker)
-    core.push(0, 1, Gradient([np.ones(2)], 1))
-    core.push(1, 1, Gradient([-np.ones(2)], 1))
+    core.push(0, 1, WorkerGradient([np.ones(2)], 1))
+    core.push(1, 1, WorkerGradient([-np.ones(2)], 1))
     npt.assert_allclose(applier.params[0], START)
 
 
@@ -115,7 +116,7 @@ class Groups:
         before = self.core.applier.params[0]
         for worker in workers:
             self.pushes[worker] += 1
-            self.core.push(worker, self.pushes[worker], Gradient([np.ones(2)], 1, self.seconds[worker]))
+            self.core.push(worker, self.pushes[worker], WorkerGradient([np.ones(2)], 1, self.seconds[worker]))
         return (before - self.core.applier.params[0])[0]
 
     def warmed_up(self):
@@ -187,11 +188,11 @@ def test_server_optimizer_sync_takes_the_mean_of_a_round():
 def test_ssp_makes_the_fast_wait_for_the_slowest():
     core = AlgorithmState(ssp.rule(bound=1), PlainApplier([START]), 2)
     for number in (1, 2):
-        core.push(0, number, Gradient(core.pull(0), 1))
+        core.push(0, number, WorkerGradient(core.pull(0), 1))
     assert core.pull(0) is None, "two ahead"
-    core.push(1, 1, Gradient(core.pull(1), 1))
+    core.push(1, 1, WorkerGradient(core.pull(1), 1))
     assert core.pull(0) is not None
-    core.push(0, 3, Gradient(core.pull(0), 1))
+    core.push(0, 3, WorkerGradient(core.pull(0), 1))
     assert core.pull(0) is None
     core.leave(1)
     assert core.pull(0) is not None
@@ -209,7 +210,7 @@ def test_ssgd_takes_one_step_a_round():
 
 def test_ssgd_makes_those_who_have_pushed_wait():
     core = AlgorithmState(ssgd.rule(), PlainApplier([START]), 2)
-    core.push(0, 1, Gradient(core.pull(0), 1))
+    core.push(0, 1, WorkerGradient(core.pull(0), 1))
     assert core.pull(0) is None
     assert core.pull(1) is not None
     assert core.version == 0
@@ -218,5 +219,5 @@ def test_ssgd_makes_those_who_have_pushed_wait():
 def test_ssgd_averages_by_samples():
     core = AlgorithmState(ssgd.rule(), applier := PlainApplier([START], eta=1.0), 2)
     for worker, (value, samples) in enumerate([(1.0, 3), (5.0, 1)]):
-        core.push(worker, 1, Gradient([np.full(2, value)], samples))
+        core.push(worker, 1, WorkerGradient([np.full(2, value)], samples))
     npt.assert_allclose(applier.params[0], START - 2.0)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from nfdt import algorithm_registry
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher
-from nfdt.server.instructions import EpochDone, EpochOver, NotFinite, Release, Send, StepDone, WorkerPush
+from nfdt.server.instructions import EpochDone, NotFinite, Send, StepDone
 from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.scheduler import Scheduler
+from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 from tests.single.schedules import START, gradient
 
 
@@ -30,11 +31,11 @@ class Loop:
         for worker in range(len(self.pushes)):
             self.take(self.policy.ask(worker))
 
-    def push(self, worker, note=None):
+    def push(self, worker, logs=None):
         sent = self.hands.pop(worker)
         self.pushes[worker] += 1
-        grad = Gradient([gradient(sent.sent[0])], 1)
-        self.take(self.policy.push(WorkerPush(worker, self.pushes[worker], sent.batches, grad, note)))
+        pushed = WorkerGradient([gradient(sent.sent[0])], 1, batches=sent.batches, logs=logs)
+        self.take(self.policy.push(worker, self.pushes[worker], pushed))
         return sent.batches[0]
 
     def run(self):
@@ -134,9 +135,10 @@ def test_lock_step_waits_for_the_client_after_each_push():
     loop.ask_all()
     loop.push(0, "a")
     loop.push(1, "b")
-    assert [step.note for step in loop.of(StepDone)] == ["a"]
+    assert [step.gradient.logs for step in loop.of(StepDone)] == ["a"]
     loop.take(loop.policy.step())
-    assert [(step.step, step.note, step.last) for step in loop.of(StepDone)] == [(1, "a", False), (2, "b", False)]
+    steps = [(step.step, step.gradient.logs, step.last) for step in loop.of(StepDone)]
+    assert steps == [(1, "a", False), (2, "b", False)]
     loop.take(loop.policy.step())
     loop.run()
     assert loop.of(StepDone)[-1].last
@@ -218,7 +220,7 @@ def test_one_that_joins_in_place_of_one_that_left_is_dealt_batches_again(rule):
     done = [loop.push(1)]
     loop.hands.pop(1, None)
     loop.take(loop.policy.leave(1))
-    assert not loop.policy.push(WorkerPush(1, 2, 3, Gradient([START], 1))), "its last words come too late"
+    assert not loop.policy.push(1, 2, WorkerGradient([START], 1, batches=(3,))), "its last words come too late"
     loop.take(loop.policy.join(1))
     loop.pushes[1] = 0
     loop.take(loop.policy.ask(1))
@@ -234,9 +236,9 @@ def test_a_gradient_that_is_not_finite_is_refused_or_left_out():
         loop.ask_all()
         before = loop.applier.params[0]
         for batch in (0, 1):
-            last = WorkerPush(0, batch + 1, (batch,), Gradient([START * np.nan], 1, finite=False))
-            loop.take(loop.policy.push(last))
-            loop.take(loop.policy.push(last))  # a retry
+            last = WorkerGradient([START * np.nan], 1, finite=False, batches=(batch,))
+            loop.take(loop.policy.push(0, batch + 1, last))
+            loop.take(loop.policy.push(0, batch + 1, last))  # a retry
         np.testing.assert_array_equal(loop.applier.params[0], before)
         return loop.of(EpochDone)[0]
 

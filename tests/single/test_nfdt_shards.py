@@ -10,8 +10,7 @@ from fdt.errors import UserError
 from fdt.keras import named
 from fdt.trainable import Trainable
 from nfdt.model.shards import own, owners, slot_owners
-from nfdt.rpc import parameter_server_pb2 as pb
-from tests.single.nfdt_cluster import gradients, make_model, parts
+from tests.single.nfdt_cluster import gradients, make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,15 +28,15 @@ def drive(cluster, schedule):
         thread.join()
     ended = []
     for number, worker in enumerate(schedule):
-        push = pb.Push(batches=answers[worker].weights.batches, samples=4)
+        push = pushed(cluster, number, answers[worker][0].batches, samples=4)
         if number >= len(schedule) - len(couriers):  # the last answers come together
-            pushing = threading.Thread(target=couriers[worker].push, args=(push, parts(cluster, number)))
+            pushing = threading.Thread(target=couriers[worker].push, args=(push,))
             pushing.start()
             ended.append(pushing)
             while len(schedule) - number > 1 and cluster.desks[0].scheduler.epoch.dispatcher.done <= number:
                 pushing.join(0.01)
         else:
-            answers[worker] = couriers[worker].push(push, parts(cluster, number))
+            answers[worker] = couriers[worker].push(push)
     for thread in ended:
         thread.join()
     result = cluster.snapshot()
@@ -73,15 +72,14 @@ def test_weights_arrive_as_they_are(cluster, channel):
     made.start(0)
     channels = made.channels()
     answer = channels.ask()
-    ((positions, tensors),) = channels.pulled()
+    positions, tensors = answer[0].positions, answer[0].tensors
     arrays = made.trainable.model_arrays()
     assert len(positions) == len(arrays) + 2, "iterations and learning rate come along"
     for array, tensor in zip(arrays, tensors, strict=False):
         np.testing.assert_array_equal(array, tensor.numpy())
     before = [t.numpy().copy() for t in tensors]
-    channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0))
-    ((positions, tensors),) = channels.pulled()
-    for old, gradient, new in zip(before, gradients(made.trainable, 0), tensors, strict=False):
+    (weights,) = channels.push(pushed(made, 0, answer[0].batches))
+    for old, gradient, new in zip(before, gradients(made.trainable, 0), weights.tensors, strict=False):
         np.testing.assert_allclose(new.numpy(), old - gradient.numpy(), rtol=1e-5, atol=1e-6)
     channels.close()
 

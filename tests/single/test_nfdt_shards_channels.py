@@ -13,8 +13,9 @@ import pytest
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import Layout
-from nfdt.transport.channel import Interrupted, ShardChannel
-from tests.single.nfdt_cluster import make_model, parts
+from nfdt.transport.channel import EpochOver, Interrupted
+from nfdt.transport.grpc_channel import GrpcChannel
+from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,22 +24,26 @@ def test_a_push_repeated_after_the_stream_broke_applies_once(cluster):
     made = cluster(make_model(keras.optimizers.SGD(1.0)), rule="asgd")
     made.start(0)
     channels = made.channels()
-    batch = channels.ask().weights.batches
-    link = channels.channels[0]
-    say = link.request
-
-    def say_and_break(message, push):
-        say(message, push)
-        link.request = say
-        link._call.cancel()
-        return say(message, push)  # on the broken stream: the answer was lost
-
-    link.request = say_and_break
-    answer = channels.push(pb.Push(batches=batch, samples=1), parts(made, 0))
-    assert answer.HasField("weights")
+    batch = channels.ask()[0].batches
+    lose_answer(channels.channels[0])
+    answer = channels.push(pushed(made, 0, batch))
+    assert answer[0].tensors
     assert made.desks[0].scheduler.state.version == 1
     assert int(made.desks[0].job.trainable.model.optimizer.iterations) == 1
     channels.close()
+
+
+def lose_answer(channel):
+    """The next answer of a channel is lost, with its stream."""
+    answer = channel.answer
+
+    def lost():
+        answer()
+        channel.answer = answer
+        channel._call.cancel()
+        return answer()
+
+    channel.answer = lost
 
 
 def repeats(cluster, steps):
@@ -53,10 +58,10 @@ def trained(made, channels, steps, disturb):
     """`disturb(number)` is called before each push, and before the last word."""
     answer = channels.ask()
     for number in range(steps):
-        assert list(answer.weights.batches) == [number]
+        assert list(answer[0].batches) == [number]
         disturb(number)
-        answer = channels.push(pb.Push(batches=[number], samples=1), parts(made, number))
-    assert answer.HasField("epoch_over")
+        answer = channels.push(pushed(made, number, [number]))
+    assert isinstance(answer, EpochOver)
     result = made.snapshot()
     channels.close()
     return result
@@ -72,13 +77,7 @@ def test_links_that_break_anywhere_change_nothing(cluster):
         if number % 3 == 0:
             link._call.cancel()
         elif number % 3 == 1:
-            say = link.request
-            link.request = lambda *words: (
-                setattr(link, "request", say),
-                say(*words),
-                link._call.cancel(),
-                say(*words),
-            )[-1]
+            lose_answer(link)
         else:
             made.breaks += 1
 
@@ -111,7 +110,7 @@ def test_an_epochs_end_that_was_not_heard_is_told_again(cluster):
             self._call.cancel()
 
     link._call = Deaf(link._call)
-    assert channels.push(pb.Push(batches=[0], samples=1), parts(made, 0)).HasField("epoch_over")
+    assert isinstance(channels.push(pushed(made, 0, [0])), EpochOver)
     assert told and made.desks[0].scheduler.state.version == 1
     link._call.cancel()  # one that was heard is not told again
     asked = threading.Thread(target=channels.ask, daemon=True)
@@ -136,7 +135,7 @@ def test_the_session_of_a_worker_that_is_gone_may_open_late(cluster):
     follower.open = lambda *words: opened.append(words) or open_(*words)
     answer = channels.ask()
     for number in range(3):
-        answer = channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, number))
+        answer = channels.push(pushed(made, number, answer[0].batches))
     assert not opened, "the replacement's own session lasts"
     channels.close()
 
@@ -145,7 +144,7 @@ def test_a_job_that_is_over_is_not_waited_for(cluster):
     made = cluster(make_model(keras.optimizers.SGD(0.1)))
     made.spec = dataclasses.replace(made.spec, id="next")
     made._shard_service(0, 1, 1)
-    with pytest.raises(grpc.RpcError, match="must name the job of this server. Received: j"):
+    with pytest.raises(grpc.RpcError, match="must name this server's job. Received: j"):
         made.channels()
 
 
@@ -183,7 +182,7 @@ def test_what_cannot_be_a_session_is_refused_and_harms_nobody(cluster, first, mo
             list(call(iter([first]), timeout=60))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     served.start(0)
-    assert channels.ask().HasField("weights"), "the worker goes on"
+    assert channels.ask()[0].tensors, "the worker goes on"
     channels.close()
 
 
@@ -197,14 +196,15 @@ def test_a_worker_that_finds_no_room_goes_on_by_streams(cluster, monkeypatch, ca
     made.start(0)
     channels = made.channels()
     answer = channels.ask()
-    assert channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 0)).weights.nbytes
+    assert channels.push(pushed(made, 0, answer[0].batches))
+    assert all(channel._outgoing is None for channel in channels.channels)
     assert "tensors are sent by streams instead of shared memory" in capsys.readouterr().err
     assert not [file for file in made.blobs.directory.iterdir() if len(file.name) == 16 and not file.stat().st_size]
     channels.close()
 
 
 def test_a_server_that_dies_before_its_welcome_leaves_no_files(tmp_path, monkeypatch):
-    link = ShardChannel("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([((4,), "float32")], [], []), tmp_path)
+    link = GrpcChannel("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([((4,), "float32")], [], []), tmp_path)
     seen = []
 
     def dying(messages):

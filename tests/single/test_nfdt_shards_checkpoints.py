@@ -7,8 +7,7 @@ import pytest
 from fdt import tensors
 from fdt.errors import UserError
 from nfdt.engine.recovery import ServerRecovery
-from nfdt.rpc import parameter_server_pb2 as pb
-from tests.single.nfdt_cluster import make_model, parts
+from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -18,8 +17,8 @@ def test_a_checkpoint_restores_all_that_decides(cluster, rule):
     """Saved in the midst of an epoch, then restored into a new desk: it goes on as the first one does."""
 
     def push(made, channels, number):
-        batches = channels.ask().weights.batches
-        channels.push(pb.Push(batches=batches, samples=1), parts(made, number))
+        batches = channels.ask()[0].batches
+        channels.push(pushed(made, number, batches))
 
     made = cluster(make_model(keras.optimizers.Adam(0.1)), workers=2, rule=rule, steps=6, restarts="1")
     made.start(0)
@@ -48,7 +47,7 @@ def test_a_checkpoint_that_is_cut_short_is_passed_over(cluster, monkeypatch):
     answer = channels.ask()
     made.desks[0].checkpoint()
     before = [array.copy() for array in made.desks[0].job.trainable.model_arrays()]
-    channels.push(pb.Push(batches=answer.weights.batches, samples=1), parts(made, 1))
+    channels.push(pushed(made, 1, answer[0].batches))
     pack = tensors.pack_into
 
     def cut_short(arrays, out):

@@ -12,6 +12,7 @@ from fdt.data import source  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
+from nfdt.transport.channel import Weights  # noqa: E402
 from nfdt.worker.local_steps import LocalStep, LocalSteps  # noqa: E402
 from nfdt.worker.run import WorkerJob  # noqa: E402
 from nfdt.worker.step import GradientStep, ownerships, samples_of  # noqa: E402
@@ -36,7 +37,7 @@ def test_a_step_that_is_not_finite_leaves_no_trace_in_the_worker(kind):
     part = owned[0].part
     behind = len(part.trainable) + len(part.others)
     positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
-    pulled = [(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
+    pulled = [Weights(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
     x = np.arange(8, dtype=np.float32).reshape(4, 2)
     bad = step.run(0, [(tf.constant(x * np.nan), tf.zeros(4))], owned, pulled)
     assert not bad.finite and bad.changed

@@ -6,7 +6,8 @@ import pytest
 from fdt.errors import UsageError
 from nfdt import algorithm_registry
 from nfdt.replica.numpy_applier import Arithmetic, Form, checked, form_of
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
+from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.transport.channel import WorkerGradient
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_rank_0_computes_on_the_weights_as_they_are():
     core = AlgorithmState(algorithm_registry.make("ddc_asgd"), arithmetic, 2)
     for push in (1, 2):
         core.pull(0)
-        core.push(0, push, Gradient([np.ones(2, np.float32)], 4))
+        core.push(0, push, WorkerGradient([np.ones(2, np.float32)], 4))
         arithmetic.params = [arithmetic.params[0] - 0.1]
     np.testing.assert_array_equal(core.pull(0), arithmetic.params)
     assert np.all(core.pull(1)[0] < arithmetic.params[0])  # a look-ahead

@@ -1,0 +1,17 @@
+"""Process of a single worker that hosts its parameter server: `python -m nfdt.engine.hosting_worker`."""
+
+from fdt.early_start import warm_up
+from fdt.service.member import Member
+from nfdt.worker.process import NfdtWorker
+
+
+def main() -> None:
+    member = Member.attach("worker")
+    warm_up(member.run_dir, computes=True)
+    from nfdt.server.local import LocalServer  # imports TensorFlow
+
+    NfdtWorker(member, LocalServer(member.blobs).serve).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""A parameter server in the process of its only worker: no message is serialized, and no tensor is copied or sent.
+
+One worker and one server need no second process: `nfdt run -np 1` starts neither a server nor a stream.
+"""
+
+from collections.abc import Callable, Sequence
+
+from fdt.blobs import Blobs
+from fdt.job import JobSpec
+from fdt.rpc.session_pb2 import Event
+from fdt.trainable import Trainable, build
+from nfdt.model.shards import Ownership
+from nfdt.server.job import ServedJob
+from nfdt.server.shard_service import Replies, ShardService
+from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
+
+
+class LocalServer:
+    """The server of one worker process. It stays alive between jobs and reuses the model of the last program."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._built: tuple[str, Trainable | None] = ("", None)
+
+    def job(self, spec: JobSpec) -> ServedJob:
+        """Return the server's job, with a model of its own."""
+        digest, trainable = self._built
+        if trainable is None or digest != spec.program.digest:
+            trainable = build(spec.program, self._blobs)
+            self._built = (spec.program.digest, trainable)
+        return ServedJob(spec, trainable, self._blobs, shard=0, shards=1, workers=1)
+
+    def serve(self, spec: JobSpec, send: Callable[[Event], None]) -> "LocalShardService":
+        """Return the shard service of a new job; `send` sends an event to the engine."""
+        return LocalShardService(self.job(spec), 1, send)
+
+
+class LocalShardService(ShardService):
+    """A shard service that makes the channels of its process's worker."""
+
+    def __call__(self, worker: int, steps: int | None, owned: Sequence[Ownership]) -> list["LocalChannel"]:
+        """Return the channel of lane `worker`."""
+        return [LocalChannel(self, worker, steps)]
+
+
+class LocalChannel:
+    """A ParameterServerChannel that calls the shard service directly."""
+
+    bytes_sent = bytes_received = 0
+
+    def __init__(self, shard_service: ShardService, worker: int, steps: int | None) -> None:
+        self._shard_service, self._worker, self._steps = shard_service, worker, steps
+        self._replies: Replies
+        self._loads = self._heard = 0  # loads of the job that the worker has; epoch ends that it has received
+
+    def open(self) -> None:
+        """Open a session of the shard service."""
+        self._replies = self._shard_service.open(self._worker, self._steps, heard=self._heard)
+        self._loads = 0
+
+    def ask(self, pull: int = 0) -> None:
+        """Request weights and batches."""
+        self._shard_service.ask(self._worker, self._replies)
+
+    def push(self, number: int, gradient: WorkerGradient) -> None:
+        """Pass a gradient on."""
+        self._shard_service.push(self._worker, number, gradient, self._replies)
+
+    def end_of_data(self, batch: int) -> None:
+        """Report that batch `batch` does not exist."""
+        self._shard_service.end_of_data(self._worker, batch, self._replies)
+
+    def answer(self) -> Answer:
+        """Wait for the answer. Raises Interrupted if the shard service has ended the session."""
+        reply = self._replies.get()
+        if reply is None:
+            raise Interrupted("the shard service has ended this worker's session")
+        if isinstance(reply, EpochOver):
+            self._heard = reply.epoch + 1
+        if isinstance(reply, (EpochOver, Release)):
+            return reply
+        everything, self._loads = self._loads != self._shard_service.job.loads, self._shard_service.job.loads
+        positions, tensors = reply.sent.placed(everything=everything)
+        return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull)
+
+    def close(self) -> None:
+        """Do nothing: no stream is open."""

@@ -135,6 +135,49 @@ def server() -> Picture:
     return p
 
 
+def push_pull() -> Picture:
+    """The files that one push and the pull that answers it pass."""
+    p = Picture(820, 400, "One push of NFDT and the pull that answers it: the files it passes")
+    p.text(140, 20, "worker", "small")
+    p.text(410, 20, "server: one shard", "small")
+    p.text(690, 20, "algorithm", "small")
+    columns = (
+        (20, 240, "worker", ("worker/run.py", "transport/grpc_channel.py", "transport/buffers.py")),
+        (290, 240, "server", ("server/service.py", "server/shard_service.py", "server/scheduler.py")),
+        (560, 240, "engine", ("server/algorithm_state.py", "server/applier.py", "algorithms/...")),
+    )
+    does = (
+        ("one lane's channels to all shards", "one stream to one shard", "tensors in mapped files or chunks"),
+        ("decodes the push", "one lock, one reply queue per worker", "decides; batch_dispatcher.py deals"),
+        ("version, staleness, log", "one compiled function", "tree.py traces its arithmetic"),
+    )
+    for (x, width, kind, files), words in zip(columns, does, strict=True):
+        for row, (file, what) in enumerate(zip(files, words, strict=True)):
+            p.box(x, 35 + 100 * row, width, 56, [file, what], kind)
+    for x in (110, 380, 650):
+        for y in (91, 191):
+            p.arrow([(x, y), (x, y + 44)])
+            p.arrow([(x + 60, y + 44), (x + 60, y)])
+    p.arrow([(260, 255), (275, 255), (275, 55), (290, 55)])
+    p.arrow([(290, 75), (268, 75), (268, 275), (260, 275)])
+    p.arrow([(530, 255), (545, 255), (545, 55), (560, 55)])
+    p.arrow([(560, 75), (538, 75), (538, 275), (530, 275)])
+    p.text(
+        410,
+        330,
+        "push: WorkerGradient from the worker to the applier; the algorithm returns an AlgorithmUpdate",
+        "small",
+    )
+    p.text(410, 350, "pull: Weights, the answer to the push, by the same files back", "small")
+    p.text(
+        410,
+        380,
+        "in one process: server/local.py instead of grpc_channel.py and service.py; simulated: simulator/channel.py",
+        "small",
+    )
+    return p
+
+
 def staleness() -> Picture:
     """Pulls and pushes of two workers over time."""
     p = Picture(820, 260, "Two workers over time; the staleness of a push is the number of updates since its pull")
@@ -233,6 +276,7 @@ PICTURES = {
     "exact": exact,
     "placements": placements,
     "server": server,
+    "push_pull": push_pull,
     "staleness": staleness,
     "simulated": simulated,
     "hosts": hosts,

@@ -79,7 +79,7 @@ class Update:
         gradient: List of arrays, one per trainable variable and in its shape.
         lr_scale: Factor on the optimizer's learning rate, 0-d or a number.
         momentum: "captured": the optimizer applies its own momentum. "rule": the optimizer's momentum is off, and
-            `gradient` is the algorithm's whole direction mu v + g (nfdt/model/momentum.py).
+            `gradient` is the algorithm's whole direction mu v + g (nfdt/model/variables.py).
         fresh: The g of that direction, whose squares an adaptive optimizer accumulates. None: all of `gradient`.
         steps: If given, the algorithm has its own optimizer: the server subtracts `gradient` from the weights
             unchanged, and the captured optimizer only counts this number of steps.

@@ -27,7 +27,7 @@ def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
         optimizer: The captured optimizer.
         trainable: The trainable variables of the whole model, so that every shard and worker chooses alike.
     """
-    from nfdt.model.momentum import can_be_off  # imports TensorFlow, which listing names does not need
+    from nfdt.model.variables import can_be_off  # imports TensorFlow, which listing names does not need
 
     return default(trainable, can_be_off=can_be_off(optimizer))
 

@@ -200,7 +200,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.state import Settings
-    from nfdt.replica.factory import make_rank
+    from nfdt.replica.follower import make_rank
 
     given["rule"] = checked_rule(given)
     if given["checkpoint_every"] and given["restarts"] is None:

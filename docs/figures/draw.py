@@ -162,19 +162,13 @@ def push_pull() -> Picture:
     p.arrow([(290, 75), (268, 75), (268, 275), (260, 275)])
     p.arrow([(530, 255), (545, 255), (545, 55), (560, 55)])
     p.arrow([(560, 75), (538, 75), (538, 275), (530, 275)])
-    p.text(
-        410,
-        330,
-        "push: WorkerGradient from the worker to the applier; the algorithm returns an AlgorithmUpdate",
-        "small",
+    below = (
+        "push: a WorkerGradient, from the worker to the applier; the algorithm returns an Update",
+        "pull: Weights, the answer to the push, back through the same files",
+        "in one process: server/local.py in place of grpc_channel.py and service.py; simulated: simulator/channel.py",
     )
-    p.text(410, 350, "pull: Weights, the answer to the push, by the same files back", "small")
-    p.text(
-        410,
-        380,
-        "in one process: server/local.py instead of grpc_channel.py and service.py; simulated: simulator/channel.py",
-        "small",
-    )
+    for row, words in enumerate(below):
+        p.text(410, 330 + 22 * row, words, "small")
     return p
 
 

@@ -13,8 +13,8 @@ r is the running size of one update; p is that of an update per unit of directio
 they do not depend on the optimizer. With a single worker there is no delay: the captured optimizer works alone.
 
 Hakimi et al. 2019 (arXiv:1907.11612) give momentum per worker and look-ahead; Barkai et al. 2020 (arXiv:1909.10802)
-give a penalty by drift. An optimizer whose momentum cannot be off (nfdt/model/momentum.py) keeps it: `momentum` is then
-"captured", and only the penalty applies.
+give a penalty by drift. An optimizer whose momentum cannot be off (nfdt/model/variables.py) keeps it: `momentum` is
+then "captured", and only the penalty applies.
 """
 
 from typing import NamedTuple

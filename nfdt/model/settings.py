@@ -13,7 +13,7 @@ from fdt.errors import UsageError, UserError
 from fdt.keras.variables import inner_optimizer
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.momentum import is_sgd
+from nfdt.model.variables import is_sgd
 from nfdt.options import Options
 
 

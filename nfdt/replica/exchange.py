@@ -17,8 +17,7 @@ from fdt.keras.variables import tensor_variable
 from fdt.ops import IdentityMap
 from fdt.process_group import Push, ReplicaGroup
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.momentum import clipped, is_sgd, momentum_of, off
-from nfdt.model.variables import count_of, current_rate, scaled_rate
+from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
 from nfdt.replica.numpy_applier import ServerRule
 
 Apply = Callable[[list[Any], list[Any]], Any]

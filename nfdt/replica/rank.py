@@ -28,13 +28,12 @@ from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
 from nfdt.model import staleness
 from nfdt.replica.exchange import build, update_of
-from nfdt.replica.exchanges import OptimizerExchanges, moving
+from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
 from nfdt.replica.round_robin import RoundRobin
 from nfdt.replica.sessions import NfdtSessions
 from nfdt.replica.side_effects import effects
 from nfdt.replica.skippable_regions import SkippableRegions
-from nfdt.replica.sync import added
 
 UNDIVIDED = (
     "workers cannot take the training step at {where} in turn: it must be a tf.function with the batch as an argument, "

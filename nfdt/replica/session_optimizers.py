@@ -2,6 +2,14 @@
 
 Rank 0 is the parameter server, and its session runs the script's own update on the algorithm's output. So an optimizer
 keeps its arithmetic, its slots and its learning rate. This module finds the properties that an algorithm needs.
+
+`Momentum` switches a TensorFlow 1 optimizer's momentum off for one update, as nfdt/model/variables.py does for Keras.
+
+    Momentum    its accumulator is set to 0, and it receives u (with Nesterov's u / (1 + mu)): w <- w - eta u
+    Adam        its first moment is set to (1 - beta1) / beta1 (u - g), and it receives g: the result is (1 - beta1) u
+
+u = mu v + g is the algorithm's direction, g its fresh gradient. This works only if the optimizer receives the computed
+gradients themselves: a direction that the script clips or scales loses its momentum.
 """
 
 import weakref
@@ -9,12 +17,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.python.training import adadelta, adagrad, gradient_descent, momentum, proximal_gradient_descent, rmsprop
+from tensorflow.python.training import (
+    adadelta,
+    adagrad,
+    adam,
+    gradient_descent,
+    momentum,
+    proximal_gradient_descent,
+    rmsprop,
+)
+from tensorflow.python.training import optimizer as optimizers
 
-from client_shim.replica.sessions.gradients import of_sessions
+from client_shim.replica.sessions.gradients import GradientNode, of_sessions
 from client_shim.replica.sessions.plans import FetchPlan
 from fdt.errors import CaptureError
+from fdt.typing import Array
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm
 
@@ -145,3 +164,65 @@ def _variables(optimizer: Any, graph: Any) -> list[Any]:
 
 def _is_zero(value: Any) -> bool:
     return isinstance(value, (int, float)) and value == 0
+
+
+_MOMENTS = {momentum.MomentumOptimizer: ("_momentum", "momentum"), adam.AdamOptimizer: ("_beta1", "m")}
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Momentum of the update that gets all gradients of one call. `mu`: MomentumOptimizer's momentum, Adam's beta1."""
+
+    optimizer: Any
+    mu: float
+    slots: Sequence[Any]  # variables
+
+    def off(self, direction: Sequence[Array], fresh: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Return the gradients for the optimizer, and the values that its slots need before the update."""
+        if isinstance(self.optimizer, adam.AdamOptimizer):
+            scale = (1.0 - self.mu) / self.mu
+            return list(fresh), [scale * (u - g) for u, g in zip(direction, fresh, strict=True)]
+        by = 1.0 + self.mu if self.optimizer._use_nesterov else 1.0
+        return [u / by for u in direction], [np.zeros_like(u) for u in direction]
+
+
+def momentum_of(taken: GradientNode, applied: Sequence[Applied], variables: Sequence[Any]) -> Momentum | None:
+    """Return the momentum, or None if it cannot be off. `applied`: the updates of the node's variables."""
+    kind = _MOMENTS.get(type(applied[0].optimizer)) if len(applied) == 1 else None
+    if kind is None:
+        return None
+    (each,), (attribute, slot) = applied, kind
+    mu = getattr(each.optimizer, attribute)
+    direct = each.gradients <= {str(tensor.name) for tensor in taken.outputs}
+    if not direct or not isinstance(mu, float) or not 0 < mu < 1 or each.variables != set(taken.variables):
+        return None
+    if any(taken.sparse) and slot == "momentum":  # rows that a batch lacks keep their accumulator
+        return None
+    return Momentum(each.optimizer, mu, [each.optimizer.get_slot(v, slot) for v in variables])
+
+
+class CompatOptimizer:
+    """View of a `tf.compat.v1` optimizer.
+
+    `learning_rate` is the optimizer's; `iterations` is the global step that the script counts with it, if any.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        counted = getattr(optimizer, "_fdt_counted", None)  # session_optimizers.py
+        with tf.init_scope():
+            self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False) if counted is None else counted
+
+    @property
+    def learning_rate(self) -> Any:
+        rate = next(
+            (getattr(self._optimizer, n) for n in ("_lr", "_learning_rate") if hasattr(self._optimizer, n)), 1.0
+        )
+        return rate() if callable(rate) else rate
+
+
+def looked_at(optimizer: Any) -> Any:
+    """Return the optimizer with Keras's attributes: Keras's own unchanged, others wrapped."""
+    if not isinstance(optimizer, optimizers.Optimizer):
+        return optimizer
+    return type(type(optimizer).__name__, (CompatOptimizer,), {})(optimizer)  # error messages name the class

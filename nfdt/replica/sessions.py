@@ -21,10 +21,9 @@ from client_shim.replica.sessions.values import agreed_numbers, read_by_script
 from client_shim.replica.steps import Site, loop_at_work, where
 from fdt.errors import CaptureError
 from fdt.process_group import Push, ReplicaGroup
-from nfdt.replica import session_writes as writes
-from nfdt.replica.session_dense import of_step, packed, unpacked
+from nfdt.replica import session_sync as writes
 from nfdt.replica.session_optimizers import Optimizers
-from nfdt.replica.session_server import SessionGradients, SessionServer
+from nfdt.replica.session_server import SessionGradients, SessionServer, of_step, packed, unpacked
 from nfdt.replica.session_steps import APART, SessionStep, SessionSteps, numbers_of, rows_of
 from nfdt.replica.session_sync import SyncedSessions
 from replica.session_runs import SessionRuns, in_main

@@ -1,9 +1,18 @@
-"""Side effects of a tf.function: iterators and counters that must advance even where its call is skipped."""
+"""Side effects of a step that a worker skips: iterators, counters and random numbers advance alike on all workers.
 
-from collections.abc import Iterator, Sequence
+A tf.function's iterators and counters advance even where its call is skipped. Every worker must draw equally many
+random numbers from the script's generators.
+"""
+
+import contextlib
+import pickle
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
@@ -80,3 +89,40 @@ def _nested(graph: Any) -> Iterator[Any]:
 
 def _is_count(value: Any) -> bool:
     return bool(value.dtype.is_integer and value.shape.rank == 0 and tf.get_static_value(value) is not None)
+
+
+class Draws:
+    """State of the random generators that a step may use: NumPy's and Python's global ones, and those in `values`.
+
+    `values` are the values that the step reads. TensorFlow's generators are a worker's own and not included.
+    """
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        kinds = np.random.Generator, np.random.RandomState, random.Random
+        self._generators = [value for value in values if isinstance(value, kinds)]
+        self._before = self._states()
+
+    def drawn(self) -> bool:
+        """Return whether a number was drawn since this object was created."""
+        return self._states() != self._before
+
+    def _states(self) -> bytes:
+        states = [np.random.get_state(), random.getstate(), *map(_state, self._generators)]
+        return pickle.dumps(states)
+
+
+def apart(seed: str, stack: contextlib.ExitStack) -> None:
+    """Seed TensorFlow's eager operations by `seed` until `stack` closes.
+
+    Later draws, such as the order of a shuffled dataset, stay equal on workers that did not execute this code.
+    """
+    known = context.context()
+    if getattr(known, "_rng", None) is not None:  # the script has set a seed
+        stack.callback(setattr, known, "_rng", known._rng)
+        known._rng = random.Random(seed)
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate()

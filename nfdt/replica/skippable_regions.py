@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import loop_at_work, script_frames
-from nfdt.replica.draws import Draws, apart
 from nfdt.replica.round_robin import Region, RoundRobin
+from nfdt.replica.side_effects import Draws, apart
 
 _BATCH = 64  # a longer list does not contain the arrays of a batch
 

@@ -17,10 +17,9 @@ import tensorflow as tf
 from fdt.keras.variables import tensor_variable
 from fdt.ops import call_flat
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.model.momentum import clipped, momentum_of
-from nfdt.model.variables import OwnedVariables, current_rate
-from nfdt.server.traced_program import TracedProgram, evaluate, lower
+from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
 from nfdt.transport.channel import WorkerGradient
+from nfdt.tree import TracedProgram, evaluate, lower
 
 Tensor = Any
 

@@ -20,9 +20,8 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from nfdt.server.algorithm_state import AlgorithmState, WorkerState
 from nfdt.server.batch_dispatcher import Epoch
 from nfdt.server.job import ServedJob
-from nfdt.server.traced_program import lower
 from nfdt.transport.buffers import array_over
-from nfdt.tree import leaves, tree_map
+from nfdt.tree import leaves, lower, tree_map
 
 
 @dataclass(frozen=True)

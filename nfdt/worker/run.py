@@ -162,10 +162,8 @@ class WorkerJob:
         self.notes = [note for note in (rule.note, *self._find_notes()) if note]
         self._step = paced(step.of(rule), member.rank, spec.seed)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
-        first = member.rank * self._lanes
-        self._channels = [
-            LaneChannels(channels(first + lane, self.steps, self._owned), self._owned) for lane in range(self._lanes)
-        ]
+        lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
+        self._channels = [LaneChannels(channels(n, self.steps, self._owned), self._owned) for n in lanes]
         self._tally = EpochCounters(trainable, member.rank == 0)
         self._moved_before, self._moved_at_epoch = moved, moved
         self._computing = threading.Lock()
@@ -180,9 +178,9 @@ class WorkerJob:
 
     def start(self) -> None:
         """Start one thread per lane."""
-        for lane in range(self._lanes):
-            self._threads.append(threading.Thread(target=self._lane, args=(lane,), daemon=True))
-            self._threads[-1].start()
+        self._threads = [threading.Thread(target=self._lane, args=(n,), daemon=True) for n in range(self._lanes)]
+        for thread in self._threads:
+            thread.start()
 
     def finish(self) -> None:
         """End the lanes after the servers release them. A lane that waits for a batch ends with an ignored error."""
@@ -236,8 +234,8 @@ class WorkerJob:
             logs = self._tally.floats() if self._lock_step else {}
             metrics = self._member.blobs.put_arrays(self._tally.metrics()) if self._lock_step else None
             self._report_progress(pulled[0].epoch)
-        batches_of = pulled[0].batches
-        return replace(computed, samples=samples, seconds=seconds, batches=batches_of, logs=logs, metrics=metrics)
+        computed = replace(computed, samples=samples, seconds=seconds, batches=pulled[0].batches)
+        return replace(computed, logs=logs, metrics=metrics)
 
     # -- reports ---------------------------------------------------------------------------------------------
 
@@ -246,12 +244,9 @@ class WorkerJob:
         if now - self._reported < PROGRESS_S:
             return
         self._reported = now
-        sent, received = self.moved()
         tally = self._tally
-        progress = Progress(
-            epoch=epoch, step=tally.steps, samples=tally.samples, bytes_sent=sent, bytes_received=received
-        )
-        progress.logs.update(tally.floats())
+        progress = Progress(epoch=epoch, step=tally.steps, samples=tally.samples, logs=tally.floats())
+        progress.bytes_sent, progress.bytes_received = self.moved()
         self._send(Event(progress=progress))
 
     def _report_epoch(self) -> None:

@@ -20,8 +20,7 @@ from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others
 from nfdt.model.variables import loss_scale
 from nfdt.transport.channel import Weights, WorkerGradient
-from nfdt.worker.local_steps import LocalStep, LocalSteps
-from nfdt.worker.traced import Assign, ByShape, assign, assignments
+from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, assignments
 
 Tensor = Any
 

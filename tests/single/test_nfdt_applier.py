@@ -18,10 +18,9 @@ from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
 from nfdt.server.numpy_applier import PlainApplier
-from nfdt.server.traced_program import TracedProgram, TracedValue
 from nfdt.transport.buffers import array_over, tensor_over
 from nfdt.transport.channel import WorkerGradient
-from nfdt.tree import zip_map
+from nfdt.tree import TracedProgram, TracedValue, zip_map
 from tests.single import schedules
 from tests.single.schedules import START, gradient
 

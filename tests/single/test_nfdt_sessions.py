@@ -14,11 +14,9 @@ from fdt.errors import CaptureError
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
 from nfdt import algorithm_registry
-from nfdt.replica.compat_optimizer import looked_at
 from nfdt.replica.exchange import OptimizerExchange
-from nfdt.replica.session_dense import as_taken, dense, packed, unpacked
-from nfdt.replica.session_optimizers import Optimizers
-from nfdt.replica.session_server import SessionGradients
+from nfdt.replica.session_optimizers import Optimizers, looked_at
+from nfdt.replica.session_server import SessionGradients, as_taken, dense, packed, unpacked
 from nfdt.replica.sessions import NfdtSessions
 
 v1 = tf.compat.v1

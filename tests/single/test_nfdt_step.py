@@ -13,10 +13,13 @@ from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
 from nfdt.transport.channel import Weights  # noqa: E402
-from nfdt.worker.local_steps import LocalStep, LocalSteps  # noqa: E402
+from nfdt.worker.local_steps import (  # noqa: E402
+    ByShape,  # noqa: E402
+    LocalStep,
+    LocalSteps,
+)
 from nfdt.worker.run import WorkerJob  # noqa: E402
 from nfdt.worker.step import GradientStep, ownerships, samples_of  # noqa: E402
-from nfdt.worker.traced import ByShape  # noqa: E402
 
 
 def batch_norm_model():

@@ -144,7 +144,7 @@ def test_a_job_that_is_over_is_not_waited_for(cluster):
     made = cluster(make_model(keras.optimizers.SGD(0.1)))
     made.spec = dataclasses.replace(made.spec, id="next")
     made._shard_service(0, 1, 1)
-    with pytest.raises(grpc.RpcError, match="must name this server's job. Received: j"):
+    with pytest.raises(grpc.RpcError, match="must name the job of this server. Received: j"):
         made.channels()
 
 

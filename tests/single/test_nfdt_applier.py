@@ -191,7 +191,7 @@ def test_weights_that_somebody_else_writes_are_no_step():
         (keras.optimizers.Lion(0.1), "must be SGD, Adam,.* Received: Lion"),
         (keras.optimizers.RMSprop(0.1, momentum=0.9), "Received: RMSprop"),
         (keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), "gradient accumulation"),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "overflows"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "gradients that overflow"),
         (tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9), "legacy optimizer"),
     ],
 )

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
+from fdt.compat.eager import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor, Variable

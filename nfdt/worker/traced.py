@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
 
+from fdt.compat.eager import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.ops import call_flat
 from fdt.trainable import Trainable

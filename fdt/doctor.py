@@ -51,12 +51,14 @@ def common_checks() -> list[Check]:
 
 
 def python_check() -> Check:
+    """Check that this is a Python from 3.10 to 3.13."""
     version = sys.version_info
     fits = (3, 10) <= version[:2] <= (3, 13)
     return Check("Python", ".".join(map(str, version[:3])), fits, "" if fits else "use Python 3.10 to 3.13")
 
 
 def tensorflow_check() -> Check:
+    """Check that a TensorFlow is installed, of a version that is known to work."""
     version = tensorflow_version()
     if version is None:
         return Check("TensorFlow", "", False, "pip install 'tensorflow>=2.16,<2.22'")
@@ -74,6 +76,7 @@ def distribution_check(component: str, name: str, least: tuple[int, ...] | None,
 
 
 def gpu_check() -> Check:
+    """List the GPUs; a machine without one passes."""
     names = gpus()
     return Check("GPUs", ", ".join(names), True if names else None, "" if names else "training runs on the CPU")
 
@@ -100,6 +103,7 @@ def tensorflow_version() -> str | None:
 
 
 def distribution_version(name: str) -> str | None:
+    """Return the version of an installed distribution; None where it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

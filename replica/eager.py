@@ -81,7 +81,6 @@ class Eager:
 
     def fast_path(self, original: Any) -> Any:
         """Return the replacement of TFE_Py_FastPathExecute."""
-
         kinds: dict[str, str] = {}
         assigned = self._variables.assigned
 

@@ -42,6 +42,7 @@ def take_touched(step: StepContext) -> list[Variable]:
 
 
 def weigh_touched(step: StepContext, variables: list[Variable]) -> list[Tensor]:
+    """Return the variables' values, weighted by this rank's share of the global batch."""
     return [step.weigh(tf.convert_to_tensor(v), step.share(v.dtype)) for v in variables]
 
 
@@ -53,6 +54,7 @@ def flush(step: StepContext) -> None:
 
 
 def write(variables: list[Variable], values: list[Tensor]) -> None:
+    """Assign `values`, without a record of these assignments."""
     with steps.entered(None):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

@@ -111,6 +111,7 @@ class MetricTotals:
 
 
 def arrays(values: list[Tensor]) -> list[Array]:
+    """Return the values as arrays."""
     return [value.numpy() for value in values]
 
 

@@ -89,5 +89,6 @@ class Assign:
 
 
 def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
+    """Assign each value to its variable."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value, read_value=False)

@@ -159,6 +159,7 @@ def _prompt(connection: Connection) -> Connection:
 
 
 def main() -> None:
+    """Connect to the engine and serve its commands and the other peers until it ends."""
     key = os.environ.pop(TOKEN_VARIABLE).encode()
     rank = int(os.environ["FDT_RANK"])
     control = Client(os.environ[ENGINE_VARIABLE].removeprefix("unix:"), "AF_UNIX", authkey=key)

@@ -3,7 +3,8 @@
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.training import optimizer as optimizers
+
+from fdt.compat.sessions import Optimizer
 
 
 class CompatOptimizer:
@@ -28,6 +29,6 @@ class CompatOptimizer:
 
 def looked_at(optimizer: Any) -> Any:
     """Return the optimizer with Keras's attributes: Keras's own unchanged, others wrapped."""
-    if not isinstance(optimizer, optimizers.Optimizer):
+    if not isinstance(optimizer, Optimizer):
         return optimizer
     return type(type(optimizer).__name__, (CompatOptimizer,), {})(optimizer)  # error messages name the class

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from tensorflow.python.eager import context
+
+from fdt.compat.eager import context
 
 
 class Draws:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tensorflow.python.training import adam, momentum
 
 from client_shim.replica.sessions.gradients import GradientNode
+from fdt.compat.sessions import adam, momentum
 from fdt.typing import Array
 from nfdt.replica.session_optimizers import Applied
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.training import adadelta, adagrad, gradient_descent, momentum, proximal_gradient_descent, rmsprop
 
 from client_shim.replica.sessions.gradients import of_sessions
 from client_shim.replica.sessions.plans import FetchPlan
+from fdt.compat.sessions import adadelta, adagrad, gradient_descent, momentum, proximal_gradient_descent, rmsprop
 from fdt.errors import CaptureError
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm

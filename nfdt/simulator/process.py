@@ -61,6 +61,7 @@ def described_cluster() -> Cluster:
 
 
 def main() -> None:
+    """Run the process of a simulated run until the engine ends it."""
     member = Member.attach("worker")
     warm_up(member.run_dir, computes=True)
     import tensorflow as tf

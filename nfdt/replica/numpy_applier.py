@@ -19,9 +19,8 @@ HELD = "a training loop of the script's own needs a rule that applies each push 
 
 
 def checked(text: str) -> None:
-    """Check the algorithm `text`. Raises UsageError if workers wait for each other or take local steps."""
-    rule = algorithm_registry.make(text)
-    if rule.waits or rule.local_steps is not None:
+    """Check the algorithm `text`. Raises UsageError if it does not apply each gradient when it arrives."""
+    if not algorithm_registry.make(text).immediate:
         raise UsageError(HELD.format(text))
 
 

@@ -39,7 +39,7 @@ class Scheduler:
         self._missed: dict[int, int] = {}  # by worker: the ended epoch of which it must be informed
         self._told: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until its next request
         self._computing: set[int] = set()
-        self._per_push = core.rule.local_steps or 1  # batches
+        self._per_push = core.rule.batches_per_push
         self._held: list[WorkerPush] = []  # lock step: pushes that wait for the client
         self._untold: list[StepDone] = []  # lock step: steps of an applied push that are not reported yet
         self._gate_open = True

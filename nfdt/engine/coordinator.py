@@ -23,10 +23,8 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import Outcome, blobs_in
-from nfdt.engine.epoch_aggregator import EpochAggregator
-from nfdt.engine.feeding import Feeding
-from nfdt.engine.membership import LossVerdict, WorkerMembership
-from nfdt.engine.recovery import ServerRecovery
+from nfdt.engine.epochs import EpochAggregator, Feeding
+from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership
 from nfdt.options import Options
 
 WORKER, SERVER = "worker", "server"
@@ -152,7 +150,7 @@ class ServersCoordinator:
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
         """Handle the loss of a member.
 
-        A worker's batches go to other workers, and a replacement may start (membership.py). The servers are restored if
+        A worker's batches go to other workers, and a replacement may start (recovery.py). The servers are restored if
         one of them is lost (recovery.py).
         """
         if not self._job:

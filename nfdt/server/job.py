@@ -8,14 +8,14 @@ from fdt.blobs import Blobs
 from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
 from fdt.keras.variables import inner_optimizer, tensor_variable
+from fdt.rpc.session_pb2 import EpochEnd, Event
 from fdt.trainable import Trainable
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.lanes import lanes_of
 from nfdt.model.momentum import is_sgd
 from nfdt.model.server_optimizer import server_optimizer
 from nfdt.model.shards import own, partial
-from nfdt.options import Options
+from nfdt.options import Options, lanes_of
 from nfdt.server.applier import ModelApplier
 from nfdt.transport.buffers import Layout, spec_of
 
@@ -111,6 +111,13 @@ class ServedJob:
             model = partial(self._model_positions(), model)
             optimizer = partial(self.ownership.optimizer, optimizer)
         return State(self.blobs.put_arrays(model), self.blobs.put_arrays(optimizer))
+
+    def epoch_end(self, end: EpochEnd) -> Event:
+        """Return the event `end` with a snapshot of the variables that this server owns."""
+        state = self.snapshot()
+        end.state.model.CopyFrom(state.model)
+        end.state.optimizer.CopyFrom(state.optimizer)
+        return Event(job=self.spec.id, epoch_end=end)
 
     def _model_positions(self) -> list[int]:
         """Return the positions of this shard's variables; shard 0 adds the unowned ones: generator seeds and flags."""

@@ -15,13 +15,11 @@ from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.typing import Array
-from nfdt.model import staleness
-from nfdt.model.metrics import add_up
+from nfdt.model import statistics
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
 from nfdt.server.job import ServedJob
-from nfdt.server.messages import epoch_end, to_proto
 from nfdt.server.replicated_log import Reader, ReplicatedLog
 from nfdt.server.scheduler import Scheduler
 from nfdt.server.snapshot import SchedulerState, restore, save
@@ -221,7 +219,7 @@ class ShardService:
     def resume(self) -> None:
         """Send the end of the last epoch again: the first message may be lost."""
         if self._resumed is not None:
-            self._send_event(epoch_end(self.job, self._resumed))
+            self._send_event(self.job.epoch_end(self._resumed))
 
     def close(self) -> None:
         """End all sessions and touch no variable any more: another shard service takes over the same variables."""
@@ -256,7 +254,7 @@ class ShardService:
         entries = self.scheduler.state.take_log()
         if self.job.shards > 1:
             for entry in entries:
-                self._log.write(to_proto(entry))
+                self._log.write(pb.Logged(**vars(entry)))
         for instruction in instructions:
             if isinstance(instruction, StepDone):
                 self._send_event(self._step_end(instruction))
@@ -266,7 +264,7 @@ class ShardService:
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:
-        extra = staleness.fields(done.staleness)
+        extra = statistics.fields(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
         end.skipped = done.skipped
@@ -276,7 +274,7 @@ class ShardService:
         self._checkpoints += 1
         self._write(pb.Logged(kind="snapshot", epoch=done.epoch, push=self._checkpoints))
         self._save(done.epoch, end)
-        self._send_event(epoch_end(self.job, end))
+        self._send_event(self.job.epoch_end(end))
         if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
             self._carry_out(self.scheduler.start_epoch(done.epoch + 1))
 
@@ -295,7 +293,7 @@ class ShardService:
 
     def _sum_metrics(self) -> BlobRef:
         """Return the summed metric states of each worker's last applied step."""
-        return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
+        return self.job.blobs.put_arrays(statistics.add_up(list(self._metrics.values())))
 
     def _write(self, entry: pb.Logged) -> None:
         if self.job.shards > 1:

@@ -190,8 +190,8 @@ def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
 def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     """Run each algorithm in its own process: Keras's state after one run must not affect the next."""
     from nfdt import algorithm_registry
+    from nfdt.simulator.outcome import print_table, write_table
     from nfdt.simulator.plots import write_report
-    from nfdt.simulator.table import print_table, write_table
 
     rules = split_rules(given["compare"])
     for rule in rules:

@@ -18,6 +18,7 @@ from fdt.data import open_source
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.network.cluster import Cluster
+from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from nfdt import algorithm_registry
 from nfdt.rpc import parameter_server_pb2 as pb
@@ -27,10 +28,8 @@ from nfdt.server.instructions import Send
 from nfdt.server.job import ServedJob
 from nfdt.server.service import nbytes_of, placed
 from nfdt.server.shard_service import ShardService
-from nfdt.simulator.batches import SharedBatches
-from nfdt.simulator.clock import run_until
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
-from nfdt.simulator.workers import SimulatedWorkers
+from nfdt.simulator.workers import SharedBatches, SimulatedWorkers
 from nfdt.worker.epoch_counters import EpochCounters
 from nfdt.worker.step import GradientStep, ownerships, samples_of, split
 

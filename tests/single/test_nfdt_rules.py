@@ -15,9 +15,9 @@ from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.instructions import EpochDone, Send, WorkerPush
 from nfdt.server.job import rule_of
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.scheduler import Scheduler
 from nfdt.tree import leaves
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, computed, gradient, sgd, train
 
 RULES = algorithm_registry.names()

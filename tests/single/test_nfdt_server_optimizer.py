@@ -17,7 +17,7 @@ from nfdt.model.variables import OwnedVariables
 from nfdt.replica.numpy_applier import checked
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.applier import Arrived, ModelApplier
-from nfdt.server.numpy_applier import PlainApplier
+from tests.single.numpy_applier import PlainApplier
 from tests.single.simulations import model, simulate
 
 RANDOM = np.random.default_rng(11)

@@ -19,12 +19,11 @@ from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
 from nfdt.simulator import command  # noqa: E402
-from nfdt.simulator.batches import SharedBatches  # noqa: E402
 from nfdt.simulator.command import split_rules  # noqa: E402
-from nfdt.simulator.outcome import SimulationOutcome, summary  # noqa: E402
+from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_table  # noqa: E402  # noqa: E402
 from nfdt.simulator.plots import _keep_in_sight, write_report  # noqa: E402
 from nfdt.simulator.record import SimulationRecord  # noqa: E402
-from nfdt.simulator.table import print_table, write_table  # noqa: E402
+from nfdt.simulator.workers import SharedBatches  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402
 
 STEPS = -(-ROWS // BATCH)

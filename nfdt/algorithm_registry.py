@@ -6,7 +6,7 @@ from typing import Any
 from fdt.algorithm_registry import AlgorithmRegistry, Options
 from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.options import DEFAULT, PLAIN
+from nfdt.options import CAPTURED, DEFAULT, PLAIN
 
 _book = AlgorithmRegistry(algorithms, AsyncAlgorithm, "nfdt/algorithm.py")
 names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make
@@ -38,4 +38,4 @@ def default(trainable: Sequence[Any], *, can_be_off: bool) -> str:
     constrained = any(getattr(variable, "constraint", None) is not None for variable in trainable)
     if can_be_off and not constrained:  # a look-ahead would send weights outside their constraint
         return DEFAULT
-    return f"{DEFAULT}(momentum='captured')"
+    return CAPTURED

@@ -15,6 +15,7 @@ OVERLAPS = ("auto", "on", "off")
 CHECKPOINT_S = 30.0
 ON_NAN = ("", "stop", "skip")
 DEFAULT = "ddc_asgd"  # the algorithm where none is chosen
+CAPTURED = f"{DEFAULT}(momentum='captured')"  # the same for optimizers that keep their own momentum
 PLAIN = "asgd"  # the algorithm that works with every model and optimizer
 SYNCHRONOUS = "ssgd"  # that of --sync
 

@@ -190,7 +190,7 @@ def rule(
     note = NOTE.format(local_steps, "a worker's own batches" if sync else "all workers' batches")
     config = server.config if isinstance(server, Keras) else None
     if config is not None:
-        note += f"; the server's {config['class_name']} is Keras's, and counts updates"
+        note += f"; the server's {config['class_name']} is Keras's: it counts updates, and begins anew with --resume"
     return AsyncAlgorithm(
         init, pull, push, leave, join, flush, when.waits, note=note, local_steps=local_steps, optimizer=config
     )

@@ -113,9 +113,8 @@ class ServersCoordinator:
     def _client_finish(self, command: Command) -> Outcome:
         self._finishing = True
         to_servers = [] if self._hosted else [(SERVER, None, command)]
-        return Outcome(
-            commands=[*to_servers, *((WORKER, rank, command) for rank in self._worker_membership.incarnations)]
-        )
+        to_workers = [(WORKER, rank, command) for rank in self._worker_membership.incarnations]
+        return Outcome(commands=[*to_servers, *to_workers])
 
     def _client_feed(self, command: Command) -> Outcome:
         self._feeding.fed(command.feed)
@@ -148,11 +147,7 @@ class ServersCoordinator:
         return Outcome()
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """Handle the loss of a member.
-
-        A worker's batches go to other workers, and a replacement may start (recovery.py). The servers are restored if
-        one of them is lost (recovery.py).
-        """
+        """Handle the loss of a member: a worker's batches go to others, a server's loss restores all (recovery.py)."""
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
@@ -175,11 +170,8 @@ class ServersCoordinator:
 
     def _restore(self, shard: int, failure: Failed) -> Outcome:
         """Restore all servers from the last snapshot; later batches are assigned anew."""
-        if (
-            self._finishing
-            or not self._recovery.reaches(self._wanted_epoch)
-            or not self._worker_membership.use_restart()
-        ):
+        back = not self._finishing and self._recovery.reaches(self._wanted_epoch)
+        if not back or not self._worker_membership.use_restart():
             return self.fail(failure)
         setups, spent = self._recovery.restore(self._setup.job)
         spent += self._epochs.pop(self._wanted_epoch, EpochAggregator()).blobs()

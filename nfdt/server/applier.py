@@ -259,8 +259,8 @@ class ModelApplier:
         is_node = isinstance(program.lr_scale, tuple)
         rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale
         self._updated.apply(gradients, kept, None if not is_node and rate == 1.0 else rate, fresh)
-        if program.steps is not None:
-            self.part.count(program.steps)
+        if self.optimizer is not None:
+            self.part.count(1 if program.steps is None else program.steps)
 
     # -- variables -----------------------------------------------------------------------------------------
 

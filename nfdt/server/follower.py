@@ -16,9 +16,8 @@ from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
-from nfdt.server.instructions import Send
+from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob
-from nfdt.server.shard_service import Replies
 from nfdt.server.snapshot import restore, save
 from nfdt.transport.channel import RETRY_S, Interrupted, interrupted
 

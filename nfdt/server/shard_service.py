@@ -6,9 +6,8 @@ message on and waits on its queue. The event that allows the reply puts it there
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
@@ -17,23 +16,12 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.typing import Array
 from nfdt.model import statistics
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import AlgorithmState, Gradient
-from nfdt.server.instructions import EpochDone, EpochOver, Instruction, NotFinite, Release, Send, StepDone, WorkerPush
+from nfdt.server.algorithm_state import AlgorithmState, Applier, Gradient
+from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Replies, ReplyInbox, StepDone, WorkerPush
 from nfdt.server.job import ServedJob
 from nfdt.server.replicated_log import Reader, ReplicatedLog
 from nfdt.server.scheduler import Scheduler
 from nfdt.server.snapshot import SchedulerState, restore, save
-
-Reply = Send | EpochOver | Release | None  # None: the session ends
-Replies = queue.SimpleQueue[Reply]
-
-
-class ReplyInbox(Protocol):
-    """Receiver of a worker's replies: a queue, or an object that wakes a simulated worker."""
-
-    def put(self, item: Reply) -> None:
-        """Deliver a reply."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,18 +33,30 @@ class Note:
 
 
 class ShardService:
-    """One job on shard 0. `send` sends an event to the engine. Thread-safe."""
+    """One job on shard 0, thread-safe. A simulation gives `lanes` per worker, `applier`, and `absent`, lanes to come."""
 
-    def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        job: ServedJob,
+        workers: int,
+        send: Callable[[Event], None],
+        *,
+        lanes: int | None = None,
+        applier: Applier | None = None,
+        absent: Collection[int] = (),
+    ) -> None:
         self.job = job
+        self._lanes = lanes or job.lanes
         hooks = job.spec.fit.batch_hooks
         self._with_state = hooks == BatchHooks.STATE
-        core, lock_step = AlgorithmState(job.rule, job.applier, workers * job.lanes), hooks != BatchHooks.NONE
+        core, lock_step = (
+            AlgorithmState(job.rule, applier or job.applier, workers * self._lanes),
+            hooks != BatchHooks.NONE,
+        )
         # A script with batch callbacks may handle NaN itself (TerminateOnNaN).
         on_nan = job.options.on_nan or ("apply" if lock_step else "stop")
-        self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan)
+        self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan, absent=absent)
         self._send_event = send
-        self._lanes = job.lanes
         self._incarnations: dict[int, int] = {}  # by rank, for replaced workers
         self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
         self._checkpoints = 0
@@ -191,7 +191,7 @@ class ShardService:
         return range(rank * self._lanes, (rank + 1) * self._lanes)
 
     def _connect(self, worker: int, steps: int | None, inbox: ReplyInbox) -> None:
-        self.scheduler.steps = steps
+        self.scheduler.expect(steps)
         self._replies[worker] = inbox
 
     # -- checkpoints -----------------------------------------------------------------------------------------
@@ -212,9 +212,8 @@ class ShardService:
     def restore(self, ref: BlobRef) -> None:
         """Load a snapshot, before the first session."""
         decided, self._resumed = restore(self.job, self.scheduler.state, ref)
-        self.scheduler.ended, self._checkpoints = decided.ended, decided.number
-        self._incarnations = decided.incarnations
-        self.scheduler.restore(decided.epoch, decided.missed)
+        self._checkpoints, self._incarnations = decided.number, decided.incarnations
+        self.scheduler.restore(decided.epoch, decided.missed, decided.ended)
 
     def resume(self) -> None:
         """Send the end of the last epoch again: the first message may be lost."""

@@ -76,11 +76,12 @@ def save(
 def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, EpochEnd | None]:
     """Load a snapshot of `save`. Return the scheduler's decisions, and the epoch's end if it had ended."""
     head, *arrays = job.blobs.get_arrays(ref)
-    rule, slots, core.version, core.pulls, sizes, decided, said = pickle.loads(head.tobytes())
+    rule, slots, version, pulls, sizes, decided, said = pickle.loads(head.tobytes())
     rest = iter(arrays)
     for group, size in zip(job.groups, sizes, strict=True):
         job.trainable.flavor.write(group, list(islice(rest, size)))
     job.applier.refresh()
-    core.shared, mine = lower(rule, [tf.constant(array) for array in rest])
-    core.worker_states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
+    shared, mine = lower(rule, [tf.constant(array) for array in rest])
+    states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
+    core.restore(shared, states, version, pulls)
     return decided, None if said is None else EpochEnd.FromString(said)

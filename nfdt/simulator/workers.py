@@ -17,8 +17,7 @@ from fdt.data.arrays import ArraySource
 from fdt.network.cluster import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server.instructions import EpochOver, Release, Send
-from nfdt.server.shard_service import Reply
+from nfdt.server.instructions import EpochOver, Release, Reply, Send
 
 Events = Generator[Any, Any, Any]
 

@@ -8,10 +8,11 @@ import tensorflow as tf
 import tf_keras
 
 from fdt.algorithm_registry import parse
+from fdt.cli.options import declared_options
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import tensor_variable
 from fdt.network.cluster import equal_nodes
-from nfdt import algorithm_registry
+from nfdt import algorithm_options, algorithm_registry
 from nfdt.model.server_optimizer import server_optimizer
 from nfdt.model.variables import OwnedVariables
 from nfdt.replica.numpy_applier import checked
@@ -165,3 +166,23 @@ def test_a_simulated_server_trains_as_keras_does():
     script = keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)
     for a, b in zip(got, simulate(cluster, source=model(script)).epochs(2).weights, strict=True):
         npt.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def given(**options):
+    names = ("asynchronous", "sync", "rule", *(declared.name for declared in algorithm_options.DECLARED))
+    return dict.fromkeys(names) | options
+
+
+def test_an_algorithms_file_declares_its_options(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        'OPTIONS = {"--a-b": ("ab", "X", "text.")}\ndef rule(ab: float | None = 1.0): ...'
+    )
+    (tmp_path / "other.py").write_text("def rule(): ...")
+    (declared,) = declared_options(tmp_path)
+    assert (declared.name, declared.rule, declared.parameter, declared.kind) == ("a_b", "mine", "ab", "float")
+    text = algorithm_options.checked_rule(given(rule="server_optimizer", server_optimizer="adamw", server_lr=0.1))
+    made = algorithm_registry.make(text)
+    assert made.optimizer == {"class_name": "adamw", "config": {"learning_rate": 0.1}}
+    assert algorithm_options.checked_rule(given()) is None
+    with pytest.raises(UsageError, match="--local-steps goes with --rule server_optimizer. Received: --local-steps"):
+        algorithm_options.checked_rule(given(local_steps=3, rule="asgd"))

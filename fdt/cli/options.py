@@ -279,15 +279,13 @@ def declared_options(rules: Path) -> list[DeclaredOption]:
     """
     found = []
     for file in sorted(rules.glob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        if "\nOPTIONS = " not in text:
-            continue
-        body = ast.parse(text).body
-        (declared,) = [n.value for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "OPTIONS"]
-        (rule,) = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "rule"]
-        kinds = {a.arg: ast.unparse(a.annotation).split(" ")[0] for a in rule.args.args if a.annotation is not None}
-        for flag, (parameter, metavar, shown) in ast.literal_eval(declared).items():
-            found.append(DeclaredOption(flag, file.stem, parameter, metavar, shown, kinds[parameter]))
+        source = file.read_text(encoding="utf-8")
+        body = ast.parse(source).body if "OPTIONS = {" in source else []
+        values = [n.value for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "OPTIONS"]
+        made = [a for n in body if isinstance(n, ast.FunctionDef) and n.name == "rule" for a in n.args.args]
+        kinds = {a.arg: ast.unparse(a.annotation).split(" ")[0] for a in made if a.annotation is not None}
+        for flag, (parameter, metavar, text) in (item for value in values for item in ast.literal_eval(value).items()):
+            found.append(DeclaredOption(flag, file.stem, parameter, metavar, text, kinds.get(parameter, "")))
     return found
 
 

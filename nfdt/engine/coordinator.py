@@ -51,8 +51,7 @@ class ServersCoordinator:
         self._job = ""
         self._setup = Setup()
         self._lost_early: list[tuple[str, int | None, Failed]] = []  # members lost before the job was set up
-        self._announced = False  # whether the client was informed that all members are ready
-        self._finishing = False
+        self._finishing = self._announced = False  # announced: the client was informed that all members are ready
         self._ready: dict[tuple[str, int], Ready] = {}
         self._finished: set[tuple[str, int]] = set()
         self._epochs: dict[int, EpochAggregator] = {}

@@ -33,7 +33,7 @@ class Note:
 
 
 class ShardService:
-    """One job on shard 0, thread-safe. A simulation gives `lanes` per worker, `applier`, and `absent`, lanes to come."""
+    """One job on shard 0, thread-safe. A simulation gives `lanes` per worker, `applier`, and `absent` lanes."""
 
     def __init__(
         self,

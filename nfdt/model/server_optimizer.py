@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fdt.errors import UserError
+from fdt.typing import Optimizer
 from nfdt.model.shards import check_splittable
 
-Optimizer = Any  # Keras's or tf_keras's
 IGNORED = ("is_legacy_optimizer",)  # tf_keras writes it into a config, and its constructors do not take it
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fdt.tensors import Array
+from fdt.typing import Array
 
 
 class Spread(NamedTuple):

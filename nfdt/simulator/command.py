@@ -259,7 +259,14 @@ def _read(directory: Path) -> "SimulationOutcome":
 
 def split_rules(text: str) -> list[str]:
     """Split `asgd,dc_asgd(lam=0.1)` at the commas outside of parentheses."""
-    rules = [rule.strip() for rule in re.split(r",(?![^(]*\))", text)]
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    rules = [part.strip() for part in parts]
     if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
         raise UsageError(f"--compare must name two rules or more, each once, separated by commas. Received: {text}")
     return rules

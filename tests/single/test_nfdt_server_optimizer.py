@@ -139,7 +139,7 @@ def test_values_are_literals_names_and_objects(text, parameters):
 
 @pytest.mark.parametrize("text", ["r(a=b.c)", "r(a=F(1))", "r(a=1+x)", "r(a={**b})", "r(**b)"])
 def test_another_value_is_one_line(text):
-    with pytest.raises(UsageError, match=r"a rule is written name or name\(parameter=value, ...\)"):
+    with pytest.raises(UsageError, match=r"a rule must be NAME or NAME\(parameter=value, ...\)"):
         parse(text)
 
 
@@ -154,7 +154,7 @@ def test_where_keras_is_not_at_hand_its_optimizers_are_refused():
     rule = algorithm_registry.make("server_optimizer(optimizer=lion)")
     with pytest.raises(ValueError, match="has no Keras optimizer"):
         AlgorithmState(rule, PlainApplier([np.ones(2)]), 1)
-    with pytest.raises(UsageError, match="a training loop of the script's own"):
+    with pytest.raises(UsageError, match="a training loop of the script.s own"):
         checked("server_optimizer(optimizer=lion)")
 
 
@@ -184,5 +184,5 @@ def test_an_algorithms_file_declares_its_options(tmp_path):
     made = algorithm_registry.make(text)
     assert made.optimizer == {"class_name": "adamw", "config": {"learning_rate": 0.1}}
     assert algorithm_options.checked_rule(given()) is None
-    with pytest.raises(UsageError, match="--local-steps goes with --rule server_optimizer. Received: --local-steps"):
+    with pytest.raises(UsageError, match="--local-steps needs --rule server_optimizer. Received: --local-steps"):
         algorithm_options.checked_rule(given(local_steps=3, rule="asgd"))

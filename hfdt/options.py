@@ -47,6 +47,8 @@ def rule_options(function: Decorated) -> Decorated:
     rule = option(
         ALGORITHM,
         "--rule",
+        "--algorithm",
+        "rule",
         metavar="NAME|NAME(PARAMETER=VALUE)",
         help=f"The algorithm: {rule_names(RULES)}, or a .py file.  [default: allreduce]",
     )

@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fdt.errors import UsageError
 from fdt.options import is_on
+
+if TYPE_CHECKING:  # imports NumPy, which the command line does not need
+    from nfdt.algorithm import AsyncAlgorithm
 
 CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
 CHECKPOINT_S = 30.0
 ON_NAN = ("", "stop", "skip")
-SERVER_OPTIMIZER = {  # click's names of the options that are parameters of server_optimizer
-    "local_steps": "local_steps",
-    "server_optimizer": "optimizer",
-    "server_lr": "lr",
-    "server_momentum": "momentum",
-}
+DEFAULT = "ddc_asgd"  # the algorithm where none is chosen
+CAPTURED = f"{DEFAULT}(momentum='captured')"  # the same for optimizers that keep their own momentum
+PLAIN = "asgd"  # the algorithm that works with every model and optimizer
+SYNCHRONOUS = "ssgd"  # that of --sync
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,35 @@ class Options:
         _check("--overlap", chosen.overlap, OVERLAPS)
         _check("--on-nan", chosen.on_nan, ON_NAN)
         return chosen
+
+
+def lanes_of(options: Options, rule: "AsyncAlgorithm", workers: int, *, fed: bool) -> int:
+    """Return the number of lanes per worker: 1, or 2 to overlap. Every process of a job computes the same number.
+
+    A worker that pushes and pulls while it computes counts as two workers for the algorithm. Each lane pulls, computes
+    and pushes independently; only one lane computes at a time. So the state that an algorithm keeps per worker (pull,
+    momentum, delay) stays correct, and the scheduler needs no code for overlap. A lane's gradient is one update staler,
+    because the other lane pushes in between.
+
+    "auto" overlaps only where this saves time. It does not overlap over shared memory (a push is one copy), with one
+    worker (its gradients would become stale), or where the algorithm makes workers wait.
+
+    Args:
+        options: The job's options.
+        rule: The algorithm.
+        workers: Number of workers.
+        fed: Whether the client sends the batches, in an order that two lanes would not keep.
+
+    Raises:
+        UsageError: If `--overlap on` is given for an algorithm that makes workers wait.
+    """
+    if options.overlap == "on" and rule.waits:
+        raise UsageError("--overlap on needs a rule that does not wait for other workers. Received: one that waits")
+    if fed:
+        return 1
+    if options.overlap == "auto":
+        return 2 if options.channel == "grpc" and workers > 1 and not rule.waits else 1
+    return 2 if options.overlap == "on" else 1
 
 
 def _check(name: str, value: str, valid: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ import cloudpickle
 from fdt import structure, tensors
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
-from nfdt.control.store import Store
+from nfdt.control.simulated import Store
 from nfdt.worker.pacing import Pacer, pacer_of
 
 ADDRESS_VARIABLE = "NFDT_PEER_ADDRESS"

@@ -25,7 +25,7 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
-from nfdt.model import staleness
+from nfdt.model import statistics
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, moving
 from nfdt.replica.fitting import FitHooks
@@ -67,7 +67,7 @@ class RoundRobinRank:
         of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
         counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         counts["sent_bytes"] = self._group.sent_bytes
-        return {**counts, "extra": staleness.fields(taus)} if taus else counts
+        return {**counts, "extra": statistics.fields(taus)} if taus else counts
 
     def steps(self) -> int:
         """Return the number of steps of this rank."""

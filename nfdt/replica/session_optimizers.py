@@ -17,6 +17,7 @@ from fdt.compat.sessions import adadelta, adagrad, gradient_descent, momentum, p
 from fdt.errors import CaptureError
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm
+from nfdt.options import CAPTURED, PLAIN
 
 _WITHOUT_MOMENTUM = (
     gradient_descent.GradientDescentOptimizer,
@@ -27,7 +28,7 @@ _WITHOUT_MOMENTUM = (
 _RATES = ("_learning_rate_tensor", "_lr_t")
 OWN_MOMENTUM = (
     "a rule with momentum of its own can replace that of MomentumOptimizer and AdamOptimizer only, if they get all "
-    "gradients unchanged. Received: {}; use asgd, or ddc_asgd(momentum='captured')"
+    f"gradients unchanged. Received: {{}}; use {PLAIN}, or {CAPTURED}"
 )
 NOT_SGD = "this rule needs SGD. Received: {}; use another rule"
 

@@ -1,8 +1,9 @@
 """Events and instructions of the parameter server's scheduler (scheduler.py)."""
 
+import queue
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nfdt.server.algorithm_state import Gradient
 
@@ -87,3 +88,15 @@ class WorkerPush:
     batches: tuple[int, ...]
     gradient: Gradient
     note: Any = None
+
+
+Reply = Send | EpochOver | Release | None  # None: the session ends
+Replies = queue.SimpleQueue[Reply]
+
+
+class ReplyInbox(Protocol):
+    """Receiver of a worker's replies: a queue, or an object that wakes a simulated worker."""
+
+    def put(self, item: Reply) -> None:
+        """Deliver a reply."""
+        ...

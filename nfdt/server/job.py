@@ -8,13 +8,14 @@ from fdt.blobs import Blobs
 from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
 from fdt.keras.variables import inner_optimizer, tensor_variable
+from fdt.rpc.session_pb2 import EpochEnd, Event
 from fdt.trainable import Trainable
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.model.lanes import lanes_of
 from nfdt.model.momentum import is_sgd
+from nfdt.model.server_optimizer import server_optimizer
 from nfdt.model.shards import own, partial
-from nfdt.options import Options
+from nfdt.options import Options, lanes_of
 from nfdt.server.applier import ModelApplier
 from nfdt.transport.buffers import Layout, spec_of
 
@@ -82,8 +83,13 @@ class ServedJob:
         self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
         self.trainable.load(self.spec.state, self.blobs)
-        self.applier = ModelApplier(self.ownership.part)
-        self.layout = layout_of(self.ownership.part)
+        part, own_optimizer = self.ownership.part, None
+        if self.rule.optimizer is not None:
+            own_optimizer = server_optimizer(
+                self.trainable.flavor.name, self.rule.optimizer, part.trainable, self.shards
+            )
+        self.applier = ModelApplier(part, own_optimizer)
+        self.layout = layout_of(part)
 
     def load(self, changed: State) -> None:
         """Write the state that the client's callbacks changed, and drop the blob if this server reads it last."""
@@ -92,6 +98,12 @@ class ServedJob:
             self.applier.refresh()
             self.loads += 1
 
+    @property
+    def groups(self) -> list[list[Any]]:
+        """All variables of this server by group: the model's, the captured optimizer's, the algorithm's optimizer's."""
+        own = [] if self.applier.optimizer is None else list(self.applier.optimizer.variables)
+        return [[*self.trainable.trainable, *self.trainable.non_trainable], self.trainable.optimizer, own]
+
     def snapshot(self) -> State:
         """Return all current variables, or with several shards those that this one owns (shards.merge)."""
         model, optimizer = self.trainable.model_arrays(), self.trainable.optimizer_arrays()
@@ -99,6 +111,13 @@ class ServedJob:
             model = partial(self._model_positions(), model)
             optimizer = partial(self.ownership.optimizer, optimizer)
         return State(self.blobs.put_arrays(model), self.blobs.put_arrays(optimizer))
+
+    def epoch_end(self, end: EpochEnd) -> Event:
+        """Return the event `end` with a snapshot of the variables that this server owns."""
+        state = self.snapshot()
+        end.state.model.CopyFrom(state.model)
+        end.state.optimizer.CopyFrom(state.optimizer)
+        return Event(job=self.spec.id, epoch_end=end)
 
     def _model_positions(self) -> list[int]:
         """Return the positions of this shard's variables; shard 0 adds the unowned ones: generator seeds and flags."""

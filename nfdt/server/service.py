@@ -19,9 +19,8 @@ from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import Gradient
 from nfdt.server.applier import Arrived, Sent
-from nfdt.server.instructions import EpochOver, Release, Send
+from nfdt.server.instructions import EpochOver, Release, Replies, Send
 from nfdt.server.job import ServedJob
-from nfdt.server.shard_service import Replies
 from nfdt.transport.buffers import Buffer, chunks, fill
 
 NAME = "nfdt.rpc.ParameterServer"

@@ -14,8 +14,7 @@ from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
 from fdt.trainable import Trainable
-from nfdt.model.lanes import lanes_of
-from nfdt.options import Options
+from nfdt.options import Options, lanes_of
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.job import layout_of, rule_of
 from nfdt.server.shard_service import ShardService

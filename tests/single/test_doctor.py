@@ -11,7 +11,7 @@ from fdt.doctor import Check
 from hfdt import doctor as hfdt_doctor
 from hfdt.engine import horovod_install
 from hfdt.engine.horovod_build import BuildError
-from nfdt.engine import doctor as nfdt_doctor
+from nfdt import cli
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_report_shows_every_row_and_fails_on_what_is_missing(terminal):
 
 
 def test_nfdt_needs_neither_mpi_nor_horovod():
-    result = CliRunner().invoke(nfdt_doctor.doctor_command)
+    result = CliRunner().invoke(cli.doctor_command)
     assert result.exit_code == 0, result.output
     assert "TensorFlow" in result.output
     assert not any(word in result.output for word in ("MPI", "Horovod"))

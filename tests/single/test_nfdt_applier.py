@@ -17,11 +17,11 @@ from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.applier import Arrived, ModelApplier
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.traced_program import TracedProgram, TracedValue
 from nfdt.transport.buffers import array_over, tensor_over
 from nfdt.tree import zip_map
 from tests.single import schedules
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, gradient
 
 SCHEDULE = "abcABaCbBcaACB"

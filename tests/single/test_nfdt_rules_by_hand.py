@@ -20,7 +20,7 @@ from nfdt.algorithms import (
     staleness_aware,
 )
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
-from nfdt.server.numpy_applier import PlainApplier
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import CURVATURE, START, gradient, sgd, train
 
 

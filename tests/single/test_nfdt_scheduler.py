@@ -7,8 +7,8 @@ from nfdt import algorithm_registry
 from nfdt.server.algorithm_state import AlgorithmState, Gradient
 from nfdt.server.batch_dispatcher import BatchDispatcher
 from nfdt.server.instructions import EpochDone, EpochOver, NotFinite, Release, Send, StepDone, WorkerPush
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.scheduler import Scheduler
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, gradient
 
 

@@ -8,27 +8,12 @@ from typing import Any
 import wrapt
 
 from client_shim.replica.steps import where
+from fdt.compat import import_hooks
 from fdt.errors import CaptureError
 from fdt.patches import replace
 
 # (original, model, args, kwargs) -> fit's result
 Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-
-# The modules and classes that define `fit`. tf.keras is one of the two.
-_TRAINERS = {
-    "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
-    "tf_keras.src.engine.training": "Model",
-}
-_OPTIMIZERS = {
-    "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
-    "tf_keras.src.optimizers.optimizer": ("Optimizer", "apply_gradients"),
-    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2", "apply_gradients"),
-    "tensorflow.python.training.optimizer": ("Optimizer", "apply_gradients"),
-}
-_REFUSED = {
-    "keras.src.backend.jax.trainer": ("JAXTrainer", "jax"),
-    "keras.src.backend.torch.trainer": ("TorchTrainer", "torch"),
-}
 
 
 class OwnLoop(CaptureError):
@@ -53,9 +38,9 @@ def intercepted(fit: Fit) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         active = [True]
         stack.callback(active.clear)  # a hook that runs after the end does nothing
-        for module, cls in _TRAINERS.items():
+        for module, cls in import_hooks.TRAINERS.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, fit))
-        for module, (cls, backend) in _REFUSED.items():
+        for module, (cls, backend) in import_hooks.OTHER_BACKENDS.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, functools.partial(_refuse, backend)))
         yield
 
@@ -69,7 +54,7 @@ def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) 
     with contextlib.ExitStack() as stack:
         active = [True]
         stack.callback(active.clear)
-        for module, (cls, name) in _OPTIMIZERS.items():
+        for module, (cls, name) in import_hooks.OPTIMIZERS.items():
             _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, trained, cls, name))
         yield
 

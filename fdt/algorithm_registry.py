@@ -9,15 +9,17 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from fdt.cli.arguments import flag
 from fdt.errors import UsageError
 
+CHECKED = {int, float, str, bool, type(None)}  # types of parameters that are checked
 Made = TypeVar("Made")
 Options = Mapping[str, tuple[tuple[str, ...], str]]  # click's option name -> (algorithms, parameter)
 
@@ -32,7 +34,7 @@ class AlgorithmRegistry(Generic[Made]):
         defined_in: The file that defines this class, for authors of algorithms.
     """
 
-    rules: ModuleType
+    rules: types.ModuleType
     kind: type[Made]
     defined_in: str
 
@@ -61,14 +63,17 @@ class AlgorithmRegistry(Generic[Made]):
         """
         name, given = parse(text)
         known = self.parameters(name)
+        more = next((p.name for p in known.values() if p.kind is p.VAR_KEYWORD), None)  # of `rule(..., **more)`
+        others = known.pop(more) if more else None
         values = given | {key: _literal(value) for key, value in (arguments or {}).items()}
         for key in values:
-            if key not in known:
+            if key not in known and others is None:
                 raise UsageError(
                     f"rule {name} has no such parameter; its parameters: {', '.join(known) or 'none'}. Received: {key}"
                 )
         try:
-            made = self._factory(name)(**{key: _typed(name, known[key], value) for key, value in values.items()})
+            typed = {k: _typed(name, known[k], v) if k in known else v for k, v in values.items()}
+            made = self._factory(name)(**typed)
         except ValueError as error:
             raise UsageError(str(error)) from None
         if not isinstance(made, self.kind):
@@ -132,16 +137,40 @@ class AlgorithmRegistry(Generic[Made]):
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse `name` or `name(parameter=value, ...)` into (name, parameters). Raises UsageError for any other text."""
+    """Parse `name` or `name(parameter=value, ...)` into (name, parameters).
+
+    A value is a literal, a name without quotes (a string), or `Name(key=value, ...)`, the object
+    {"class_name": "Name", "config": {...}} as Keras writes it. Raises UsageError for any other text.
+    """
     name, parenthesis, rest = text.strip().partition("(")
     if not parenthesis:
         return name, {}
     try:
         call = ast.parse(f"f({rest}", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
-        return name, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        return name, _keywords(call)
     except (SyntaxError, AssertionError, ValueError):
         raise UsageError(f"a rule must be NAME or NAME(parameter=value, ...). Received: {text}") from None
+
+
+def _value(node: ast.expr) -> Any:
+    """Return the value of one parameter. Raises ValueError if it has none."""
+    if isinstance(node, ast.Name):
+        return {"true": True, "false": False, "null": None}.get(node.id, node.id)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+        return {"class_name": node.func.id, "config": _keywords(node)}
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {ast.literal_eval(k): _value(v) for k, v in zip(node.keys, node.values, strict=True) if k}
+    if isinstance(node, ast.List):
+        return [_value(item) for item in node.elts]
+    return ast.literal_eval(node)
+
+
+def _keywords(call: ast.Call) -> dict[str, Any]:
+    """Return the arguments of a call. Raises ValueError for `**`."""
+    if any(k.arg is None for k in call.keywords):
+        raise ValueError("an argument needs a name")
+    return {str(k.arg): _value(k.value) for k in call.keywords}
 
 
 def spell(name: str, parameters: Mapping[str, Any]) -> str:
@@ -158,8 +187,10 @@ def _literal(text: str) -> Any:
 
 def _typed(name: str, parameter: inspect.Parameter, value: Any) -> Any:
     wanted = parameter.annotation
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(wanted, type) and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
-        raise UsageError(f"rule {name}: {parameter.name} must be {wanted.__name__}. Received: {value!r}")
+    if set(kinds) <= CHECKED and type(value) not in kinds:
+        text = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+        raise UsageError(f"rule {name}: {parameter.name} must be {text}. Received: {value!r}")
     return value

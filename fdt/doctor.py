@@ -39,7 +39,7 @@ def common_checks() -> list[Check]:
     return [
         python_check(),
         tensorflow_check(),
-        distribution_check("Keras", "keras", (3, 12), "pip install 'keras>=3.12'"),
+        distribution_check("Keras", "keras", (3, 12), "pip install 'keras>=3.12,<3.16'", (3, 16)),
         distribution_check("tf_keras", "tf_keras", None, "only for scripts that use it: pip install tf_keras"),
         distribution_check("NumPy", "numpy", (1, 26), "pip install 'numpy>=1.26'"),
         distribution_check("grpcio", "grpcio", (1, 62), "pip install 'grpcio>=1.62'"),
@@ -51,29 +51,38 @@ def common_checks() -> list[Check]:
 
 
 def python_check() -> Check:
+    """Check that this is a Python from 3.10 to 3.13."""
     version = sys.version_info
     fits = (3, 10) <= version[:2] <= (3, 13)
     return Check("Python", ".".join(map(str, version[:3])), fits, "" if fits else "use Python 3.10 to 3.13")
 
 
 def tensorflow_check() -> Check:
+    """Check that a TensorFlow is installed, of a version that is known to work."""
     version = tensorflow_version()
     if version is None:
-        return Check("TensorFlow", "", False, "pip install 'tensorflow>=2.16,<2.22'")
-    fits = (2, 16) <= release(version) < (2, 22)
-    return Check("TensorFlow", version, fits, "" if fits else "only 2.16 to 2.21 are tested")
+        return Check("TensorFlow", "", False, "pip install 'tensorflow>=2.16,<2.23'")
+    fits = (2, 16) <= release(version) < (2, 23)
+    return Check("TensorFlow", version, fits, "" if fits else "only 2.16 to 2.22 are tested")
 
 
-def distribution_check(component: str, name: str, least: tuple[int, ...] | None, advice: str) -> Check:
+def distribution_check(
+    component: str,
+    name: str,
+    least: tuple[int, ...] | None,
+    advice: str,
+    below: tuple[int, ...] = (sys.maxsize,),
+) -> Check:
     """Check the installed distribution `name`; without `least` it is optional, and `advice` states its use."""
     version = distribution_version(name)
     if version is None:
         return Check(component, "", None if least is None else False, advice)
-    fits = least is None or release(version) >= least
+    fits = least is None or least <= release(version) < below
     return Check(component, version, fits, "" if fits else advice)
 
 
 def gpu_check() -> Check:
+    """List the GPUs; a machine without one passes."""
     names = gpus()
     return Check("GPUs", ", ".join(names), True if names else None, "" if names else "training runs on the CPU")
 
@@ -100,6 +109,7 @@ def tensorflow_version() -> str | None:
 
 
 def distribution_version(name: str) -> str | None:
+    """Return the version of an installed distribution; None where it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

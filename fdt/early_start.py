@@ -54,7 +54,7 @@ def hidden(packages: Sequence[str]) -> Iterator[None]:
 
 def keep_generated_code(directory: Path) -> None:
     """Make AutoGraph write its files into `directory`. It removes them at a normal exit, but members are killed."""
-    from tensorflow.python.autograph.pyct import loader  # no public hook
+    from fdt.compat.graphs import loader
 
     if directory.is_dir():  # else: a run on another host
         loader.tempfile = SimpleNamespace(NamedTemporaryFile=functools.partial(_file_with_room, directory))

@@ -179,6 +179,7 @@ def _epoch_of(checkpoint: Path) -> int:
 
 
 def digest_of(script: Path) -> str:
+    """Return the SHA-256 of a script, in hexadecimal."""
     return hashlib.sha256(script.read_bytes()).hexdigest()
 
 

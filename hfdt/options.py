@@ -25,6 +25,7 @@ class Redundancy(CountType):
         super().__init__("a number of workers, or auto")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a number of workers, or "auto"."""
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
@@ -34,6 +35,7 @@ class MulticastType(click.ParamType[str]):
     name = "mpi|ip|ip:INTERFACE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return `value` if it names a multicast; otherwise end with click's error."""
         kind, colon, interface = str(value).partition(":")
         if kind not in ("mpi", "ip") or (colon and (kind == "mpi" or not interface)):
             self.fail(f"must be mpi, ip or ip:INTERFACE. Received: {value}", param, ctx)
@@ -45,6 +47,8 @@ def rule_options(function: Decorated) -> Decorated:
     rule = option(
         ALGORITHM,
         "--rule",
+        "--algorithm",
+        "rule",
         metavar="NAME|NAME(PARAMETER=VALUE)",
         help=f"The algorithm: {rule_names(RULES)}, or a .py file.  [default: allreduce]",
     )

@@ -1,0 +1,1 @@
+"""NFDT: asynchronous training of an unmodified TensorFlow script by parameter servers."""

@@ -16,7 +16,7 @@ uses operators and the functions of nfdt/tree.py, so one file runs on NumPy and 
 all arguments are immutable snapshots; `params` is a list of arrays, one per trainable variable, in its shape and dtype.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,8 +81,8 @@ class Update:
         momentum: "captured": the optimizer applies its own momentum. "rule": the optimizer's momentum is off, and
             `gradient` is the algorithm's whole direction mu v + g (nfdt/model/variables.py).
         fresh: The g of that direction, whose squares an adaptive optimizer accumulates. None: all of `gradient`.
-        steps: If given, the algorithm has its own optimizer: the server subtracts `gradient` from the weights
-            unchanged, and the captured optimizer only counts this number of steps.
+        steps: If given, the captured optimizer only counts this number of steps. The server subtracts `gradient` from
+            the weights unchanged, or applies it with the algorithm's `optimizer` where there is one.
     """
 
     gradient: list[Array]
@@ -90,6 +90,27 @@ class Update:
     momentum: Literal["captured", "rule"] = "captured"
     fresh: list[Array] | None = None
     steps: int | None = None
+
+
+def without_state(params: Tree, workers: int) -> tuple[State, State]:
+    """Return no state: an `init`."""
+    return None, None
+
+
+def send_current(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
+    """Send the current weights: a `pull`."""
+    return params, shared, mine
+
+
+def send_and_keep(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
+    """Send the current weights, and keep them as the worker's state: a `pull`."""
+    return params, shared, params
+
+
+def require(holds: bool, rule: str, wanted: str, **received: Any) -> None:
+    """Raise ValueError with the received parameter of `rule` unless `holds`."""
+    if not holds:
+        raise ValueError(f"{rule}: {wanted}. Received: {', '.join(f'{k}={v}' for k, v in received.items())}")
 
 
 def nobody_waits(shared: State, mine: State, worker: int) -> State:
@@ -124,6 +145,9 @@ class AsyncAlgorithm:
             differs from training on one machine.
         local_steps: If given, a worker trains with the captured optimizer on this number of batches, from the weights
             that it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each Update then has `steps`.
+        optimizer: If given, the optimizer of Keras that applies updates on the server in place of the captured one, as
+            keras.optimizers.serialize writes it (nfdt/model/server_optimizer.py). The captured one counts the `steps`
+            of each Update; None: 1.
     """
 
     init: Callable[[Tree, int], tuple[State, State]]
@@ -136,3 +160,14 @@ class AsyncAlgorithm:
     needs_sgd: bool = False
     note: str = ""
     local_steps: int | None = None
+    optimizer: Mapping[str, Any] | None = None
+
+    @property
+    def batches_per_push(self) -> int:
+        """Number of batches that a worker trains on for one push."""
+        return self.local_steps or 1
+
+    @property
+    def immediate(self) -> bool:
+        """Whether each push is one gradient, which the captured optimizer applies when it arrives."""
+        return not self.waits and self.local_steps is None and self.optimizer is None

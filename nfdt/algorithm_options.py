@@ -6,20 +6,20 @@ from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import CountType, apply, rule_names
+from fdt.cli.options import apply, declared_options, rule_names
 from fdt.cli.program import option
 from fdt.errors import UsageError
-from nfdt.options import SERVER_OPTIMIZER
+from nfdt.options import DEFAULT, SYNCHRONOUS
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ALGORITHM = "Algorithm"
-SYNCHRONOUS = "ssgd"
 RULES = Path(__file__).parent / "algorithms"
+DECLARED = declared_options(RULES)
 
 
 def algorithm_options(function: Decorated) -> Decorated:
-    """Add --async, --sync, --rule, the parameters of server_optimizer, and --partition to a command."""
+    """Add --async, --sync, --rule, the options that algorithms declare, and --partition to a command."""
     add = [
         option(
             ALGORITHM,
@@ -37,11 +37,13 @@ def algorithm_options(function: Decorated) -> Decorated:
         option(
             ALGORITHM,
             "--rule",
+            "--algorithm",
+            "rule",
             metavar="NAME|NAME(PARAMETER=VALUE)",
             help=f"The algorithm, which applies stale gradients: {rule_names(RULES)}, or a .py file."
-            "  [default: ddc_asgd]",
+            f"  [default: {DEFAULT}]",
         ),
-        *server_optimizer_options(),
+        *(declared.decorator(ALGORITHM) for declared in DECLARED),
         option(
             ALGORITHM,
             "--partition",
@@ -50,45 +52,6 @@ def algorithm_options(function: Decorated) -> Decorated:
         ),
     ]
     return apply(add, function)
-
-
-def server_optimizer_options() -> list[Callable[[Decorated], Decorated]]:
-    """Return the options for the parameters of server_optimizer (SERVER_OPTIMIZER in nfdt/options.py)."""
-    return [
-        option(
-            ALGORITHM,
-            "--worker-optimizer",
-            type=click.Choice(["captured"]),
-            help="server_optimizer: the workers' optimizer; captured is the script's.  [default: captured]",
-        ),
-        option(
-            ALGORITHM,
-            "--local-steps",
-            type=CountType("a number of batches"),
-            metavar="K",
-            help="server_optimizer: number of batches that a worker trains before it pushes.  [default: 1]",
-        ),
-        option(
-            ALGORITHM,
-            "--server-optimizer",
-            metavar="NAME",
-            help="server_optimizer: sgd, adagrad, adam or yogi.  [default: sgd]",
-        ),
-        option(
-            ALGORITHM,
-            "--server-lr",
-            type=float,
-            metavar="RATE",
-            help="server_optimizer: the server's learning rate.  [default: 1 for sgd, else 0.01]",
-        ),
-        option(
-            ALGORITHM,
-            "--server-momentum",
-            type=float,
-            metavar="MU",
-            help="server_optimizer: the server's momentum.  [default: 0 for sgd, else 0.9]",
-        ),
-    ]
 
 
 def checked_rule(given: dict[str, Any]) -> str | None:
@@ -101,10 +64,9 @@ def checked_rule(given: dict[str, Any]) -> str | None:
         raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
     if given["sync"] and given["rule"] is not None:
         raise UsageError(f"--sync means --rule {SYNCHRONOUS}. Received: --rule {given['rule']} too; give one of them")
-    if given["worker_optimizer"] is not None and not str(given["rule"]).startswith("server_optimizer"):
-        raise UsageError(f"--worker-optimizer needs --rule server_optimizer. Received: rule {given['rule']}")
-    if not given["sync"] and all(given[name] is None for name in ("rule", *SERVER_OPTIMIZER)):
+    if not given["sync"] and all(given[name] is None for name in ("rule", *(o.name for o in DECLARED))):
         return None  # imports neither algorithms nor NumPy: the script may never train
     from nfdt import algorithm_registry
 
-    return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], given)
+    options = {declared.name: ((declared.rule,), declared.parameter) for declared in DECLARED}
+    return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], options, given)

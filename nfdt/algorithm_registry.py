@@ -6,18 +6,15 @@ from typing import Any
 from fdt.algorithm_registry import AlgorithmRegistry, Options
 from nfdt import algorithms
 from nfdt.algorithm import AsyncAlgorithm
-from nfdt.options import SERVER_OPTIMIZER
-
-DEFAULT = "ddc_asgd"
-OPTIONS: Options = {option: (("server_optimizer",), parameter) for option, parameter in SERVER_OPTIMIZER.items()}
+from nfdt.options import CAPTURED, DEFAULT, PLAIN
 
 _book = AlgorithmRegistry(algorithms, AsyncAlgorithm, "nfdt/algorithm.py")
 names, parameters, describe, make = _book.names, _book.parameters, _book.describe, _book.make
 
 
-def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
-    """Return the algorithm `text` with the given OPTIONS, or None if no option asks for one. Raises UsageError."""
-    return _book.spelled(text, DEFAULT, OPTIONS, given)
+def spelled(text: str | None, options: Options, given: Mapping[str, Any]) -> str | None:
+    """Return the algorithm `text` with the given `options`, or None if none asks for one. Raises UsageError."""
+    return _book.spelled(text, DEFAULT, options, given)
 
 
 def default_for(optimizer: Any, trainable: Sequence[Any]) -> str:
@@ -37,8 +34,8 @@ def default(trainable: Sequence[Any], *, can_be_off: bool) -> str:
     from fdt.keras.variables import tensor_variable
 
     if any(tensor_variable(variable).dtype.base_dtype == "float16" for variable in trainable):
-        return "asgd"  # the default's running squares and its 1e-30 underflow in float16: 0 / 0
+        return PLAIN  # the default's running squares and its 1e-30 underflow in float16: 0 / 0
     constrained = any(getattr(variable, "constraint", None) is not None for variable in trainable)
     if can_be_off and not constrained:  # a look-ahead would send weights outside their constraint
         return DEFAULT
-    return f"{DEFAULT}(momentum='captured')"
+    return CAPTURED

@@ -10,7 +10,7 @@ import click
 
 from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
 from fdt.cli import detach
-from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
+from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, names_hosts, placement_on, report_hosts, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     FAULTS,
@@ -79,7 +79,6 @@ main = program(
         "attach": "fdt.cli.attach:attach_command",
         "certs": "fdt.cli.certs:certs_command",
         "control": "nfdt.control.command:control_command",
-        "doctor": "nfdt.engine.doctor:doctor_command",
         "join": "nfdt.elastic.command:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
     },
@@ -284,6 +283,17 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
     They train for one such run after another, until Ctrl-C.
     """
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
+
+
+@main.command("doctor")
+@hosts_options
+def doctor_command(**given: Any) -> None:
+    """Check what NFDT needs on this machine, and print what to do."""
+    from fdt.doctor import common_checks, report
+
+    hosts = chosen_hosts(given)
+    if not (report_hosts(NAME, hosts) if hosts else report("nfdt doctor", common_checks())):
+        raise SystemExit(1)
 
 
 def _check(given: dict[str, Any]) -> None:

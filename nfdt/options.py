@@ -10,12 +10,10 @@ CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
 CHECKPOINT_S = 30.0
 ON_NAN = ("", "stop", "skip")
-SERVER_OPTIMIZER = {  # click's names of the options that are parameters of server_optimizer
-    "local_steps": "local_steps",
-    "server_optimizer": "optimizer",
-    "server_lr": "lr",
-    "server_momentum": "momentum",
-}
+DEFAULT = "ddc_asgd"  # the algorithm where none is chosen
+CAPTURED = f"{DEFAULT}(momentum='captured')"  # the same for optimizers that keep their own momentum
+PLAIN = "asgd"  # the algorithm that works with every model and optimizer
+SYNCHRONOUS = "ssgd"  # that of --sync
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Trees of arrays, and the array functions that have no operator.
+"""Trees of arrays, the array functions that have no operator, and the parts from which algorithms are composed.
 
 An algorithm is written once and runs on three kinds of array: NumPy's (in tests), TensorFlow's, and the traced values
 of this module (TracedValue), which the server compiles. Operators work on all three. A function of arrays without an
-operator is defined here.
+operator is defined here. The parts are pure functions of lists of arrays, one per trainable variable and in its shape;
+a round of several workers is in nfdt/algorithms/ssgd.py.
 
 In the server an algorithm runs in plain Python on every call, with `TracedValue` objects in place of arrays. The result
 is a list of operations. Equal lists share one compiled function, whatever the counts and worker numbers were. So an
@@ -75,6 +76,61 @@ def averaged(mean: list[Array], weight: Array, other: list[Array], others: Array
     both = weight + others
     share = others / both
     return zip_map(lambda m, o: m + (o - m) * share, mean, other), both
+
+
+# -- parts of algorithms ----------------------------------------------------------------------------------------
+
+
+def compensated(gradient: list[Array], params: list[Array], pulled: list[Array], lam: Any) -> list[Array]:
+    """Return the gradient with first-order delay compensation, g + lam g*g*(w - w_m).
+
+    Zheng et al., ICML 2017, arXiv:1609.08326, equation 10.
+
+    Args:
+        gradient: g.
+        params: w, the current weights.
+        pulled: w_m, the weights from which the worker computed g.
+        lam: Weight of the compensation: a number, or a list of arrays.
+    """
+    weights = lam if isinstance(lam, list) else [lam] * len(gradient)
+    return zip_map(lambda g, w, w_m, k: g + k * g * g * (w - w_m), gradient, params, pulled, weights)
+
+
+def with_momentum(v: list[Array], gradient: list[Array], mu: Array) -> list[Array]:
+    """Return Polyak's momentum mu v + g."""
+    return zip_map(lambda v, g: mu * v + g, v, gradient)
+
+
+def sum_with(total: list[Array], new: list[Array], old: list[Array]) -> list[Array]:
+    """Return the sum of all workers' momenta, after one worker's changed from `old` to `new`."""
+    return zip_map(lambda s, a, b: s + (a - b), total, new, old)
+
+
+def sum_without(total: list[Array], gone: list[Array]) -> list[Array]:
+    """Return the sum of all workers' momenta without that of a worker that leaves."""
+    return zip_map(lambda s, v: s - v, total, gone)
+
+
+def look_ahead(params: list[Array], momenta: list[Array], scale: Any) -> list[Array]:
+    """Return the weights that are reached when every worker pushes once: w - scale sum_j v_j.
+
+    Hakimi et al. 2019, arXiv:1907.11612, algorithm 5.
+
+    Args:
+        params: w.
+        momenta: sum_j v_j.
+        scale: Displacement by unit of momentum: a 0-d array, or a list of arrays.
+    """
+    scales = scale if isinstance(scale, list) else [scale] * len(params)
+    return zip_map(lambda w, v, s: w - s * v, params, momenta, scales)
+
+
+def running_square(square: list[Array], x: list[Array], keep: float) -> list[Array]:
+    """Return the running mean of squares, keep s + (1 - keep) x*x."""
+    return zip_map(lambda s, x: keep * s + (1.0 - keep) * x * x, square, x)
+
+
+# -- array functions without an operator ------------------------------------------------------------------------
 
 
 def total(array: Array) -> Array:

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import context
-from tensorflow.python.framework import constant_op
 
 from client_shim.replica.steps import where
+from fdt.compat.eager import constant_op, context, pywrap_tfe
 from fdt.errors import CaptureError
 from fdt.typing import Tensor
 from replica.exchange import GroupedExchange

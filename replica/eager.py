@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import core
-from tensorflow.python.framework import constant_op
-from tensorflow.python.ops import script_ops
 
 import replica.rules  # noqa: F401  fills the rule table
+from fdt.compat.eager import constant_op, core, pywrap_tfe, script_ops
 from fdt.patches import Patch
 from fdt.typing import Tensor
 from replica.convert import Converter
@@ -84,7 +81,6 @@ class Eager:
 
     def fast_path(self, original: Any) -> Any:
         """Return the replacement of TFE_Py_FastPathExecute."""
-
         kinds: dict[str, str] = {}
         assigned = self._variables.assigned
 

@@ -3,10 +3,8 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import execute
-
 from client_shim.replica.steps import where
+from fdt.compat.eager import execute, pywrap_tfe
 from fdt.patches import Patch, patched, replace
 from fdt.process_group import ReplicaGroup
 from replica import reads, tape, tensors

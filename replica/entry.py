@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.operators import control_flow
-from tensorflow.python.data.ops import dataset_ops, iterator_ops
-from tensorflow.python.eager import record
-from tensorflow.python.eager.polymorphic_function import concrete_function
 
 from client_shim.replica.steps import by_script, where
+from fdt.compat.eager import record
+from fdt.compat.graphs import concrete_function, control_flow
+from fdt.compat.objects import dataset_ops, iterator_ops
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
 from replica.convert import Converter

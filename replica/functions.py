@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import constant_op, ops
-from tensorflow.python.ops import handle_data_util
 
+from fdt.compat.eager import constant_op, context
+from fdt.compat.graphs import atomic_function, handle_data_util, ops
 from fdt.patches import Patch
 from fdt.typing import Tensor
 from replica.convert import Converter, joined

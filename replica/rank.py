@@ -23,7 +23,7 @@ class SessionHooks(Protocol):
 
 
 class PlacedRank:
-    """The implementation of client_shim.replica.run.ReplicaRank by placements.
+    """The implementation of client_shim.replica.rank.ReplicaRank by placements.
 
     Args:
         group: The ranks.

@@ -5,12 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import backprop, execute, record
-from tensorflow.python.framework import composite_tensor_gradient
-from tensorflow.python.ops import gen_array_ops
 
 from client_shim.replica.steps import where
+from fdt.compat.eager import backprop, composite_tensor_gradient, execute, gen_array_ops, pywrap_tfe, record
 from fdt.errors import CaptureError
 from fdt.patches import Patch
 from fdt.typing import Tensor

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.framework import ops
 
+from fdt.compat.eager import record
+from fdt.compat.graphs import ops
 from fdt.typing import Tensor
 from replica.placement import REPLICATE, Placement, Replicate, local_shape
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
 
 from client_shim.replica.steps import where
+from fdt.compat.eager import resource_variable_ops
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import GroupedExchange

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from fdt import compat
 from fdt.typing import Array
 
 
 def can_take(flavor: str, x: Any, y: Any, sample_weight: Any) -> bool:
     """Return whether Keras's array adapter accepts these arguments."""
     if flavor == "keras":
-        from keras.src.trainers.data_adapters import array_data_adapter, is_grain_dataset, is_tf_dataset
+        from fdt.compat.keras3 import array_data_adapter, is_grain_dataset, is_tf_dataset
 
         if is_tf_dataset(x) or is_grain_dataset(x):
             return False
         return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
-    from tf_keras.src.engine import data_adapter as adapters
+    from fdt.compat.tf_keras import data_adapter as adapters
 
     dense = (adapters.TensorLikeDataAdapter, adapters.GenericArrayLikeDataAdapter, adapters.ListsOfScalarsDataAdapter)
     composite = adapters.CompositeTensorDataAdapter
@@ -45,26 +46,20 @@ def split(flavor: str, arrays: Any, fraction: float) -> tuple[Any, Any]:
         arrays: The structure (x, y, sample_weight).
         fraction: The part of the rows that validates, in 0..1.
     """
-    if flavor == "keras":
-        from keras.src.trainers.data_adapters import array_slicing as source
-    else:
-        from tf_keras.src.engine import data_adapter as source
-    train, validation = source.train_validation_split(arrays, validation_split=fraction)
+    train, validation = compat.of(flavor).train_validation_split(arrays, validation_split=fraction)
     return train, validation
 
 
 def _keras(x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
-    from keras.src import tree
-    from keras.src.trainers.data_adapters import array_slicing
-    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+    from fdt.compat.keras3 import array_data_adapter, array_slicing, tree
 
-    adapter = ArrayDataAdapter(x, y, sample_weight=sample_weight, class_weight=class_weight)
+    adapter = array_data_adapter.ArrayDataAdapter(x, y, sample_weight=sample_weight, class_weight=class_weight)
     return tree.lists_to_tuples(array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow"))
 
 
 def _tf_keras(x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None) -> Any:
-    from tf_keras.src.engine import data_adapter as adapters
-    from tf_keras.src.engine import training_utils
+    from fdt.compat.tf_keras import data_adapter as adapters
+    from fdt.compat.tf_keras import training_utils
 
     kind = adapters.select_data_adapter(x, y)
     if kind is adapters.ListsOfScalarsDataAdapter:

@@ -5,6 +5,7 @@ from typing import Any
 import cloudpickle
 import tensorflow as tf
 
+from fdt import compat
 from fdt.blobs import Blobs
 from fdt.data import pipeline
 from fdt.data.pipeline import Refused
@@ -16,11 +17,7 @@ def weighted(flavor: str, dataset: Any, class_weight: dict[int, float] | None) -
     """Return `dataset` with `class_weight` folded into its sample weights by Keras's own map function."""
     if not class_weight:
         return dataset
-    if flavor == "keras":
-        from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
-    else:
-        from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn as make_class_weight_map_fn
-    return dataset.map(make_class_weight_map_fn(class_weight))
+    return dataset.map(compat.of(flavor).make_class_weight_map_fn(class_weight))
 
 
 def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:

@@ -74,7 +74,7 @@ def plan(flavor: str, arguments: FeedArguments) -> FeedPlan:
 
 
 def _keras(arguments: FeedArguments) -> FeedPlan:
-    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+    from fdt.compat.keras3 import TFEpochIterator
 
     with warnings.catch_warnings():
         # `shuffle=True` is fit's default, so the warning would concern no choice of the user
@@ -110,9 +110,9 @@ def _keras(arguments: FeedArguments) -> FeedPlan:
 
 
 def _tf_keras(arguments: FeedArguments) -> FeedPlan:
-    from tf_keras.src.engine.data_adapter import DataHandler
+    from fdt.compat.tf_keras import data_adapter
 
-    loop = DataHandler(**vars(arguments))
+    loop = data_adapter.DataHandler(**vars(arguments))
     ahead = 0
     if type(loop._adapter).__name__ == _GENERATORS:
         loop._dataset, ahead = _as_asked(loop._dataset)

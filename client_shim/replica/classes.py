@@ -1,8 +1,8 @@
 """The patches of Keras's optimizers, metrics and trainers that the ranks of both engines install."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
+from fdt import compat
 from fdt.patches import Patch
 
 
@@ -37,38 +37,14 @@ class Exchanging(Protocol):
 
 def patches(rank: Exchanging, flavor: str) -> list[Patch]:
     """Return the patches that make `rank` exchange the gradients of `flavor`: "keras" or "tf_keras"."""
-    trainer, metric, optimizers = _keras3() if flavor == "keras" else _tf_keras()
-    name, adapter = ("apply", _apply) if flavor == "keras" else ("apply_gradients", apply_gradients)
+    private = compat.of(flavor)
+    adapter = _apply if flavor == "keras" else apply_gradients
     return [
-        *(Patch(kind, name, adapter(rank)) for kind in optimizers),
-        Patch(metric, "__init__", rank.metrics.made),
-        Patch(trainer, "train_on_batch", rank.train_on_batch),
-        Patch(trainer, "fit", rank.fit),
+        *(Patch(kind, private.APPLY, adapter(rank)) for kind in private.OPTIMIZERS),
+        Patch(private.Metric, "__init__", rank.metrics.made),
+        Patch(private.Trainer, "train_on_batch", rank.train_on_batch),
+        Patch(private.Trainer, "fit", rank.fit),
     ]
-
-
-def optimizers(flavor: str) -> Sequence[type]:
-    """Return the base classes of the optimizers of `flavor`."""
-    return (_keras3() if flavor == "keras" else _tf_keras())[2]
-
-
-def _keras3() -> tuple[type, type, Sequence[type]]:
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-    from keras.src.metrics.metric import Metric
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
-    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-
-    return TensorFlowTrainer, Metric, (BaseOptimizer, LossScaleOptimizer)
-
-
-def _tf_keras() -> tuple[type, type, Sequence[type]]:
-    from tf_keras.src.engine.training import Model
-    from tf_keras.src.metrics.base_metric import Metric
-    from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, LossScaleOptimizerV3
-    from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
-    from tf_keras.src.optimizers.optimizer import Optimizer
-
-    return Model, Metric, (Optimizer, OptimizerV2, LossScaleOptimizer, LossScaleOptimizerV3)
 
 
 def _apply(rank: Exchanging) -> Any:

@@ -14,7 +14,7 @@ from fdt.cli.run import run_replicas
 from fdt.errors import UsageError
 
 if TYPE_CHECKING:  # not needed by scripts that train by fit
-    from client_shim.replica.run import MakeRank
+    from client_shim.replica.rank import MakeRank
     from fdt.launch.hosts import Host
     from fdt.process_group.root import RootGroup
     from fdt.report import Reporters

@@ -123,7 +123,8 @@ def _seeding_global(original: Any, streams: Streams, a: Any = None, *args: Any, 
 
 # -- TensorFlow --------------------------------------------------------------------------------------------------------
 def _tensorflows(stack: contextlib.ExitStack, streams: Streams, _: Any) -> None:
-    from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops, gen_stateful_random_ops
+    from fdt.compat.eager import gen_stateful_random_ops
+    from fdt.compat.objects import gen_dataset_ops, gen_experimental_dataset_ops
 
     original = gen_stateful_random_ops.non_deterministic_ints
     ints = functools.partial(_non_deterministic_ints, original, streams)

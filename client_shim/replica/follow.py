@@ -8,7 +8,8 @@ from pathlib import Path
 
 from client_shim.replica import remote_ranks
 from client_shim.replica.agreement import agreed
-from client_shim.replica.run import ASYNCHRONOUS, InstalledRank, MakeRank, RankConfig, wait_for_end
+from client_shim.replica.rank import ASYNCHRONOUS, InstalledRank, MakeRank, RankConfig
+from client_shim.replica.run import wait_for_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.replica.steps import where
 from client_shim.script import run_script

@@ -5,9 +5,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tensorflow.python.framework import ops
-
 from client_shim.replica.steps import by_script
+from fdt.compat.graphs import ops
 from fdt.patches import replace
 
 

@@ -16,7 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from client_shim.replica import remote_code
-from client_shim.replica.run import RankConfig, chosen, process_group_of
+from client_shim.replica.rank import RankConfig
+from client_shim.replica.run import chosen, process_group_of
 from client_shim.replica.scratch import real_paths
 from fdt import environment
 from fdt.environment import thread_variables

@@ -9,141 +9,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-import wrapt
-
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rewriting import rewritten
-from client_shim.replica.skippable_regions import RegionHooks
-from client_shim.replica.step_counter import reported_steps
+from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, MakeRank, RankConfig, reported_steps
 from client_shim.replica.steps import where
-from client_shim.script import Rewrite, run_script
+from client_shim.script import run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
 from fdt.cli.signals import undisturbed
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch.local import describe, spawn, stop_all
-from fdt.process_group import ReplicaGroup
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
 from fdt.supervise.outcome import died_of, tail
 
-VARIABLE = "FDT_REPLICA"  # a follower's RankConfig as JSON
 HASH_SEED = "PYTHONHASHSEED"
 END_S = 60.0  # longest time from rank 0's end of the script to that of the others
 _FAILED = (1, EXIT_INTERRUPTED)  # exit codes of an exception and of Ctrl-C; the script may choose any other
-
-
-class ReplicaRank(Protocol):
-    """An engine's patches for one rank of a replicated script, made when the script imports TensorFlow."""
-
-    @property
-    def by_hand(self) -> Any:
-        """The `rank` of StepHooks (rewriting.py, skippable_regions.py); None: the script's code is not rewritten."""
-        ...
-
-    def in_tensorflow(self) -> contextlib.AbstractContextManager[None]:
-        """Within, TensorFlow is patched."""
-        ...
-
-    def in_keras(self, flavor: str) -> contextlib.AbstractContextManager[None]:
-        """Within, the Keras of `flavor` ("keras" or "tf_keras") is patched."""
-        ...
-
-    def counts(self) -> Mapping[str, Any]:
-        """Return this rank's steps, samples, replicated (steps) and sent_bytes so far; `notes`: lines for the end."""
-        ...
-
-    def steps(self) -> int:
-        """Return the number of this rank's steps so far. Cheap, and callable from any thread."""
-        ...
-
-    def end(self) -> None:
-        """Finish the exchange after the script has ended."""
-        ...
-
-
-Say = Callable[[str], None]  # shows the user one line
-MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], ReplicaRank]
-
-ASYNCHRONOUS = "asynchronous"  # ranks are at different steps, so each reads its own clock
-
-
-@dataclass(frozen=True)
-class RankConfig:
-    """The configuration of a rank other than 0."""
-
-    directory: str  # of the process group
-    scratch: str
-    rank: int
-    size: int
-    seed: int
-    options: Mapping[str, str]
-    script: str  # absolute
-    name: str  # the script as the user named it
-    words: Sequence[str]
-    parent: int = 0  # process id of the command, on its own host
-
-    @classmethod
-    def take(cls) -> "RankConfig":
-        """Return the configuration of this process and remove it from the environment."""
-        return cls(**json.loads(os.environ.pop(VARIABLE)))
-
-
-class InstalledRank:
-    """The rank of this process; `rank` is None until the script imports TensorFlow."""
-
-    def __init__(self, options: Mapping[str, str], say: Say = lambda line: None) -> None:
-        self._say = say
-        self.rank: ReplicaRank | None = None
-        self._turns = RegionHooks() if ASYNCHRONOUS in options else None  # only asynchronous runs rewrite code
-
-    @property
-    def rewrite(self) -> Rewrite | None:
-        """The function that rewrites the script's code before it runs; None: the code is not rewritten."""
-        return None if self._turns is None else self._turns.rewrite
-
-    @contextlib.contextmanager
-    def installed(self, make: MakeRank, group: ReplicaGroup, options: Mapping[str, str]) -> Iterator[None]:
-        """Within, the rank's patches are applied as soon as the script imports TensorFlow or Keras."""
-        with contextlib.ExitStack() as stack:
-            active = [True]
-            stack.callback(active.clear)
-            if self._turns is not None:
-                stack.enter_context(rewritten(self._turns))
-
-            def tensorflow(_: Any) -> None:
-                if active and self.rank is None:
-                    self.rank = make(group, options, self._say)
-                    if self._turns is not None:
-                        self._turns.rank = self.rank.by_hand
-                    stack.enter_context(self.rank.in_tensorflow())
-
-            def keras(flavor: str) -> Callable[[Any], None]:
-                def imported(_: Any) -> None:
-                    tensorflow(None)
-                    if active and self.rank is not None:
-                        stack.enter_context(self.rank.in_keras(flavor))
-
-                return imported
-
-            wrapt.register_post_import_hook(tensorflow, "tensorflow")
-            wrapt.register_post_import_hook(keras("keras"), "keras")
-            wrapt.register_post_import_hook(keras("tf_keras"), "tf_keras")
-            yield
-
-    def counts(self) -> Mapping[str, Any]:
-        """Return the rank's counts; nothing before TensorFlow is imported."""
-        return self.rank.counts() if self.rank is not None else {}
-
-    def steps(self) -> int:
-        """Return the number of the rank's steps so far."""
-        return self.rank.steps() if self.rank is not None else 0
 
 
 class LocalRanks:

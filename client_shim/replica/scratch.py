@@ -21,6 +21,7 @@ from typing import Any
 
 import wrapt
 
+from fdt.compat import import_hooks
 from fdt.patches import replace
 
 _WRITING = frozenset("wax+")
@@ -31,39 +32,6 @@ _CHANGES = {"rename": (0, 1), "replace": (0, 1), "chmod": (0,), "utime": (0,), "
 _READS = {"stat": (0,), "lstat": (0,), "access": (0,)}
 _LISTS = {"listdir": (0,), "scandir": (0,)}
 _REMOVES = ("remove", "unlink", "rmdir")
-# TensorFlow's functions on files: (module, class, function, position of the path, does it write?)
-_FILE_IO, _CHECKPOINT = "tensorflow.python.lib.io.file_io", "tensorflow.python.checkpoint.checkpoint"
-_DATA = "tensorflow.python.data.ops."
-_LIBRARIES = (
-    (_FILE_IO, "", "recursive_create_dir_v2", 0, True),
-    (_FILE_IO, "", "create_dir_v2", 0, True),
-    (_FILE_IO, "", "delete_recursively_v2", 0, True),
-    (_FILE_IO, "", "delete_file_v2", 0, True),
-    (_FILE_IO, "", "rename_v2", 0, True),
-    (_FILE_IO, "", "rename_v2", 1, True),
-    (_FILE_IO, "", "file_exists_v2", 0, False),
-    (_FILE_IO, "", "is_directory_v2", 0, False),
-    (_FILE_IO, "", "list_directory_v2", 0, False),
-    (_FILE_IO, "", "get_matching_files_v2", 0, False),
-    (_CHECKPOINT, "TrackableSaver", "save", 1, True),
-    (_CHECKPOINT, "TrackableSaver", "restore", 1, False),
-    ("tensorflow.python.ops.summary_ops_v2", "", "create_file_writer_v2", 0, True),
-    ("tensorflow.python.saved_model.save", "", "save_and_return_nodes", 1, True),
-    ("tensorflow.python.saved_model.load", "", "load_partial", 0, False),
-    # functions that open files in C++
-    ("tensorflow.python.ops.gen_io_ops", "", "write_file", 0, True),
-    ("tensorflow.python.ops.gen_io_ops", "", "read_file", 0, False),
-    ("tensorflow.python.lib.io.tf_record", "TFRecordWriter", "__init__", 1, True),
-    (_DATA + "dataset_ops", "DatasetV2", "cache", 1, True),
-    (_DATA + "dataset_ops", "DatasetV2", "save", 1, True),
-    (_DATA + "dataset_ops", "DatasetV2", "load", 0, False),
-    (_DATA + "readers", "TFRecordDatasetV2", "__init__", 1, False),
-    (_DATA + "readers", "TextLineDatasetV2", "__init__", 1, False),
-    ("tensorflow.python.training.saver", "Saver", "save", 2, True),
-    ("tensorflow.python.training.saver", "Saver", "restore", 2, False),
-    ("tensorflow.python.summary.writer.writer", "FileWriter", "__init__", 1, True),
-)
-_OPENING = {_FILE_IO: "FileIO", "h5py": "File"}  # classes whose constructor takes (name, mode)
 # names of path arguments that are given as keywords
 _NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", "filename", "filenames"))
 
@@ -180,10 +148,10 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
                 replace(stack, os, name, _mapped(getattr(os, name), mapping, places))
         for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
             replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
-        for module, kind, function, place, writes in _LIBRARIES:
-            mapping = scratch.written if writes else scratch.read
-            wrapt.register_post_import_hook(functools.partial(_patch, stack, kind, function, place, mapping), module)
-        for module, kind in _OPENING.items():
+        for hook in import_hooks.FILE_FUNCTIONS:
+            mapping = scratch.written if hook.writes else scratch.read
+            wrapt.register_post_import_hook(functools.partial(_patch, stack, hook, mapping), hook.module)
+        for module, kind in import_hooks.FILE_CLASSES.items():
             wrapt.register_post_import_hook(functools.partial(_patch_opening, stack, scratch, kind), module)
         yield
 
@@ -247,11 +215,11 @@ def _each(mapping: Callable[[Any], Any], paths: Any) -> Any:
 
 
 def _patch(
-    stack: contextlib.ExitStack, owner: str, name: str, place: int, mapping: Callable[[Any], Any], module: Any
+    stack: contextlib.ExitStack, hook: import_hooks.FileFunction, mapping: Callable[[Any], Any], module: Any
 ) -> None:
-    holder = getattr(module, owner) if owner else module
-    if hasattr(holder, name):  # not in every version of TensorFlow
-        replace(stack, holder, name, _mapped(getattr(holder, name), mapping, (place,)))
+    owner = getattr(module, hook.owner) if hook.owner else module
+    if hasattr(owner, hook.name):  # not in every version of TensorFlow
+        replace(stack, owner, hook.name, _mapped(getattr(owner, hook.name), mapping, (hook.position,)))
 
 
 def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, module: Any) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from client_shim.call import FitCall
-from client_shim.replica.classes import optimizers
 from client_shim.verify.comparable import make_comparable
 from client_shim.verify.recorder import Recorder
+from fdt import compat
+from fdt.compat.eager import BaseResourceVariable
+from fdt.compat.graphs import polymorphic_function
 from fdt.keras import flavor_of
 from fdt.patches import Patch
 
@@ -33,24 +33,14 @@ def of_tensorflow(recorder: Recorder) -> list[Patch]:
 
 def of_keras(recorder: Recorder, flavor: str) -> list[Patch]:
     """Return the patches of Keras's own training. `flavor`: "keras" or "tf_keras"."""
-    owner = _trainer(flavor)
-    apply = "apply" if flavor == "keras" else "apply_gradients"
+    private = compat.of(flavor)
+    owner = private.Trainer
     return [
         Patch(owner, "fit", functools.partial(_fit, recorder)),
         Patch(owner, "train_on_batch", functools.partial(_on_batch, recorder)),
         *(Patch(owner, name, functools.partial(_evaluated, recorder)) for name in ("evaluate", "predict")),
-        *(Patch(kind, apply, functools.partial(_applied, recorder)) for kind in optimizers(flavor)),
+        *(Patch(kind, private.APPLY, functools.partial(_applied, recorder)) for kind in private.OPTIMIZERS),
     ]
-
-
-def _trainer(flavor: str) -> type:
-    if flavor == "keras":
-        from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-
-        return TensorFlowTrainer  # type: ignore[no-any-return]
-    from tf_keras.src.engine.training import Model
-
-    return Model  # type: ignore[no-any-return]
 
 
 # -- TensorFlow ------------------------------------------------------------------------------------------------------

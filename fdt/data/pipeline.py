@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
-from tensorflow.python.eager import context
-from tensorflow.python.framework import op_def_registry
 
 from fdt import ops
+from fdt.compat.eager import context
+from fdt.compat.graphs import graph_pb2, op_def_registry
 from fdt.typing import Array
 
 LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array

@@ -6,12 +6,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.ops.operation import Operation
-from keras.src.saving.keras_saveable import KerasSaveable
-from keras.src.utils import tracking
-from keras.src.utils.backend_utils import DynamicBackend
-from keras.src.utils.python_utils import pythonify_logs
 
+from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
 from fdt.keras import flavor, natives, pickling
 from fdt.keras.flavor import Apply
 from fdt.keras.tracing import Traced, trace_step, trace_unbuilt

@@ -5,10 +5,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
-from tensorflow.python.ops import lookup_ops
-from tensorflow.python.trackable import data_structures
-from tensorflow.python.util import object_identity, tf_export
+
+from fdt.compat.graphs import polymorphic_function
+from fdt.compat.objects import data_structures, lookup_ops, object_identity, tf_export
 
 CHECKPOINTING = (  # attributes that TensorFlow creates again when they are read
     "_self_unconditional_checkpoint_dependencies",
@@ -47,7 +46,7 @@ def reduce_native(obj: Any, pickler: ValueLookup) -> Any:
     """Return the reduction of a TensorFlow object; NotImplemented when it needs none."""
     if isinstance(obj, tf.Variable):
         return reduce_variable(obj, pickler)
-    if isinstance(obj, Function):
+    if isinstance(obj, polymorphic_function.Function):
         options = (obj._autograph, obj._jit_compile, obj._reduce_retracing)
         return _function, (obj._python_function, obj.input_signature, *options)
     if isinstance(obj, data_structures._DictWrapper):

@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.engine import functional, node
-from tf_keras.src.layers.core import tf_op_layer
-from tf_keras.src.mixed_precision import autocast_variable
-from tf_keras.src.optimizers.legacy import optimizer_v2
-from tf_keras.src.utils import tf_utils
 
+from fdt.compat.tf_keras import (
+    ContextValueCache,
+    autocast_variable,
+    functional,
+    node,
+    optimizer_v2,
+    tf_op_layer,
+    tf_utils,
+)
 from fdt.keras import flavor, natives, pickling
 from fdt.keras.flavor import Apply
 from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
@@ -163,7 +167,7 @@ def _optimizer_variables(obj: Any, depth: int = 0) -> Iterator[Variable]:
 def _reduce_object(obj: Any, pickler: pickling.ModelPickler) -> Any:
     if isinstance(obj, autocast_variable.AutoCastVariable):
         return autocast_variable.create_autocast_variable, (obj._variable,)
-    if isinstance(obj, tf_keras.src.backend.ContextValueCache):
+    if isinstance(obj, ContextValueCache):
         return type(obj), (obj.default_factory,)
     if isinstance(obj, tf_op_layer.TFOpLambda):
         state = {key: value for key, value in vars(obj).items() if key not in (*_OF_OP_LAYERS, *_dropped(obj))}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.autograph.impl import api
+
+from fdt.compat.graphs import ag_ctx, api
 
 
 def call(flavor: str, function: Any, *args: Any) -> Any:

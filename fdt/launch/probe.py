@@ -55,6 +55,7 @@ def call(host: str, port: int) -> str:
 
 
 def answer(listening: socket.socket) -> None:
+    """Accept connections and close them, for ever: the other hosts try whether they reach this one."""
     while True:
         listening.accept()[0].close()
 
@@ -71,6 +72,11 @@ def free_ports(count: int) -> list[int]:
 
 
 def main(ports: int) -> None:
+    """Print this host's facts, then the errors of the connections that stdin asks for; end with stdin.
+
+    Args:
+        ports: The number of free ports to name.
+    """
     listening = socket.socket()
     listening.bind(("", 0))
     listening.listen(64)

@@ -44,6 +44,7 @@ def _public(key: X25519PrivateKey) -> bytes:
 
 
 def main() -> int:
+    """Print a public key, run the command with the decrypted answer as its stdin, and return its exit code."""
     key = X25519PrivateKey.generate()
     print(_public(key).hex(), flush=True)
     return subprocess.run(sys.argv[1:], input=unseal(key, sys.stdin.readline().strip()), check=False).returncode

@@ -17,6 +17,7 @@ import simpy
 
 from fdt.network.topology import Route, Topology
 
+_STANDSTILL = "No scheduled events left"  # text of simpy's error
 Floats = npt.NDArray[np.float64]
 Paths = npt.NDArray[np.int64]
 
@@ -204,3 +205,14 @@ class Transfers:
             self._env.timeout(flow.route.latency_s).callbacks.append(lambda _: flow.arrival.succeed())
         else:
             flow.arrival.succeed()
+
+
+def run_until(env: simpy.Environment, event: Any) -> bool:
+    """Run the simulation until `event`. Return False if no event is left before it."""
+    try:
+        env.run(until=event)
+    except RuntimeError as error:
+        if _STANDSTILL not in str(error):
+            raise
+        return False
+    return True

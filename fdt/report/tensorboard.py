@@ -73,7 +73,7 @@ class TensorBoard(Reporter):
 
 def _scalar() -> Any:
     """Return the metadata of a curve. `tf.summary.scalar` adds them, too, but needs the tensorboard package."""
-    from tensorflow.core.framework import summary_pb2
+    from fdt.compat.graphs import summary_pb2
 
     metadata = summary_pb2.SummaryMetadata(data_class=summary_pb2.DATA_CLASS_SCALAR)
     metadata.plugin_data.plugin_name = "scalars"

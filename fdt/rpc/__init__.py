@@ -1,0 +1,1 @@
+"""The messages and services of proto/fdt/rpc, as generated code."""

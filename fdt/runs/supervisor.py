@@ -18,6 +18,7 @@ from fdt.runs.registry import VARIABLE, DetachedRun, ProcessIdentity
 
 
 def main(directory: str) -> None:
+    """Run the command of the detached run in `directory`, and pass signals on to it."""
     run = DetachedRun(Path(directory))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the client inherits it, as under nohup
     early: list[int] = []  # signals that arrived before the client was started

@@ -50,6 +50,7 @@ def forget() -> None:
 
 
 def main() -> None:
+    """Prepare this process by the copied settings, then run the member's module as `__main__`."""
     name, task, module = sys.argv[1:]
     prepare(directory_of(name), task)
     sys.argv = [module]

@@ -124,6 +124,7 @@ class Xor:
         return words.view(self._dtype)
 
     def add(self, left: Words, right: Words) -> Words:
+        """Return the packet of two vectors of equal length."""
         return left ^ right
 
     take = add
@@ -150,9 +151,11 @@ class Int32:
         return (words / SCALE).astype(self._dtype)
 
     def add(self, left: Words, right: Words) -> Words:
+        """Return the packet of two vectors of equal length."""
         return left + right
 
     def take(self, left: Words, right: Words) -> Words:
+        """Return the packet `left` without the vector `right`."""
         return left - right
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
+from fdt.compat.eager import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor, Variable
@@ -42,6 +42,7 @@ def take_touched(step: StepContext) -> list[Variable]:
 
 
 def weigh_touched(step: StepContext, variables: list[Variable]) -> list[Tensor]:
+    """Return the variables' values, weighted by this rank's share of the global batch."""
     return [step.weigh(tf.convert_to_tensor(v), step.share(v.dtype)) for v in variables]
 
 
@@ -53,6 +54,7 @@ def flush(step: StepContext) -> None:
 
 
 def write(variables: list[Variable], values: list[Tensor]) -> None:
+    """Assign `values`, without a record of these assignments."""
     with steps.entered(None):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

@@ -19,7 +19,7 @@ def without_randomness(flavor: str) -> Iterator[None]:
         Patch(tf.random, "uniform", _uniform),
     ]
     if flavor == "keras":
-        from keras.src.backend.tensorflow import random
+        from fdt.compat.keras3 import random
 
         patches += [
             Patch(random, "dropout", lambda original, inputs, *args, **kwargs: inputs),

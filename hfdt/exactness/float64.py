@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
-from tensorflow.python.eager import context
-from tensorflow.python.framework import kernels, op_def_registry
 
+from fdt.compat.eager import context
+from fdt.compat.graphs import kernels, op_def_registry, types_pb2
 from fdt.typing import Tensor
 
 _NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt import compat
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.worker import step_context as steps
@@ -30,13 +31,10 @@ _MEANS = ("mean", "sum_over_batch_size", "auto")
 @contextlib.contextmanager
 def installed(flavor: str) -> Iterator[None]:
     """Patch the loss functions of "keras" or "tf_keras" while the context lasts."""
+    module = compat.of(flavor).losses
     if flavor == "keras":
-        from keras.src.losses import loss as module
-
         patches = [Patch(module, "apply_mask", _apply_mask), Patch(module, "reduce_values", _reduce_values)]
     else:
-        from tf_keras.src.utils import losses_utils as module
-
         patches = [
             Patch(module, "apply_valid_mask", _apply_valid_mask),
             Patch(module, "reduce_weighted_loss", _reduce_weighted_loss),

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt import compat
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Array, Tensor, Variable
@@ -22,11 +23,7 @@ def installed(flavor: str) -> Iterator[None]:
 
     In tf_keras, metrics made before keep the method with which they were made.
     """
-    if flavor == "keras":
-        from keras.src.metrics.reduction_metrics import Mean as owner
-    else:
-        from tf_keras.src.metrics.base_metric import Mean as owner
-    with patched([Patch(owner, "update_state", _update_mean)]):
+    with patched([Patch(compat.of(flavor).Mean, "update_state", _update_mean)]):
         yield
 
 
@@ -114,6 +111,7 @@ class MetricTotals:
 
 
 def arrays(values: list[Tensor]) -> list[Array]:
+    """Return the values as arrays."""
     return [value.numpy() for value in values]
 
 

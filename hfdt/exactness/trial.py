@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from fdt.compat.eager import context
 from fdt.data import source
 from fdt.keras import tracing
 from fdt.keras.variables import tensor_variable

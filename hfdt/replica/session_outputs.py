@@ -10,8 +10,8 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework.summary_pb2 import Summary
 
+from fdt.compat.graphs import summary_pb2
 from fdt.typing import Array, Vector
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
@@ -41,7 +41,8 @@ def cells(tensor: Any, value: Any) -> list[Cell]:
     if value is None:
         return []
     if _is_summary(tensor):
-        return [np.float32(each.simple_value) for each in Summary.FromString(value).value if _is_scalar(each)]
+        scalars = filter(_is_scalar, summary_pb2.Summary.FromString(value).value)
+        return [np.float32(each.simple_value) for each in scalars]
     array = np.asarray(value)
     return [array] if array.dtype.kind in "fiub" or _is_narrow(array) else []
 
@@ -51,7 +52,7 @@ def rebuilt(tensor: Any, value: Any, made: list[Cell]) -> Any:
     if not made:
         return value
     if _is_summary(tensor):
-        summary, rest = Summary.FromString(value), iter(made)
+        summary, rest = summary_pb2.Summary.FromString(value), iter(made)
         for each in summary.value:
             if _is_scalar(each):
                 each.simple_value = float(next(rest))

@@ -205,7 +205,6 @@ class HfdtWorker:
 
     def progress(self, epoch: int, step: int, logs: Any) -> None:
         """Send the progress of this rank."""
-
         session = self._job.session
         sent = self._bytes + session.sent_bytes(step)
         said = Progress(epoch=epoch, step=step, samples=session.samples(), bytes_sent=sent, bytes_received=sent)
@@ -223,7 +222,6 @@ class HfdtWorker:
 
     def lock_step(self, step: int, logs: Any) -> bool:
         """Send the end of a step and wait for the client's callbacks. Returns False when they end the epoch."""
-
         job = self._job
         whole, metrics = job.session.peek(logs or {})
         end = StepEnd(step=step, last=step == job.session.epoch_steps)

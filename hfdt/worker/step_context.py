@@ -139,6 +139,7 @@ def current() -> StepContext | None:
 
 @contextlib.contextmanager
 def entered(step: StepContext | None) -> Iterator[None]:
+    """Make `step` the current step of this thread while the context lasts."""
     before, _here.step = current(), step
     try:
         yield

@@ -4,20 +4,14 @@ Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, 
 every step (n_fetch = n_push = 1 in the paper). The captured optimizer replaces the paper's Adagrad.
 """
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, send_current, without_state
 from nfdt.tree import Tree
 
 
 def rule() -> AsyncAlgorithm:
     """Return ASGD: w <- w - eta g. It has no parameters and no state."""
 
-    def init(params: Tree, workers: int) -> tuple[State, State]:
-        return None, None
-
-    def pull(shared: State, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
-        return params, shared, mine
-
     def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
         return Update(push.gradient), shared, mine
 
-    return AsyncAlgorithm(init, pull, push)
+    return AsyncAlgorithm(without_state, send_current, push)

@@ -16,8 +16,8 @@ shapes of the trainable variables.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, Update
-from nfdt.tree import Array, Tree, zeros, zip_map
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, Update, require
+from nfdt.tree import Array, Tree, compensated, look_ahead, sum_with, sum_without, with_momentum, zeros
 
 
 class Shared(NamedTuple):
@@ -42,27 +42,22 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
     Raises:
         ValueError: If `lam` is negative.
     """
-    if lam < 0:
-        raise ValueError(f"dana_dc: lam must be >= 0. Received: lam={lam}")
-
-    def compensate(g: Array, w: Array, w_m: Array) -> Array:
-        return g + lam * g * g * (w - w_m)
+    require(lam >= 0, "dana_dc", "lam must be >= 0", lam=lam)
 
     def init(params: Tree, workers: int) -> tuple[Shared, Mine]:
         zero = zeros(params)
         return Shared(zero), Mine(zero, params)
 
     def pull(shared: Shared, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, Mine]:
-        ahead = zip_map(lambda w, total: w - hyper.eta * hyper.mu * total, params, shared.total)
+        ahead = look_ahead(params, shared.total, hyper.eta * hyper.mu)
         return ahead, shared, Mine(mine.v, ahead)
 
     def push(shared: Shared, mine: Mine, params: Tree, push: Push) -> tuple[Update | None, Shared, Mine]:
-        fresh = zip_map(compensate, push.gradient, params, mine.seen)
-        v = zip_map(lambda v, g: push.mu * v + g, mine.v, fresh)
-        total = zip_map(lambda total, new, old: total + (new - old), shared.total, v, mine.v)
-        return Update(v, momentum="rule", fresh=fresh), Shared(total), Mine(v, mine.seen)
+        fresh = compensated(push.gradient, params, mine.seen, lam)
+        v = with_momentum(mine.v, fresh, push.mu)
+        return Update(v, momentum="rule", fresh=fresh), Shared(sum_with(shared.total, v, mine.v)), Mine(v, mine.seen)
 
     def leave(shared: Shared, mine: Mine, worker: int) -> Shared:
-        return Shared(zip_map(lambda total, v: total - v, shared.total, mine.v))
+        return Shared(sum_without(shared.total, mine.v))
 
     return AsyncAlgorithm(init, pull, push, leave, needs_sgd=True)

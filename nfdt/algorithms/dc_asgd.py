@@ -9,8 +9,8 @@ Deviation: the captured optimizer applies the compensated gradient; the paper us
 the loss, not of the optimizer. So it means the same under momentum and under Adam, which rescales the sum.
 """
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.tree import Array, Tree, zip_map
+from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, require, send_and_keep
+from nfdt.tree import Tree, compensated
 
 
 def rule(lam: float = 0.04) -> AsyncAlgorithm:
@@ -22,19 +22,12 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
     Raises:
         ValueError: If `lam` is negative.
     """
-    if lam < 0:
-        raise ValueError(f"dc_asgd: lam must be >= 0. Received: lam={lam}")
-
-    def compensate(g: Array, w: Array, w_m: Array) -> Array:
-        return g + lam * g * g * (w - w_m)
+    require(lam >= 0, "dc_asgd", "lam must be >= 0", lam=lam)
 
     def init(params: Tree, workers: int) -> tuple[State, State]:
         return None, params
 
-    def pull(shared: State, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, State]:
-        return params, shared, params  # w_m: the next gradient of this worker is compensated from it
-
     def push(shared: State, seen: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
-        return Update(zip_map(compensate, push.gradient, params, seen)), shared, seen
+        return Update(compensated(push.gradient, params, seen, lam)), shared, seen
 
-    return AsyncAlgorithm(init, pull, push)
+    return AsyncAlgorithm(init, send_and_keep, push)

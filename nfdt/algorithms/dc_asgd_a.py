@@ -11,8 +11,8 @@ that it compensates. The captured optimizer applies the result.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.tree import Array, Tree, zeros, zip_map
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.tree import Array, Tree, compensated, running_square, zeros
 
 EPS = 1e-7
 
@@ -34,13 +34,8 @@ def rule(lam0: float = 2.0, m: float = 0.95) -> AsyncAlgorithm:
     Raises:
         ValueError: If a parameter is out of range.
     """
-    if lam0 < 0:
-        raise ValueError(f"dc_asgd_a: lam0 must be >= 0. Received: lam0={lam0}")
-    if not 0 <= m < 1:
-        raise ValueError(f"dc_asgd_a: m must be in [0, 1). Received: m={m}")
-
-    def compensate(g: Array, w: Array, w_m: Array, mean_square: Array) -> Array:
-        return g + lam0 / (mean_square + EPS) ** 0.5 * g * g * (w - w_m)
+    require(lam0 >= 0, "dc_asgd_a", "lam0 must be >= 0", lam0=lam0)
+    require(0 <= m < 1, "dc_asgd_a", "m must be in [0, 1)", m=m)
 
     def init(params: Tree, workers: int) -> tuple[State, Mine]:
         return None, Mine(params, zeros(params))
@@ -49,8 +44,8 @@ def rule(lam0: float = 2.0, m: float = 0.95) -> AsyncAlgorithm:
         return params, shared, Mine(params, mine.mean_square)
 
     def push(shared: State, mine: Mine, params: Tree, push: Push) -> tuple[Update | None, State, Mine]:
-        mean_square = zip_map(lambda ms, g: m * ms + (1.0 - m) * g * g, mine.mean_square, push.gradient)
-        compensated = zip_map(compensate, push.gradient, params, mine.seen, mean_square)
-        return Update(compensated), shared, Mine(mine.seen, mean_square)
+        mean_square = running_square(mine.mean_square, push.gradient, m)
+        lam = [lam0 / (square + EPS) ** 0.5 for square in mean_square]
+        return Update(compensated(push.gradient, params, mine.seen, lam)), shared, Mine(mine.seen, mean_square)
 
     return AsyncAlgorithm(init, pull, push)

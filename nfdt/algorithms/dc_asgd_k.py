@@ -11,8 +11,8 @@ The momentum assumes sequential pushes, and asynchrony adds momentum (Mitliagkas
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.tree import Array, Tree, zeros, zip_map
+from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, require, send_and_keep
+from nfdt.tree import Array, Tree, compensated, with_momentum, zeros
 
 
 class Shared(NamedTuple):
@@ -31,24 +31,15 @@ def rule(lam: float = 0.04, mu: float | None = None) -> AsyncAlgorithm:
     Raises:
         ValueError: If a parameter is out of range.
     """
-    if lam < 0:
-        raise ValueError(f"dc_asgd_k: lam must be >= 0. Received: lam={lam}")
-    if mu is not None and not 0 <= mu < 1:
-        raise ValueError(f"dc_asgd_k: mu must be in [0, 1). Received: mu={mu}")
-
-    def compensate(g: Array, w: Array, w_m: Array) -> Array:
-        return g + lam * g * g * (w - w_m)
+    require(lam >= 0, "dc_asgd_k", "lam must be >= 0", lam=lam)
+    require(mu is None or 0 <= mu < 1, "dc_asgd_k", "mu must be in [0, 1)", mu=mu)
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         return Shared(zeros(params)), params
 
-    def pull(shared: Shared, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
-        return params, shared, params
-
     def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
-        keep = push.mu if mu is None else mu
-        fresh = zip_map(compensate, push.gradient, params, seen)
-        v = zip_map(lambda v, g: keep * v + g, shared.v, fresh)
+        fresh = compensated(push.gradient, params, seen, lam)
+        v = with_momentum(shared.v, fresh, push.mu if mu is None else mu)
         return Update(v, momentum="rule", fresh=fresh), Shared(v), seen
 
-    return AsyncAlgorithm(init, pull, push)
+    return AsyncAlgorithm(init, send_and_keep, push)

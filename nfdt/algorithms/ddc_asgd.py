@@ -19,8 +19,19 @@ then "captured", and only the penalty applies.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.tree import Array, Tree, maximum, zeros, zip_map
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.tree import (
+    Array,
+    Tree,
+    look_ahead,
+    maximum,
+    running_square,
+    sum_with,
+    sum_without,
+    with_momentum,
+    zeros,
+    zip_map,
+)
 
 KEEP = 0.99  # of running squares
 TINY = 1e-30
@@ -51,10 +62,8 @@ def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
     Raises:
         ValueError: If a parameter is out of range.
     """
-    if k <= 0:
-        raise ValueError(f"ddc_asgd: k must be > 0. Received: k={k}")
-    if momentum not in ("rule", "captured"):
-        raise ValueError(f"ddc_asgd: momentum must be rule or captured. Received: momentum={momentum}")
+    require(k > 0, "ddc_asgd", "k must be > 0", k=k)
+    require(momentum in ("rule", "captured"), "ddc_asgd", "momentum must be rule or captured", momentum=momentum)
 
     def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
         if workers == 1:
@@ -67,26 +76,25 @@ def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
             return params, shared, mine
         if momentum == "captured":
             return params, shared, Mine(mine.v, params)
-        measured = zip(params, shared.total, shared.step, shared.direction, strict=True)
-        sent = [_look_ahead(*arrays, hyper.mu) for arrays in measured]
+        ahead = zip_map(lambda step, v: hyper.mu * (step / (v + TINY)) ** 0.5, shared.step, shared.direction)
+        sent = look_ahead(params, shared.total, ahead)
         return sent, shared, Mine(mine.v, sent)
 
     def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
         if shared is None:
             return Update(push.gradient), shared, mine
-        step = zip_map(lambda s, w, before: _running(s, w - before), shared.step, params, push.before)
+        step = running_square(shared.step, zip_map(lambda w, before: w - before, params, push.before), KEEP)
         fresh = zip_map(lambda g, w, w_m, s: _weigh(g, w, w_m, s, k), push.gradient, params, mine.sent, step)
         if momentum == "captured":
             return Update(fresh), shared._replace(step=step), mine
-        v = zip_map(lambda v, g: push.mu * v + g, mine.v, fresh)
-        total = zip_map(lambda total, new, old: total + (new - old), shared.total, v, mine.v)
-        direction = zip_map(_running, shared.direction, v)
+        v = with_momentum(mine.v, fresh, push.mu)
+        total, direction = sum_with(shared.total, v, mine.v), running_square(shared.direction, v, KEEP)
         return Update(v, momentum="rule", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
 
     def leave(shared: State, mine: State, worker: int) -> State:
         if shared is None:
             return shared
-        return shared._replace(total=zip_map(lambda total, v: total - v, shared.total, mine.v))
+        return shared._replace(total=sum_without(shared.total, mine.v))
 
     return AsyncAlgorithm(init, pull, push, leave)
 
@@ -95,11 +103,3 @@ def _weigh(g: Array, w: Array, w_m: Array, step: Array, k: float) -> Array:
     """Return g'; r is the square root of `step`."""
     taken = maximum(0.0, g * (w_m - w)) / (abs(g) + TINY)  # |d| where d has the sign of -g, else 0
     return g / (1.0 + taken / (k * step**0.5 + TINY))
-
-
-def _look_ahead(w: Array, total: Array, step: Array, direction: Array, mu: Array) -> Array:
-    return w - mu * (step / (direction + TINY)) ** 0.5 * total
-
-
-def _running(square: Array, x: Array) -> Array:
-    return KEEP * square + (1.0 - KEEP) * x * x

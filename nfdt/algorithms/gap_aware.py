@@ -10,8 +10,8 @@ the steps of SGD with momentum. All arrays have the shapes of the trainable vari
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.tree import Array, Tree, zeros, zip_map
+from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, require, send_and_keep
+from nfdt.tree import Array, Tree, running_square, zeros, zip_map
 
 EPS = 1e-8  # avoids 0 / 0 for a weight that has not moved yet
 
@@ -32,10 +32,8 @@ def rule(keep: float = 0.9, strength: float = 1.0) -> AsyncAlgorithm:
     Raises:
         ValueError: If a parameter is out of range.
     """
-    if not 0 <= keep < 1:
-        raise ValueError(f"gap_aware: keep must be in [0, 1). Received: keep={keep}")
-    if strength < 0:
-        raise ValueError(f"gap_aware: strength must be >= 0. Received: strength={strength}")
+    require(0 <= keep < 1, "gap_aware", "keep must be in [0, 1)", keep=keep)
+    require(strength >= 0, "gap_aware", "strength must be >= 0", strength=strength)
 
     def penalize(g: Array, w: Array, w_m: Array, square_step: Array) -> Array:
         return g / (1.0 + strength * abs(w - w_m) / (square_step**0.5 + EPS))
@@ -43,13 +41,8 @@ def rule(keep: float = 0.9, strength: float = 1.0) -> AsyncAlgorithm:
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         return Shared(zeros(params)), params
 
-    def pull(shared: Shared, seen: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
-        return params, shared, params
-
     def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
-        step = zip_map(
-            lambda s, w, before: keep * s + (1.0 - keep) * (w - before) ** 2.0, shared.square_step, params, push.before
-        )
+        step = running_square(shared.square_step, zip_map(lambda w, before: w - before, params, push.before), keep)
         return Update(zip_map(penalize, push.gradient, params, seen, step)), Shared(step), seen
 
-    return AsyncAlgorithm(init, pull, push)
+    return AsyncAlgorithm(init, send_and_keep, push)

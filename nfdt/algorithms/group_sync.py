@@ -18,11 +18,13 @@ seconds:
 One group of all workers is ssgd. A worker that joins later forms its own group until its speed is measured.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
-from nfdt.tree import Array, Tree, averaged, maximum
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.algorithms.ssgd import RoundMean
+from nfdt.tree import Array, Tree, maximum
 
 NOTE = "group_sync: a round is one batch of every worker of a group; optimizer.iterations and schedules count rounds"
 KEEP = 0.9  # decay of the running mean of times, once it covers ten
@@ -31,13 +33,14 @@ BY_WORKER = ("counts", "seconds", "grouped", "group_of")  # fields of Shared
 
 
 @dataclass(frozen=True)
-class Held:
-    """A round in progress: the workers in `arrived` wait for its end. `mean` has the shapes of the variables."""
+class Held(RoundMean):
+    """A round in progress: the workers in `arrived` wait for its end. `tau` is the largest staleness of its pushes."""
 
-    arrived: frozenset[int] = frozenset()
-    mean: list[Array] = field(default_factory=list)
-    samples: Array = 0.0
     tau: Array = 0.0
+
+    def plus(self, other: "Held") -> "Held":
+        """Return both rounds as one."""
+        return replace(self.averaged(other), tau=maximum(self.tau, other.tau))
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,9 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
     Raises:
         ValueError: If a parameter is out of range.
     """
-    if groups < 0:
-        raise ValueError(f"group_sync: groups must be >= 0. Received: groups={groups}")
-    if ratio <= 1:
-        raise ValueError(f"group_sync: ratio must be > 1. Received: ratio={ratio}")
-    if warm_up < 1:
-        raise ValueError(f"group_sync: warm_up must be >= 1. Received: warm_up={warm_up}")
+    require(groups >= 0, "group_sync", "groups must be >= 0", groups=groups)
+    require(ratio > 1, "group_sync", "ratio must be > 1", ratio=ratio)
+    require(warm_up >= 1, "group_sync", "warm_up must be >= 1", warm_up=warm_up)
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         return Shared(frozenset(range(workers))), None
@@ -79,7 +79,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
 
     def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
         group = _group(now, push.worker)
-        held = _add(now.held.get(group, Held()), push)
+        held = now.held.get(group, Held()).plus(Held.of(push, tau=push.tau))
         now = replace(_measured(now, push), held={**now.held, group: held})
         if _members(now, group) - held.arrived:
             return None, now, mine
@@ -156,24 +156,11 @@ def _measured(now: Shared, push: Push) -> Shared:
     return replace(now, counts={**now.counts, push.worker: count}, seconds={**now.seconds, push.worker: mean})
 
 
-def _add(held: Held, push: Push) -> Held:
-    """Add a gradient to the running mean by samples. One gradient alone stays bit-identical."""
-    arrived = held.arrived | {push.worker}
-    if not held.mean:
-        return Held(arrived, push.gradient, push.samples, push.tau)
-    mean, samples = averaged(held.mean, held.samples, push.gradient, push.samples)
-    return Held(arrived, mean, samples, maximum(held.tau, push.tau))
-
-
 def _update(now: Shared, groups: list[int]) -> Update | None:
     """Return one update from the finished rounds of `groups`: the mean by samples, at the rate of all their workers."""
-    rounds = [now.held[group] for group in groups if now.held[group].mean]
-    if not rounds:
+    total = functools.reduce(Held.plus, (now.held[group] for group in groups), Held())
+    if total.mean is None:
         return None
-    total = rounds[0]
-    for other in rounds[1:]:
-        mean, samples = averaged(total.mean, total.samples, other.mean, other.samples)
-        total = Held(frozenset(), mean, samples, maximum(total.tau, other.tau))
     workers = sum(len(_members(now, group)) for group in groups)
     share_of_all = max(1, workers) / max(1, len(now.members))
     return Update(total.mean, lr_scale=share_of_all / maximum(total.tau, 1.0))

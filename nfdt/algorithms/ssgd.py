@@ -6,54 +6,82 @@ counts correctly. A round is one batch of every worker. `optimizer.iterations` a
 ceil(batches / workers) per epoch, not batches. The last round of an epoch takes the remaining batches.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
 from nfdt.tree import Array, Tree, averaged
 
+Mean = TypeVar("Mean", bound="RoundMean")
 NOTE = "ssgd: a round is one batch of every worker; optimizer.iterations and schedules count rounds"
 
 
 @dataclass(frozen=True)
+class RoundMean:
+    """Pushes of one round: their workers, and their mean by samples in the shapes of the trainable variables."""
+
+    arrived: frozenset[int] = frozenset()
+    mean: list[Array] | None = None  # None: no push
+    samples: Array = 0.0
+
+    @classmethod
+    def of(cls: type[Mean], push: Push, **more: Any) -> Mean:
+        """Return the mean of one push."""
+        return cls(frozenset({push.worker}), push.gradient, push.samples, **more)
+
+    def averaged(self: Mean, other: "RoundMean") -> Mean:
+        """Return the mean of both. That of one push alone stays bit-identical."""
+        arrived = self.arrived | other.arrived
+        if self.mean is None or other.mean is None:
+            only = other if self.mean is None else self
+            return replace(self, arrived=arrived, mean=only.mean, samples=only.samples)
+        mean, samples = averaged(self.mean, self.samples, other.mean, other.samples)
+        return replace(self, arrived=arrived, mean=mean, samples=samples)
+
+
+@dataclass(frozen=True)
 class Round:
-    """A round in progress; `mean` has the shapes of the trainable variables."""
+    """State of the algorithm: the round in progress and its number."""
 
     members: frozenset[int]
-    arrived: frozenset[int] = frozenset()
-    mean: list[Array] | None = None
-    samples: Array | None = None
+    number: int = 0
+    pushed: RoundMean = RoundMean()
+
+
+def rounds(complete: Callable[[Round], bool], note: str) -> AsyncAlgorithm:
+    """Return the algorithm of rounds: their mean is one update, and a gradient of an earlier round is dropped.
+
+    Args:
+        complete: Returns whether a round ends with the pushes that it has.
+        note: The algorithm's note.
+    """
+
+    def init(params: Tree, workers: int) -> tuple[Round, State]:
+        return Round(frozenset(range(workers))), 0
+
+    def pull(now: Round, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Round, State]:
+        return (None, now, mine) if hyper.worker in now.pushed.arrived else (params, now, now.number)
+
+    def push(now: Round, pulled_in: State, params: Tree, push: Push) -> tuple[Update | None, Round, State]:
+        if pulled_in != now.number:
+            return None, now, pulled_in
+        now = replace(now, pushed=now.pushed.averaged(RoundMean.of(push)))
+        return (*flush(now, params), pulled_in) if complete(now) else (None, now, pulled_in)
+
+    def leave(now: Round, mine: State, worker: int) -> Round:
+        return replace(now, members=now.members - {worker})
+
+    def join(now: Round, worker: int) -> Round:
+        return replace(now, members=now.members | {worker})
+
+    def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
+        mean = now.pushed.mean
+        return (None if mean is None else Update(mean)), Round(now.members, now.number + 1)
+
+    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True, note=note)
 
 
 def rule() -> AsyncAlgorithm:
     """Return SSGD. It has no parameters."""
-
-    def init(params: Tree, workers: int) -> tuple[Round, State]:
-        return Round(frozenset(range(workers))), None
-
-    def pull(now: Round, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Round, State]:
-        return (None if hyper.worker in now.arrived else params), now, mine
-
-    def push(now: Round, mine: State, params: Tree, push: Push) -> tuple[Update | None, Round, State]:
-        now = _add(now, push)
-        if now.members - now.arrived:
-            return None, now, mine
-        return *flush(now, params), mine
-
-    def leave(now: Round, mine: State, worker: int) -> Round:
-        return Round(now.members - {worker}, now.arrived, now.mean, now.samples)
-
-    def join(now: Round, worker: int) -> Round:
-        return Round(now.members | {worker}, now.arrived, now.mean, now.samples)
-
-    def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
-        return (Update(now.mean) if now.mean is not None else None), Round(now.members)
-
-    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True, note=NOTE)
-
-
-def _add(now: Round, push: Push) -> Round:
-    """Add a gradient to the running mean by samples. With one worker the gradient stays bit-identical."""
-    arrived = now.arrived | {push.worker}
-    if now.mean is None or now.samples is None:
-        return Round(now.members, arrived, push.gradient, push.samples)
-    return Round(now.members, arrived, *averaged(now.mean, now.samples, push.gradient, push.samples))
+    return rounds(lambda now: now.members <= now.pushed.arrived, NOTE)

@@ -10,7 +10,7 @@ Deviation: a pull returns all updates so far, not only those that the bound guar
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
 from nfdt.tree import Tree
 
 
@@ -30,8 +30,7 @@ def rule(bound: int = 3) -> AsyncAlgorithm:
     Raises:
         ValueError: If `bound` is negative.
     """
-    if bound < 0:
-        raise ValueError(f"ssp: bound must be >= 0. Received: bound={bound}")
+    require(bound >= 0, "ssp", "bound must be >= 0", bound=bound)
 
     def init(params: Tree, workers: int) -> tuple[Clocks, State]:
         return Clocks(dict.fromkeys(range(workers), 0)), None

@@ -19,7 +19,7 @@ import cloudpickle
 from fdt import structure, tensors
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
-from nfdt.control.store import Store
+from nfdt.control.simulated import Store
 from nfdt.worker.pacing import Pacer, pacer_of
 
 ADDRESS_VARIABLE = "NFDT_PEER_ADDRESS"
@@ -159,6 +159,7 @@ def _prompt(connection: Connection) -> Connection:
 
 
 def main() -> None:
+    """Connect to the engine and serve its commands and the other peers until it ends."""
     key = os.environ.pop(TOKEN_VARIABLE).encode()
     rank = int(os.environ["FDT_RANK"])
     control = Client(os.environ[ENGINE_VARIABLE].removeprefix("unix:"), "AF_UNIX", authkey=key)

@@ -23,10 +23,8 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import Outcome, blobs_in
-from nfdt.engine.epoch_aggregator import EpochAggregator
-from nfdt.engine.feeding import Feeding
-from nfdt.engine.membership import LossVerdict, WorkerMembership
-from nfdt.engine.recovery import ServerRecovery
+from nfdt.engine.epochs import EpochAggregator, Feeding
+from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership
 from nfdt.options import Options
 
 WORKER, SERVER = "worker", "server"
@@ -53,8 +51,7 @@ class ServersCoordinator:
         self._job = ""
         self._setup = Setup()
         self._lost_early: list[tuple[str, int | None, Failed]] = []  # members lost before the job was set up
-        self._announced = False  # whether the client was informed that all members are ready
-        self._finishing = False
+        self._finishing = self._announced = False  # announced: the client was informed that all members are ready
         self._ready: dict[tuple[str, int], Ready] = {}
         self._finished: set[tuple[str, int]] = set()
         self._epochs: dict[int, EpochAggregator] = {}
@@ -115,9 +112,8 @@ class ServersCoordinator:
     def _client_finish(self, command: Command) -> Outcome:
         self._finishing = True
         to_servers = [] if self._hosted else [(SERVER, None, command)]
-        return Outcome(
-            commands=[*to_servers, *((WORKER, rank, command) for rank in self._worker_membership.incarnations)]
-        )
+        to_workers = [(WORKER, rank, command) for rank in self._worker_membership.incarnations]
+        return Outcome(commands=[*to_servers, *to_workers])
 
     def _client_feed(self, command: Command) -> Outcome:
         self._feeding.fed(command.feed)
@@ -150,11 +146,7 @@ class ServersCoordinator:
         return Outcome()
 
     def lost(self, role: str, rank: int | None, failure: Failed) -> Outcome:
-        """Handle the loss of a member.
-
-        A worker's batches go to other workers, and a replacement may start (membership.py). The servers are restored if
-        one of them is lost (recovery.py).
-        """
+        """Handle the loss of a member: a worker's batches go to others, a server's loss restores all (recovery.py)."""
         if not self._job:
             self._lost_early.append((role, rank, failure))
             return Outcome()
@@ -177,11 +169,8 @@ class ServersCoordinator:
 
     def _restore(self, shard: int, failure: Failed) -> Outcome:
         """Restore all servers from the last snapshot; later batches are assigned anew."""
-        if (
-            self._finishing
-            or not self._recovery.reaches(self._wanted_epoch)
-            or not self._worker_membership.use_restart()
-        ):
+        back = not self._finishing and self._recovery.reaches(self._wanted_epoch)
+        if not back or not self._worker_membership.use_restart():
             return self.fail(failure)
         setups, spent = self._recovery.restore(self._setup.job)
         spent += self._epochs.pop(self._wanted_epoch, EpochAggregator()).blobs()

@@ -6,6 +6,7 @@ from nfdt.worker.process import NfdtWorker
 
 
 def main() -> None:
+    """Run the worker and its server until the engine ends them."""
     member = Member.attach("worker")
     warm_up(member.run_dir, computes=True)
     from nfdt.server.local import LocalServer  # imports TensorFlow

@@ -106,6 +106,8 @@ def check_splittable(optimizer: Any) -> None:
         raise UserError("--ps must be 1 with a LossScaleOptimizer, which needs all gradients at once. Received: more")
     if getattr(optimizer, "global_clipnorm", None):
         raise UserError("--ps must be 1 with global_clipnorm, which needs all gradients at once. Received: more")
+    if hasattr(optimizer, "_u_product_counter"):
+        raise UserError("--ps must be 1 with tf_keras's Nadam, whose step depends on all variables. Received: more")
 
 
 def merge(parts: Sequence[Sequence[Array]]) -> list[Array]:

@@ -256,12 +256,16 @@ class OwnedVariables:
                 self.optimizer.apply(list(gradients), variables)
 
     def take_off(self, amounts: Sequence[Any], positions: Sequence[int], steps: int) -> None:
-        """Subtract `amounts` from `trainable[positions]`; the captured optimizer only counts `steps`."""
+        """Subtract `amounts` from `trainable[positions]`, and count `steps`."""
         for position, amount in zip(positions, amounts, strict=True):
             variable = self.trainable[position]
             variable.assign_sub(tf.cast(amount, tensor_variable(variable).dtype))
             constraint = getattr(variable, "constraint", None)
             if constraint is not None:
                 variable.assign(constraint(variable))
+        self.count(steps)
+
+    def count(self, steps: int) -> None:
+        """Add `steps` to the optimizer's count."""
         count = count_of(self.optimizer)
         count.assign_add(tf.cast(steps, count.dtype))

@@ -13,16 +13,19 @@ import numpy as np
 from fdt.errors import CaptureError, UsageError
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.options import PLAIN
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.transport.channel import WorkerGradient
 
-HELD = "a training loop of the script's own needs a rule that applies each push when it arrives. Received: {}; use asgd"
+HELD = (
+    "a training loop of the script's own needs a rule that applies each push when it arrives. Received: {}; use "
+    + PLAIN
+)
 
 
 def checked(text: str) -> None:
-    """Check the algorithm `text`. Raises UsageError if workers wait for each other or take local steps."""
-    rule = algorithm_registry.make(text)
-    if rule.waits or rule.local_steps is not None:
+    """Check the algorithm `text`. Raises UsageError if it does not apply each gradient when it arrives."""
+    if not algorithm_registry.make(text).immediate:
         raise UsageError(HELD.format(text))
 
 
@@ -60,6 +63,11 @@ class Arithmetic:
         self.params = self._before = params
         self.update = Update(params)
         self.eta = self.mu = np.float32(0)
+
+    def read(self, params: list[Any], eta: Any = None, mu: Any = None) -> None:
+        """Take the current weights, and the rate and momentum if given."""
+        self.params = params
+        self.eta, self.mu = self.eta if eta is None else np.float32(eta), self.mu if mu is None else np.float32(mu)
 
     def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
         return rule.init(self.params, workers)
@@ -118,12 +126,13 @@ class ServerRule:
         if self._core is None or self._arithmetic is None:
             self._arithmetic = Arithmetic(params)
             self._core = AlgorithmState(self._rule, self._arithmetic, self._workers)
-        self._arithmetic.params, self._arithmetic.eta = params, np.float32(eta)
+        self._arithmetic.read(params, eta)
         if self.alike:
-            self._arithmetic.mu = np.float32(0)
+            self._arithmetic.read(params, mu=0)
             for each in self._core.worker_states:
                 self._core.pull(each)
-            self._arithmetic.mu, self.alike = self._mu, False
+            self._arithmetic.read(params, mu=self._mu)
+            self.alike = False
         number = self._core.worker_states[worker].last_push + 1
         tau = self._core.push(worker, number, WorkerGradient(gradients, samples))
         self._core.take_log()
@@ -133,7 +142,7 @@ class ServerRule:
     def pulled(self, worker: int, params: list[Any]) -> list[Any]:
         """Return the weights to send to `worker` for the current weights `params`."""
         assert self._core is not None and self._arithmetic is not None
-        self._arithmetic.params = params
+        self._arithmetic.read(params)
         sent = self._core.pull(worker)
         if sent is None:
             raise CaptureError(HELD.format("one that makes a worker wait"))

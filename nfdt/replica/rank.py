@@ -11,22 +11,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.operators import control_flow
-from tensorflow.python.client.session import BaseSession
-from tensorflow.python.data.ops import dataset_ops
-from tensorflow.python.eager.polymorphic_function import function_context, polymorphic_function
-from tensorflow.python.training import optimizer as optimizers
 
 from client_shim.replica import classes
 from client_shim.replica.metric_state import Metrics
 from client_shim.replica.reads import agreed_reads
 from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import Site, function_takes, function_trains, loop_at_work, where
+from fdt import compat
+from fdt.compat.graphs import control_flow, function_context, polymorphic_function
+from fdt.compat.objects import dataset_ops
+from fdt.compat.sessions import BaseSession, Optimizer
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
-from nfdt.model import staleness
+from nfdt.model import statistics
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
@@ -67,7 +66,7 @@ class RoundRobinRank:
         of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
         counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         counts["sent_bytes"] = self._group.sent_bytes
-        return {**counts, "extra": staleness.fields(taus)} if taus else counts
+        return {**counts, "extra": statistics.fields(taus)} if taus else counts
 
     def steps(self) -> int:
         """Return the number of steps of this rank."""
@@ -86,8 +85,8 @@ class RoundRobinRank:
             Patch(polymorphic_function.Function, "__call__", self._call),
             Patch(function_context, "make_function_context", self._context),
             Patch(BaseSession, "close", self._sessions.closing),
-            Patch(optimizers.Optimizer, "apply_gradients", self._sessions.optimizers.apply_gradients),
-            Patch(optimizers.Optimizer, "__init__", self._exchanges.made),
+            Patch(Optimizer, "apply_gradients", self._sessions.optimizers.apply_gradients),
+            Patch(Optimizer, "__init__", self._exchanges.made),
         ]
         loops = control_flow.for_loop_registry._registry
         in_graph = functools.partial(self._for_dataset, loops[dataset_ops.DatasetV2])
@@ -169,7 +168,7 @@ class RoundRobinRank:
     @contextlib.contextmanager
     def in_keras(self, flavor: str) -> Iterator[None]:
         """Patch Keras of `flavor` within the context."""
-        made = (Patch(kind, "__init__", self._exchanges.made) for kind in classes.optimizers(flavor))
+        made = (Patch(kind, "__init__", self._exchanges.made) for kind in compat.of(flavor).OPTIMIZERS)
         with patched([*classes.patches(self, flavor), *self._fits.patches(flavor), *made]):
             yield
 

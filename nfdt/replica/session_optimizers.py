@@ -19,7 +19,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.training import (
+
+from client_shim.replica.sessions.gradients import GradientNode, of_sessions
+from client_shim.replica.sessions.plans import FetchPlan
+from fdt.compat.sessions import (
+    Optimizer,
     adadelta,
     adagrad,
     adam,
@@ -28,14 +32,11 @@ from tensorflow.python.training import (
     proximal_gradient_descent,
     rmsprop,
 )
-from tensorflow.python.training import optimizer as optimizers
-
-from client_shim.replica.sessions.gradients import GradientNode, of_sessions
-from client_shim.replica.sessions.plans import FetchPlan
 from fdt.errors import CaptureError
 from fdt.typing import Array
 from nfdt import algorithm_registry
 from nfdt.algorithm import AsyncAlgorithm
+from nfdt.options import CAPTURED, PLAIN
 
 _WITHOUT_MOMENTUM = (
     gradient_descent.GradientDescentOptimizer,
@@ -46,7 +47,7 @@ _WITHOUT_MOMENTUM = (
 _RATES = ("_learning_rate_tensor", "_lr_t")
 OWN_MOMENTUM = (
     "a rule with momentum of its own can replace that of MomentumOptimizer and AdamOptimizer only, if they get all "
-    "gradients unchanged. Received: {}; use asgd, or ddc_asgd(momentum='captured')"
+    f"gradients unchanged. Received: {{}}; use {PLAIN}, or {CAPTURED}"
 )
 NOT_SGD = "this rule needs SGD. Received: {}; use another rule"
 
@@ -223,6 +224,6 @@ class CompatOptimizer:
 
 def looked_at(optimizer: Any) -> Any:
     """Return the optimizer with Keras's attributes: Keras's own unchanged, others wrapped."""
-    if not isinstance(optimizer, optimizers.Optimizer):
+    if not isinstance(optimizer, Optimizer):
         return optimizer
     return type(type(optimizer).__name__, (CompatOptimizer,), {})(optimizer)  # error messages name the class

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.client.session import BaseSession
 
 from client_shim.replica.sessions import values
 from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.plans import FetchPlan, ancestors, collected
+from fdt.compat.sessions import BaseSession
 from fdt.process_group import ReplicaGroup
 from replica.exchange import arrays_of_rank_0
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from client_shim.replica.steps import where
+from fdt.compat.eager import context
 from fdt.errors import CaptureError
 
 _DRAWS = ("IteratorGetNext", "IteratorGetNextSync")

@@ -1,0 +1,1 @@
+"""The messages and services of proto/nfdt/rpc, as generated code."""

@@ -66,8 +66,9 @@ class ServerProcess:
         if self._shard_service is not None:
             self._shard_service.close()
         program = self._build(spec.program)
-        job = ServedJob(spec, program, self._member.blobs, shard, shards, self._workers, setup.generation)
-        job.places = self._places
+        job = ServedJob(
+            spec, program, self._member.blobs, shard, shards, self._workers, setup.generation, places=self._places
+        )
         self._shard_service = shard_service = (FollowerShardService if shard else ShardService)(
             job, self._workers, self._send
         )
@@ -119,6 +120,7 @@ def _state(message: Any) -> State:
 
 
 def main() -> None:
+    """Run a parameter server until the engine ends it."""
     member = Member.attach("server")
     warm_up(member.run_dir, computes=False)
     ServerProcess(member).run()

@@ -128,6 +128,10 @@ class AlgorithmState:
         self.version += applied
         return applied
 
+    def restore(self, shared: State, worker_states: dict[int, WorkerState], version: int, pulls: int) -> None:
+        """Continue from a snapshot."""
+        self.shared, self.worker_states, self.version, self.pulls = shared, worker_states, version, pulls
+
     def take_log(self) -> Sequence[Logged]:
         """Return the calls since the last `take_log`, and clear them."""
         taken, self.log = self.log, []

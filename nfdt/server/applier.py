@@ -78,7 +78,7 @@ class _Program:
     update: list[int] | None = None
     fresh: list[int] | None = None  # if given: the algorithm's momentum
     lr_scale: Any = 1.0  # a number, or (True, node)
-    steps: int | None = None  # if given: the algorithm's own optimizer
+    steps: int | None = None  # if given: the captured optimizer only counts
     absent: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
     first: int = 0  # number of leading inputs that are scalars; the compiled function computes them
@@ -107,13 +107,20 @@ class _Program:
 
 @dataclass
 class ModelApplier:
-    """Applies an algorithm to one server's part of a captured model's variables."""
+    """Applies an algorithm to one server's part of a captured model's variables.
+
+    Attributes:
+        part: The variables, and the captured optimizer.
+        optimizer: The algorithm's own optimizer, built for `part.trainable`; None: the captured one applies updates.
+    """
 
     part: OwnedVariables
+    optimizer: Any = None
     _compiled: dict[Any, Any] = field(default_factory=dict)
     _changed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        self._updated = self.part if self.optimizer is None else replace(self.part, optimizer=self.optimizer)
         self._zeros: dict[int, Tensor] = {}
         self._blank = tf.constant(0.0)  # placeholder for scalars that the compiled function reads itself
         self.refresh()
@@ -214,7 +221,7 @@ class ModelApplier:
             given[:first] = self._scalars(given[0], first) if first else []
             if program.fresh is not None:  # the algorithm's momentum sums clipped gradients
                 span = slice(program.volatile.start, program.volatile.stop)
-                given[span] = clipped(self.part.optimizer, given[span])
+                given[span] = clipped(self._updated.optimizer, given[span])
             nodes = evaluate(operations, given, CALLS)
             outputs = [tf.raw_ops.DeepCopy(x=nodes[n]) if n in program.volatile else nodes[n] for n in computed]
             for position, change in zip(program.changed, changes, strict=True):
@@ -226,20 +233,23 @@ class ModelApplier:
         return tf.function(run, autograph=False)
 
     def _scalars(self, counts: Tensor, first: int) -> list[Tensor]:
-        rates = [current_rate(self.part.optimizer), tf.constant(momentum_of(self.part.optimizer), tf.float32)]
+        optimizer = self._updated.optimizer
+        rates = [current_rate(optimizer), tf.constant(momentum_of(optimizer), tf.float32)]
         return rates if first == len(rates) else [*tf.unstack(counts), *rates]
 
     def _apply(self, nodes: list[Tensor], program: _Program) -> None:
         assert program.update is not None
         kept = [i for i in range(len(program.update)) if i not in program.absent]
         gradients = [nodes[program.update[i]] for i in kept]
-        if program.steps is not None:
+        if program.steps is not None and self.optimizer is None:
             self.part.take_off(gradients, kept, program.steps)
             return
         fresh = None if program.fresh is None else [nodes[program.fresh[i]] for i in kept]
         is_node = isinstance(program.lr_scale, tuple)
         rate = nodes[program.lr_scale[1]] if is_node else program.lr_scale
-        self.part.apply(gradients, kept, None if not is_node and rate == 1.0 else rate, fresh)
+        self._updated.apply(gradients, kept, None if not is_node and rate == 1.0 else rate, fresh)
+        if self.optimizer is not None:
+            self.part.count(1 if program.steps is None else program.steps)
 
     # -- variables -----------------------------------------------------------------------------------------
 

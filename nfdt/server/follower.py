@@ -16,10 +16,8 @@ from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.instructions import Send
+from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob
-from nfdt.server.messages import epoch_end
-from nfdt.server.shard_service import Replies
 from nfdt.server.snapshot import restore, save
 from nfdt.transport.channel import Interrupted, WorkerGradient
 from nfdt.transport.grpc_channel import interrupted
@@ -104,7 +102,7 @@ class FollowerShardService:
     def resume(self) -> None:
         """Send the epoch's end again, as ShardService.resume does."""
         if self._resumed is not None:
-            self._send_event(epoch_end(self.job, self._resumed))
+            self._send_event(self.job.epoch_end(self._resumed))
 
     def close(self) -> None:
         """End all sessions and stop the replay, as ShardService.close does."""
@@ -129,7 +127,7 @@ class FollowerShardService:
     def _snapshot(self, entry: pb.Logged) -> None:
         end = EpochEnd(epoch=entry.epoch)
         save(self.job, self.core, self._send_event, entry.epoch, entry.push, end)
-        self._send_event(epoch_end(self.job, end))
+        self._send_event(self.job.epoch_end(end))
 
     def _checkpoint(self, entry: pb.Logged) -> None:
         save(self.job, self.core, self._send_event, entry.epoch, entry.push)

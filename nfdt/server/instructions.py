@@ -1,9 +1,10 @@
 """Instructions of the parameter server's scheduler (scheduler.py)."""
 
+import queue
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
@@ -62,3 +63,15 @@ class NotFinite(Exception):
     def __init__(self, worker: int, push: int, batches: Sequence[int], epoch: int) -> None:
         super().__init__(worker, push, batches, epoch)
         self.worker, self.push, self.batches, self.epoch = worker, push, batches, epoch
+
+
+Reply = Send | EpochOver | Release | None  # None: the session ends
+Replies = queue.SimpleQueue[Reply]
+
+
+class ReplyInbox(Protocol):
+    """Receiver of a worker's replies: a queue, or an object that wakes a simulated worker."""
+
+    def put(self, item: Reply) -> None:
+        """Deliver a reply."""
+        ...

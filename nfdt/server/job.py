@@ -1,11 +1,14 @@
 """One job on one server: the built model, the variables that this server owns, and the algorithm."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import FeedData, JobSpec, State
+from fdt.rpc.session_pb2 import EpochEnd, Event
 from fdt.trainable import Trainable
+from nfdt.model.server_optimizer import server_optimizer
 from nfdt.model.settings import lanes_of, rule_of
 from nfdt.model.shards import own, partial
 from nfdt.options import Options
@@ -34,13 +37,18 @@ class ServedJob:
     def __post_init__(self) -> None:
         self.options = Options.read(self.spec.options)
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
-            raise CaptureError("NFDT trains models with one optimizer. Received: several; use --capture replica")
+            raise CaptureError("NFDT needs a model with one optimizer. Received: several; use --capture replica")
         self.ownership = own(self.trainable, self.shard, self.shards)
         self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
         self.trainable.load(self.spec.state, self.blobs)
-        self.applier = ModelApplier(self.ownership.part)
-        self.layout = Layout.of(self.ownership.part)
+        part, own_optimizer = self.ownership.part, None
+        if self.rule.optimizer is not None:
+            own_optimizer = server_optimizer(
+                self.trainable.flavor.name, self.rule.optimizer, part.trainable, self.shards
+            )
+        self.applier = ModelApplier(part, own_optimizer)
+        self.layout = Layout.of(part)
 
     def load(self, changed: State) -> None:
         """Write the state that the client's callbacks changed, and drop the blob if this server reads it last."""
@@ -49,6 +57,12 @@ class ServedJob:
             self.applier.refresh()
             self.loads += 1
 
+    @property
+    def groups(self) -> list[list[Any]]:
+        """All variables of this server by group: the model's, the captured optimizer's, the algorithm's optimizer's."""
+        own = [] if self.applier.optimizer is None else list(self.applier.optimizer.variables)
+        return [[*self.trainable.trainable, *self.trainable.non_trainable], self.trainable.optimizer, own]
+
     def snapshot(self) -> State:
         """Return all current variables, or with several shards those that this one owns (shards.merge)."""
         model, optimizer = self.trainable.model_arrays(), self.trainable.optimizer_arrays()
@@ -56,6 +70,13 @@ class ServedJob:
             model = partial(self._model_positions(), model)
             optimizer = partial(self.ownership.optimizer, optimizer)
         return State(self.blobs.put_arrays(model), self.blobs.put_arrays(optimizer))
+
+    def epoch_end(self, end: EpochEnd) -> Event:
+        """Return the event `end` with a snapshot of the variables that this server owns."""
+        state = self.snapshot()
+        end.state.model.CopyFrom(state.model)
+        end.state.optimizer.CopyFrom(state.optimizer)
+        return Event(job=self.spec.id, epoch_end=end)
 
     def _model_positions(self) -> list[int]:
         """Return the positions of this shard's variables; shard 0 adds the unowned ones: generator seeds and flags."""

@@ -10,8 +10,9 @@ from fdt.job import JobSpec
 from fdt.rpc.session_pb2 import Event
 from fdt.trainable import Trainable, build
 from nfdt.model.shards import Ownership
+from nfdt.server.instructions import Replies
 from nfdt.server.job import ServedJob
-from nfdt.server.shard_service import Replies, ShardService
+from nfdt.server.shard_service import ShardService
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 
 

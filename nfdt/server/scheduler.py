@@ -5,7 +5,7 @@ and pushes. It is in one of three states: asking, computing, or between epochs (
 again yet). The gRPC service (service.py) and the simulated clock (nfdt/simulator/) drive this object.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher, Epoch
@@ -26,7 +26,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, core: AlgorithmState, steps: int | None, *, lock_step: bool = False, on_nan: str = "apply"
+        self,
+        core: AlgorithmState,
+        steps: int | None,
+        *,
+        lock_step: bool = False,
+        on_nan: str = "apply",
+        absent: Collection[int] = (),
     ) -> None:
         self.on_nan = on_nan
         self.state = core
@@ -35,12 +41,12 @@ class Scheduler:
         self.epoch: Epoch | None = None
         self.ended = -1  # the last epoch that has ended
         self.finished = False
-        self.absent: set[int] = set()  # workers that have not started: they get no batch, and no worker waits for them
+        self.absent = set(absent)  # workers that have not started: they get no batch, and no worker waits for them
         self._asking: dict[int, None] = {}  # an ordered set, served in this order
         self._missed: dict[int, int] = {}  # by worker: the ended epoch of which it must be informed
         self._told: dict[int, int] = {}  # by worker: the ended epoch of which it was informed, until its next request
         self._computing: set[int] = set()
-        self._per_push = core.rule.local_steps or 1  # batches
+        self._per_push = core.rule.batches_per_push
         self._held: list[tuple[int, int, WorkerGradient]] = []  # lock step: pushes that wait for the client
         self._untold: list[StepDone] = []  # lock step: steps of an applied push that are not reported yet
         self._gate_open = True
@@ -151,9 +157,13 @@ class Scheduler:
         over = dict.fromkeys(self._present(), self.ended)
         return self.epoch, self._missed if self.epoch else over
 
-    def restore(self, epoch: Epoch | None, missed: dict[int, int]) -> None:
+    def expect(self, steps: int | None) -> None:
+        """Set the number of batches in the epochs to come; None: unknown."""
+        self.steps = steps
+
+    def restore(self, epoch: Epoch | None, missed: dict[int, int], ended: int) -> None:
         """Continue from a snapshot. All batches are assigned anew: the sessions that had them are lost."""
-        self.epoch, self._missed = epoch, missed
+        self.epoch, self._missed, self.ended = epoch, missed, ended
         if epoch:
             epoch.greeted.clear()
             for worker in self.state.worker_states:

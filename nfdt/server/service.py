@@ -17,9 +17,8 @@ from fdt.blobs import LocalBlobs
 from fdt.security import tls
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.instructions import Send
+from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob
-from nfdt.server.shard_service import Replies
 from nfdt.transport.buffers import Buffer, chunks, fill, nbytes_of
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 

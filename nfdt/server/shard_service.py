@@ -6,51 +6,49 @@ message on and waits on its queue. The event that allows the reply puts it there
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.typing import Array
-from nfdt.model import staleness
-from nfdt.model.metrics import add_up
+from nfdt.model import statistics
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Send, StepDone
+from nfdt.server.algorithm_state import AlgorithmState, Applier
+from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Replies, ReplyInbox, StepDone
 from nfdt.server.job import ServedJob
-from nfdt.server.messages import epoch_end, to_proto
 from nfdt.server.replicated_log import Reader, ReplicatedLog
 from nfdt.server.scheduler import Scheduler
 from nfdt.server.snapshot import SchedulerState, restore, save
-from nfdt.transport.channel import EpochOver, Release, WorkerGradient
-
-Reply = Send | EpochOver | Release | None  # None: the session ends
-Replies = queue.SimpleQueue[Reply]
-
-
-class ReplyInbox(Protocol):
-    """Receiver of a worker's replies: a queue, or an object that wakes a simulated worker."""
-
-    def put(self, item: Reply) -> None:
-        """Deliver a reply."""
-        ...
+from nfdt.transport.channel import WorkerGradient
 
 
 class ShardService:
-    """One job on shard 0. `send` sends an event to the engine. Thread-safe."""
+    """One job on shard 0, thread-safe. A simulation gives `lanes` per worker, `applier`, and `absent` lanes."""
 
-    def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        job: ServedJob,
+        workers: int,
+        send: Callable[[Event], None],
+        *,
+        lanes: int | None = None,
+        applier: Applier | None = None,
+        absent: Collection[int] = (),
+    ) -> None:
         self.job = job
+        self._lanes = lanes or job.lanes
         hooks = job.spec.fit.batch_hooks
         self._with_state = hooks == BatchHooks.STATE
-        core, lock_step = AlgorithmState(job.rule, job.applier, workers * job.lanes), hooks != BatchHooks.NONE
+        core, lock_step = (
+            AlgorithmState(job.rule, applier or job.applier, workers * self._lanes),
+            hooks != BatchHooks.NONE,
+        )
         # A script with batch callbacks may handle NaN itself (TerminateOnNaN).
         on_nan = job.options.on_nan or ("apply" if lock_step else "stop")
-        self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan)
+        self.scheduler = Scheduler(core, None, lock_step=lock_step, on_nan=on_nan, absent=absent)
         self._send_event = send
-        self._lanes = job.lanes
         self._incarnations: dict[int, int] = {}  # by rank, for replaced workers
         self._metrics: dict[tuple[int, int], list[Array]] = {}  # lock step: by rank and incarnation
         self._checkpoints = 0
@@ -183,7 +181,7 @@ class ShardService:
         return range(rank * self._lanes, (rank + 1) * self._lanes)
 
     def _connect(self, worker: int, steps: int | None, inbox: ReplyInbox) -> None:
-        self.scheduler.steps = steps
+        self.scheduler.expect(steps)
         self._replies[worker] = inbox
 
     # -- checkpoints -----------------------------------------------------------------------------------------
@@ -204,14 +202,13 @@ class ShardService:
     def restore(self, ref: BlobRef) -> None:
         """Load a snapshot, before the first session."""
         decided, self._resumed = restore(self.job, self.scheduler.state, ref)
-        self.scheduler.ended, self._checkpoints = decided.ended, decided.number
-        self._incarnations = decided.incarnations
-        self.scheduler.restore(decided.epoch, decided.missed)
+        self._checkpoints, self._incarnations = decided.number, decided.incarnations
+        self.scheduler.restore(decided.epoch, decided.missed, decided.ended)
 
     def resume(self) -> None:
         """Send the end of the last epoch again: the first message may be lost."""
         if self._resumed is not None:
-            self._send_event(epoch_end(self.job, self._resumed))
+            self._send_event(self.job.epoch_end(self._resumed))
 
     def close(self) -> None:
         """End all sessions and touch no variable any more: another shard service takes over the same variables."""
@@ -246,7 +243,7 @@ class ShardService:
         entries = self.scheduler.state.take_log()
         if self.job.shards > 1:
             for entry in entries:
-                self._log.write(to_proto(entry))
+                self._log.write(pb.Logged(**vars(entry)))
         for instruction in instructions:
             if isinstance(instruction, StepDone):
                 self._send_event(self._step_end(instruction))
@@ -256,7 +253,7 @@ class ShardService:
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:
-        extra = staleness.fields(done.staleness)
+        extra = statistics.fields(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
         end.skipped = done.skipped
@@ -266,7 +263,7 @@ class ShardService:
         self._checkpoints += 1
         self._write(pb.Logged(kind="snapshot", epoch=done.epoch, push=self._checkpoints))
         self._save(done.epoch, end)
-        self._send_event(epoch_end(self.job, end))
+        self._send_event(self.job.epoch_end(end))
         if self.job.options.overlap_epochs and done.epoch + 1 < self.job.spec.fit.epochs:
             self._carry_out(self.scheduler.start_epoch(done.epoch + 1))
 
@@ -284,7 +281,7 @@ class ShardService:
 
     def _sum_metrics(self) -> BlobRef:
         """Return the summed metric states of each worker's last applied step."""
-        return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
+        return self.job.blobs.put_arrays(statistics.add_up(list(self._metrics.values())))
 
     def _write(self, entry: pb.Logged) -> None:
         if self.job.shards > 1:

@@ -1,6 +1,6 @@
 """Snapshot of a parameter server, as one blob from which a new server continues.
 
-It holds the variables, the optimizer, the algorithm's state with every worker's, and push ids. Shard 0 adds the
+It holds the variables, the optimizers, the algorithm's state with every worker's, and push ids. Shard 0 adds the
 scheduler's decisions, such as the assignment of batches. All shards save at the same position of shard 0's log. A
 snapshot counts only when all parts exist (nfdt/engine/recovery.py), so a half-written one is never read.
 """
@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,14 @@ def save(
     """
     if not job.options.checkpoint_s:
         return
-    model, optimizer = job.trainable.model_arrays(), job.trainable.optimizer_arrays()
+    groups = [job.trainable.flavor.read(group) for group in job.groups]
     rule = core.shared, {worker: slot.mine for worker, slot in core.worker_states.items()}
     slots = {worker: (slot.version, slot.last_push) for worker, slot in core.worker_states.items()}
     said = None if end is None else end.SerializeToString()
-    known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, len(model), len(optimizer))
+    known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, [len(group) for group in groups])
     head = np.frombuffer(pickle.dumps((*known, decided, said)), np.uint8)
     try:
-        ref = job.blobs.put_arrays([head, *model, *optimizer, *(array_over(leaf) for leaf in leaves(rule))])
+        ref = job.blobs.put_arrays([head, *chain(*groups), *(array_over(leaf) for leaf in leaves(rule))])
     except UserError as error:
         print(f"the checkpoint was not saved: {error}", file=sys.stderr, flush=True)
         return
@@ -74,10 +75,12 @@ def save(
 def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, EpochEnd | None]:
     """Load a snapshot of `save`. Return the scheduler's decisions, and the epoch's end if it had ended."""
     head, *arrays = job.blobs.get_arrays(ref)
-    rule, slots, core.version, core.pulls, models, optimizers, decided, said = pickle.loads(head.tobytes())
-    job.trainable.write_model(arrays[:models])
-    job.trainable.write_optimizer(arrays[models : models + optimizers])
+    rule, slots, version, pulls, sizes, decided, said = pickle.loads(head.tobytes())
+    rest = iter(arrays)
+    for group, size in zip(job.groups, sizes, strict=True):
+        job.trainable.flavor.write(group, list(islice(rest, size)))
     job.applier.refresh()
-    core.shared, mine = lower(rule, [tf.constant(array) for array in arrays[models + optimizers :]])
-    core.worker_states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
+    shared, mine = lower(rule, [tf.constant(array) for array in rest])
+    states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
+    core.restore(shared, states, version, pulls)
     return decided, None if said is None else EpochEnd.FromString(said)

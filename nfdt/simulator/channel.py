@@ -5,7 +5,8 @@ from typing import Any
 import simpy
 
 from nfdt.server.applier import Sent
-from nfdt.server.shard_service import Reply, ShardService
+from nfdt.server.instructions import Reply
+from nfdt.server.shard_service import ShardService
 from nfdt.transport.buffers import nbytes_of
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 

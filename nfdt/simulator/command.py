@@ -190,8 +190,8 @@ def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
 def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     """Run each algorithm in its own process: Keras's state after one run must not affect the next."""
     from nfdt import algorithm_registry
+    from nfdt.simulator.outcome import print_table, write_table
     from nfdt.simulator.plots import write_report
-    from nfdt.simulator.table import print_table, write_table
 
     rules = split_rules(given["compare"])
     for rule in rules:
@@ -259,7 +259,14 @@ def _read(directory: Path) -> "SimulationOutcome":
 
 def split_rules(text: str) -> list[str]:
     """Split `asgd,dc_asgd(lam=0.1)` at the commas outside of parentheses."""
-    rules = [rule.strip() for rule in re.split(r",(?![^(]*\))", text)]
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    rules = [part.strip() for part in parts]
     if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
         raise UsageError(f"--compare must name two rules or more, each once, separated by commas. Received: {text}")
     return rules

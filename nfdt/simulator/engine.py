@@ -10,7 +10,6 @@ from fdt.launch.local import LocalLauncher
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.supervise.supervisor import Supervisor
 from nfdt.engine.coordinator import ServersCoordinator
-from nfdt.simulator.names import CLUSTER_VARIABLE, WORKERS_VARIABLE
 
 
 class SimulationEngine:
@@ -46,3 +45,7 @@ class SimulationEngine:
         """End the process and remove the run's resources."""
         self._supervisor.close()
         self.blobs.close()
+
+
+CLUSTER_VARIABLE = "NFDT_CLUSTER"  # path of the cluster file; not set: equal nodes
+WORKERS_VARIABLE = "NFDT_SIMULATED_WORKERS"

@@ -12,7 +12,7 @@ from fdt.network.cluster import Cluster, equal_nodes
 from fdt.network.reading import read_cluster
 from fdt.rpc.session_pb2 import Event, Ready
 from fdt.service.member import Member
-from nfdt.simulator.names import CLUSTER_VARIABLE, WORKERS_VARIABLE
+from nfdt.simulator.engine import CLUSTER_VARIABLE, WORKERS_VARIABLE
 from nfdt.simulator.record import SimulationRecord
 from nfdt.worker.process import NfdtWorker
 
@@ -65,6 +65,7 @@ def described_cluster() -> Cluster:
 
 
 def main() -> None:
+    """Run the process of a simulated run until the engine ends it."""
     member = Member.attach("worker")
     warm_up(member.run_dir, computes=True)
     import tensorflow as tf

@@ -19,15 +19,14 @@ from fdt.data import open_source
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
 from fdt.network.cluster import Cluster
+from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from nfdt import algorithm_registry
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import ShardService
-from nfdt.simulator.batches import SharedBatches
 from nfdt.simulator.channel import SimulatedChannel
-from nfdt.simulator.clock import run_until
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
-from nfdt.simulator.workers import SimulatedWorkers
+from nfdt.simulator.workers import SharedBatches, SimulatedWorkers
 from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.epoch import EpochCounters
 from nfdt.worker.step import GradientStep, ownerships, samples_of
@@ -70,20 +69,20 @@ class SimulatedJob:
         self._job, self._step, self._trainable, self._send = job, step.of(job.rule), trainable, send
         self._owned = ownerships(trainable, 1)
         self._batches, self.steps = self._open(feed)
-        lanes, job.lanes = job.lanes, job.lanes * len(cluster.workers)
+        lanes = job.lanes * len(cluster.workers)
         self._walls = WallTimes()
         self._env, self._begin_s, self._heard = simpy.Environment(begin_s), begin_s, heard
-        self._shard_service = ShardService(job, 1, self._hear)
-        core = self._shard_service.scheduler.state
-        core.applier = TimedApplier(core.applier, self._walls, self._called)
-        self._fleet = SimulatedWorkers(self._env, cluster, lanes, job.spec.seed, self)
+        self._fleet = SimulatedWorkers(self._env, cluster, job.lanes, job.spec.seed, self)
+        applier = TimedApplier(job.applier, self._walls, self._called)
+        absent = self._fleet.absent
+        self._shard_service = ShardService(job, 1, self._hear, lanes=lanes, applier=applier, absent=absent)
         sizes: dict[tuple[Any, ...], int] = {}
         self._channels = [
-            SimulatedChannel(self._env, self._shard_service, lane, self.steps, sizes) for lane in range(job.lanes)
+            SimulatedChannel(self._env, self._shard_service, lane, self.steps, sizes) for lane in range(lanes)
         ]
         self._tally = EpochCounters(trainable, first=True)
         self._lock_step = job.spec.fit.batch_hooks != BatchHooks.NONE
-        self._pushes = dict.fromkeys(range(job.lanes), 0)
+        self._pushes = dict.fromkeys(range(lanes), 0)
         self._done = self._samples = 0
         self._moved_before = 0, 0  # bytes before this epoch
         self.record = FitRecord(self._rule_name())
@@ -130,7 +129,6 @@ class SimulatedJob:
     def _enroll(self) -> None:
         for channel in self._channels:
             channel.open()
-        self._shard_service.scheduler.absent = set(self._fleet.absent)
         for lane in self._fleet.gone:
             self._shard_service.leave(lane)
         self._fleet.start()

@@ -1,8 +1,8 @@
 """Simulated workers: pull, gradient, push, on a simulated clock (simpy). The shard service makes all decisions.
 
-A lane asks, computes and pushes in turn: a worker, or one of the two that overlap on it (nfdt/model/lanes.py). Between
-two events it holds a reference to the weights that it received, which are the server's immutable tensors. During a push
-it also holds its gradient.
+A lane asks, computes and pushes in turn: a worker, or one of the two that overlap on it (nfdt/model/settings.py).
+Between two events it holds a reference to the weights that it received, which are the server's immutable tensors.
+During a push it also holds its gradient.
 """
 
 import math
@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import simpy
 
+from fdt.data import Batch, Source
+from fdt.data.arrays import ArraySource
 from fdt.network.cluster import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
@@ -125,3 +127,36 @@ class SimulatedWorkers:
 
     def _down(self, lane: int) -> Any:
         return self.topology.route(SERVER, self._node(lane).index)
+
+
+class SharedBatches:
+    """Batches by number. Arrays are read when they are needed; a sequential source is read once, in order.
+
+    Batches of a sequential source that are assigned to workers and not computed yet are kept: at most the `LOOKAHEAD`
+    of nfdt/server/scheduler.py for each worker.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._epoch, self._next = -1, 0
+        self._reader: Any = None
+        self._kept: dict[int, Batch] = {}
+
+    def look(self, epoch: int, index: int) -> None:
+        """Read up to batch `index`. Raises IndexError if it does not exist."""
+        if isinstance(self._source, ArraySource):
+            return
+        if epoch != self._epoch:
+            self._epoch, self._next, self._reader, self._kept = epoch, 0, self._source.reader(epoch), {}
+        while self._next <= index:
+            self._kept[self._next] = self._reader.read(self._next)
+            self._next += 1
+        if index not in self._kept:
+            raise IndexError(f"no such batch in this epoch. Received: {index}")
+
+    def take(self, epoch: int, index: int) -> Batch:
+        """Return batch `index` and drop it."""
+        if isinstance(self._source, ArraySource):
+            return self._source.read(epoch, index)
+        self.look(epoch, index)
+        return self._kept.pop(index)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable  # no public hook
 
+from fdt.compat.eager import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.ops import all_finite, call_flat
 from fdt.trainable import Trainable
@@ -100,6 +100,7 @@ class Assign:
 
 
 def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> None:
+    """Assign each value to its variable."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value, read_value=False)
 

@@ -138,10 +138,12 @@ class NfdtWorker:
 
 
 def state_of(message: Any) -> State:
+    """Return the state in a message that has the arrays of the model and of the optimizer."""
     return State(message.model, message.optimizer)
 
 
 def main() -> None:
+    """Run a worker until the engine ends it."""
     member = Member.attach("worker")
     warm_up(member.run_dir, computes=True)
     NfdtWorker(member).run()

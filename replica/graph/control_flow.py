@@ -11,9 +11,8 @@ from functools import reduce
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import ops
 
+from fdt.compat.graphs import atomic_function, ops
 from replica.exchange import GroupedExchange
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted, Undivided, Value

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context, execute
-from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import constant_op, func_graph, ops
 
+from fdt.compat.eager import constant_op, context, execute
+from fdt.compat.graphs import atomic_function, func_graph, ops
 from replica.graph.flatten import GraphNode, eager_attrs
 
 _loops = [0]  # numbers of the running loops over datasets, the innermost last

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+
+from fdt.compat.graphs import function_def_to_graph, tensor_shape_pb2
 
 Ref = tuple[int, int]  # (number of a node, index of its output)
 # Random operations whose state TensorFlow keeps in the operation's kernel.
@@ -208,6 +208,6 @@ def eager_attrs(op: Any) -> tuple[Any, ...]:
 def _plain(attr: Any) -> Any:
     if isinstance(attr, list):
         return [_plain(each) for each in attr]
-    if isinstance(attr, TensorShapeProto):
+    if isinstance(attr, tensor_shape_pb2.TensorShapeProto):
         return tf.TensorShape(attr)
     return attr.as_datatype_enum if isinstance(attr, tf.DType) else attr

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import constant_op, tensor_util
 
+from fdt.compat.eager import constant_op, context, execute
+from fdt.compat.graphs import tensor_util
 from replica.graph.flatten import eager_attrs
 from replica.plan import Array
 

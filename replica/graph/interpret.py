@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import constant_op, tensor_util
 
+from fdt.compat.eager import constant_op, context, execute
+from fdt.compat.graphs import tensor_util
 from replica.graph.drawing import draws, in_new_loop
 from replica.graph.flatten import RANDOM, SOURCES, Flat, GraphNode, Ref, eager_attrs, function_graph, functions_of
 

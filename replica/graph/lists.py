@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import constant_op
-from tensorflow.python.ops import handle_data_util
 
+from fdt.compat.eager import constant_op
+from fdt.compat.graphs import handle_data_util
 from replica.graph.emitted import Items, Undivided, Value
 from replica.graph.flatten import GraphNode
 from replica.placement import Placement, Replicate, Shard

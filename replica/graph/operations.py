@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 
 from client_shim.replica.steps import of_script
+from fdt.compat.graphs import atomic_function, attr_value_pb2
 from replica.graph.drawing import drawn
 from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import RANDOM, GraphNode
@@ -94,17 +93,17 @@ def _add_functions(graph: Any, op: Any) -> None:
 def _attr(graph: Any, value: Any) -> Any:
     if isinstance(value, int):
         return attr_value_pb2.AttrValue(i=value)
-    if isinstance(value, AtomicFunction):
+    if isinstance(value, atomic_function.AtomicFunction):
         return attr_value_pb2.AttrValue(func=_function(graph, value))
     first, many = next(iter(value), 0), attr_value_pb2.AttrValue.ListValue
     if isinstance(first, int):
         return attr_value_pb2.AttrValue(list=many(i=value))
-    if isinstance(first, AtomicFunction):
+    if isinstance(first, atomic_function.AtomicFunction):
         return attr_value_pb2.AttrValue(list=many(func=[_function(graph, each) for each in value]))
     return attr_value_pb2.AttrValue(list=many(shape=[tf.TensorShape(each).as_proto() for each in value]))
 
 
-def _function(graph: Any, function: AtomicFunction) -> Any:
+def _function(graph: Any, function: atomic_function.AtomicFunction) -> Any:
     graph._add_function_recursive(function)
     return attr_value_pb2.NameAttrList(name=function.name.decode())
 

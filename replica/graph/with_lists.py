@@ -4,8 +4,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tensorflow.python.framework import constant_op
 
+from fdt.compat.eager import constant_op
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import Ref

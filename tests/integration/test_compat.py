@@ -17,7 +17,7 @@ def run(command, names, folder):
     folder.mkdir()
     argv = [*command, str(BUNDLE), *names]
     ended = subprocess.run(
-        argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False,
+        argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=560, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(BUNDLE.parents[3]), os.environ.get("PYTHONPATH", "")])},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -40,7 +40,7 @@ def alone(capture, tmp_path_factory):
     return run([sys.executable], QUICK[capture], tmp_path_factory.mktemp("alone") / capture)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["hfdt", "nfdt"])
 def test_scripts_as_people_write_them(name, capture, alone, tmp_path):
     expected, expected_files, _ = alone

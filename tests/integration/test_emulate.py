@@ -18,6 +18,7 @@ from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 from nfdt.cli import main
 
+pytestmark = pytest.mark.exclusive
 CONTROL = Path(__file__).parents[2] / "examples" / "control"
 SCRIPT = Path(__file__).parent / "scripts" / "wide.py"
 CLUSTER = """

@@ -4,13 +4,11 @@ A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /r
 """
 
 import contextlib
-import queue
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from fdt.launch.mpirun import find_mpirun, is_open_mpi
 from fdt.network.reading import read_cluster
 from fdt.network.topology import topology_of
 
+pytestmark = pytest.mark.exclusive
 SSHD = "/usr/sbin/sshd"
 READY_S = 30.0
 OWN_TMP = "TMPDIR=/dev/shm"  # Open MPI names its directories by process ids, which hosts that share /tmp may share too
@@ -193,20 +192,13 @@ class Hosts:
 
     def kill(self, name: str, module: str) -> None:
         """As a crash would end that member."""
-        look = [
-            "nsenter",
-            "--all",
-            f"--target={self.pids[name]}",
-            "pkill",
-            "-9",
-            "-f",
-            f" [f]dt.launch.hosted .* {module}",
-        ]
+        pattern = f" [f]dt.service.host_bootstrap .* {module}"
+        look = ["nsenter", "--all", f"--target={self.pids[name]}", "pkill", "-9", "-f", pattern]
         subprocess.run(look, check=True)
 
     def left(self) -> list[str]:
         """What is still on the hosts of a run: its processes, its directories."""
-        look = ["sh", "-c", "ls -d /dev/shm/fdt-* 2>/dev/null; pgrep -a -f 'fdt[.]launch|[m]pirun|[p]rted'; true"]
+        look = ["sh", "-c", "ls -d /dev/shm/fdt-* 2>/dev/null; pgrep -a -f 'fdt[.]service|[m]pirun|[p]rted'; true"]
         said = [
             subprocess.run(["nsenter", "--all", f"--target={pid}", *look], capture_output=True, text=True, check=True)
             for pid in self.pids.values()
@@ -355,6 +347,14 @@ class Started:
     def until_said(self, wanted, seconds):
         self.until(lambda: wanted in self._err.read_text(), seconds)
 
+    def tell(self, line):
+        self._running.stdin.write(line.encode())
+        self._running.stdin.flush()
+
+    def ended(self, seconds):
+        """Its exit code, and what it said."""
+        return self._running.wait(timeout=seconds), self._err.read_text()
+
     def end(self):
         """Tell it to; what it printed."""
         _, _ = self._running.communicate(b"end\n", timeout=200)
@@ -378,51 +378,28 @@ def two_fits(hosts, tmp_path):
 
 
 @pytest.mark.timeout(400)
-def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_the_run(hosts, script, two_fits):
+def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_the_run(
+    hosts, script, two_fits, tmp_path
+):
     """The last test of these hosts: host3 does not come back. HFDT, beside it, goes on without."""
     faults = ("--restarts", "2", "--checkpoint-every", "1s")
-    argv = hosts.command(*NFDT, "run", "-np", 2, "-H", "host1:1,host2:1,host3:1", *faults, script, "stay")
-    running = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert running.stdout is not None and running.stdin is not None and running.stderr is not None
-
-    def until(stream, wanted):
-        for line in stream:
-            if wanted in line:
-                return
-        raise AssertionError(f"no {wanted!r}: {running.stderr.read()}")
-
-    said = queue.SimpleQueue()
-    printed = iter(said.get, "")
-
-    def read():
-        for line in running.stdout:
-            said.put(line)
-        said.put("")
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
+    (tmp_path / "nfdt").mkdir()
+    where = ("-np", 2, "-H", "host1:1,host2:1,host3:1")
+    running = Started(hosts, tmp_path / "nfdt", *NFDT, "run", *where, *faults, script, "stay")
     try:
-        until(printed, "epoch 0")
+        running.until(running.epochs, 300)
         hosts.kill("host2", "nfdt.worker.process")
-        running.stdin.write("go on\n")
-        running.stdin.flush()
-        until(running.stderr, "replacement 1 of 2 starts")
-        until(printed, "epoch 1")
+        running.tell("go on\n")
+        running.until_said("replacement 1 of 2 starts", 300)
+        running.until(lambda: running.epochs() > 1, 300)
         hosts.kill("host3", "nfdt.server")
-        until(running.stderr, "all servers continue from their last checkpoint, replacement 2 of 2 starts")
-        time.sleep(0.5)  # a server takes longer to start: what is read by then was printed before the kill
-        while not said.empty():
-            said.get()
-        until(printed, "epoch")
-        until(printed, "epoch")  # of the restored server
+        running.until_said("all servers continue from their last checkpoint, replacement 2 of 2 starts", 300)
+        before = running.epochs()  # one process prints both in the order of the events: the others are of the restored
+        running.until(lambda: running.epochs() > before + 1, 300)
         two_fits.until(two_fits.epochs, 120)
         hosts.cut("host3")
-        start = time.monotonic()
-        assert running.wait(timeout=120) == 1
-        assert "server 0 was lost" in running.stderr.read()
-        assert time.monotonic() - start < 120
+        code, said = running.ended(120)
+        assert code == 1 and "server 0 was lost" in said
         two_fits.until_said("; training continues without it from the end of epoch", 120)
         before = two_fits.epochs()
         two_fits.until(lambda: two_fits.epochs() > before, 120)
@@ -431,8 +408,4 @@ def test_nfdt_replaces_what_dies_on_other_hosts_and_a_host_that_is_cut_off_ends_
         assert "1 of 2 workers; --min-np lets fewer train; training continues from the beginning, with -np 1" in said
         assert "1 worker left out from the beginning" in said.partition("hfdt: lost:")[2]
     finally:
-        running.kill()
-        running.wait()
-        reader.join(30)
-        for stream in (running.stdin, running.stdout, running.stderr):
-            stream.close()
+        running.close()

@@ -18,6 +18,7 @@ SIZE, RATE = 4, 25e6  # bytes a second: pieces are lost only where a queue is fu
 SCRIPT = Path(__file__).with_name("multicast_host.py")
 
 
+@pytest.mark.exclusive
 @pytest.mark.timeout(180)
 def test_coded_multicasts_between_hosts(tmp_path):
     try:

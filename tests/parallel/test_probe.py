@@ -86,7 +86,7 @@ def test_a_sum_of_the_scripts_own_and_a_mean_that_a_layer_adds_are_divided(found
 
 def test_a_weight_that_is_raised_later_is_seen_then(found):
     message, looks = found["later"]["sum"]
-    assert message.startswith("what layer 'term")
+    assert message.startswith("the loss that layer 'term")
     assert looks == 1
 
 

@@ -213,7 +213,7 @@ def test_a_second_client_hears_that_it_waits_and_may_give_up(served):
 
 def test_a_wrong_token_is_refused(served):
     _, running = served
-    with pytest.raises(UserError, match="token must be the one"):
+    with pytest.raises(UserError, match="was started with another token"):
         TrainingClient(running.address, "wrong")
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import Array
+from tests.single.numpy_applier import PlainApplier
 
 START = np.array([4.0, -2.0])
 CURVATURE = np.array([1.0, 0.5])  # loss = sum(CURVATURE * w**2) / 2

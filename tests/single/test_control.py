@@ -132,7 +132,7 @@ def test_tensors_cannot_be_written():
 def test_what_cannot_end_is_said():
     a, _ = peers = pair()
     a.wait("nothing")
-    with pytest.raises(UserError, match="Received: `n-0: wait for nothing`, for ever"):
+    with pytest.raises(UserError, match="`n-0: wait for nothing` never ends"):
         peers.wait()
     with pytest.raises(UserError, match="it has none"):
         pair()[0].read("w")

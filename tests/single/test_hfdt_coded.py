@@ -107,7 +107,7 @@ def test_int32_tells_of_what_it_cannot_hold():
     ("placement", "n", "r", "said"),
     [
         ("paper", 3, 3, "redundancy must be below the number of workers, 3. Received: 3"),
-        ("groups", 4, 3, "a redundancy that divides 4 workers. Received: 3"),
+        ("groups", 4, 3, "divides the number of workers, 4. Received: 3"),
     ],
 )
 def test_what_cannot_be_placed_is_said(placement, n, r, said):

@@ -205,6 +205,6 @@ def test_a_network_that_swallows_all_is_an_error(monkeypatch):
 
 
 def test_an_interface_that_is_not_there():
-    with pytest.raises(UserError, match="there are .*. Received: nowhere0"):
+    with pytest.raises(UserError, match="this host has .*. Received: nowhere0"):
         ip_rendezvous.interface_address("nowhere0")
     assert ip_rendezvous.interface_address("lo") == "127.0.0.1"

@@ -134,8 +134,8 @@ def test_a_port_that_is_closed_is_said(monkeypatch, caller, said):
     (found,) = probe_hosts([Host("walled", 1)])
     closed = {check.component: check for check in found.checks if check.ok is False}
     assert set(closed) == {"connects to walled", f"connects to {preflight.ENGINE}"}
-    assert closed[f"calls {preflight.ENGINE}"].found == "refused"
-    assert said in closed[f"calls {preflight.ENGINE}"].advice
+    assert closed[f"connects to {preflight.ENGINE}"].found == "refused"
+    assert said in closed[f"connects to {preflight.ENGINE}"].advice
 
 
 def test_what_an_engine_does_without_need_not_be_alike(monkeypatch):

@@ -52,7 +52,7 @@ def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys,
     assert facts["steps"].strip() == "2 per epoch"
     assert facts["epochs"].strip() == "2, with validation"
     assert "each of 2 workers sends and receives 32 bytes" in facts["per step"]
-    assert " ms a step" in facts["compute"]
+    assert " ms per step" in facts["compute"]
     kernel, bias = seen[0].get_weights()
     np.testing.assert_array_equal(kernel, np.ones((3, 2)))
     np.testing.assert_array_equal(bias, np.zeros(2))

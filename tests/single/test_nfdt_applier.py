@@ -17,11 +17,11 @@ from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.applier import ModelApplier
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.transport.buffers import array_over, tensor_over
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, TracedValue, zip_map
 from tests.single import schedules
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, gradient
 
 SCHEDULE = "abcABaCbBcaACB"
@@ -192,7 +192,7 @@ def test_weights_that_somebody_else_writes_are_no_step():
         (keras.optimizers.Lion(0.1), "must be SGD, Adam,.* Received: Lion"),
         (keras.optimizers.RMSprop(0.1, momentum=0.9), "Received: RMSprop"),
         (keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), "gradient accumulation"),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "overflows"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "gradients that overflow"),
         (tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9), "legacy optimizer"),
     ],
 )

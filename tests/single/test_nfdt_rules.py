@@ -15,10 +15,10 @@ from nfdt.model.settings import rule_of
 from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.instructions import EpochDone, Send
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import leaves
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, computed, gradient, sgd, train
 
 RULES = algorithm_registry.names()
@@ -229,7 +229,11 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         ("group_sync(ratio=1.0)", "ratio must be > 1"),
         ("group_sync(warm_up=0)", "warm_up must be >= 1"),
         ("server_optimizer(local_steps=0)", "local_steps must be >= 1"),
-        ("server_optimizer(optimizer='lion')", "must be one of sgd, adagrad, adam, yogi. Received: lion"),
+        ("server_optimizer(optimizer='lion', tau=1)", "tau go with the paper's. Received: beta2=None, tau=1.0"),
+        ("server_optimizer(optimizer=3)", "must be a name or a config with class_name"),
+        ("server_optimizer(optimizer=Lion(), lr=1)", "stand in the optimizer's config. Received: learning_rate=1.0"),
+        ("server_optimizer(worker_optimizer=sgd)", "worker_optimizer must be captured"),
+        ("server_optimizer(lr='x')", "lr must be float"),
         ("server_optimizer(lr=0)", "lr must be > 0"),
         ("server_optimizer(momentum=1.0)", "momentum must be in"),
         ("server_optimizer(beta2=1.0)", "beta2 must be in"),

@@ -20,8 +20,8 @@ from nfdt.algorithms import (
     staleness_aware,
 )
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.transport.channel import WorkerGradient
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import CURVATURE, START, gradient, sgd, train
 
 

@@ -7,9 +7,9 @@ from nfdt import algorithm_registry
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.batch_dispatcher import BatchDispatcher
 from nfdt.server.instructions import EpochDone, NotFinite, Send, StepDone
-from nfdt.server.numpy_applier import PlainApplier
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
+from tests.single.numpy_applier import PlainApplier
 from tests.single.schedules import START, gradient
 
 

@@ -12,7 +12,11 @@ from tests.single.nfdt_cluster import make_model, pushed
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("rule", ["ddc_asgd", "dc_asgd_a", "ssgd"])
+DECAY = "ExponentialDecay(initial_learning_rate=0.1, decay_steps=1, decay_rate=0.5)"
+KERAS = f"server_optimizer(optimizer=nadam, learning_rate={DECAY})"
+
+
+@pytest.mark.parametrize("rule", ["ddc_asgd", "dc_asgd_a", "ssgd", KERAS])
 def test_a_checkpoint_restores_all_that_decides(cluster, rule):
     """Saved in the midst of an epoch, then restored into a new desk: it goes on as the first one does."""
 

@@ -8,11 +8,11 @@ import simpy
 import tensorflow as tf
 
 from fdt.job import State
+from fdt.network.transfers import run_until
 from fdt.trainable import build
 from nfdt.server.job import ServedJob
 from nfdt.server.local import LocalShardService
 from nfdt.simulator.channel import SimulatedChannel
-from nfdt.simulator.clock import run_until
 from nfdt.transport.channel import EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.grpc_channel import GrpcChannels
 from tests.single.nfdt_cluster import gradients, make_model

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from client_shim.replica import command, follow, run
-from client_shim.replica.run import VARIABLE, RankConfig
+from client_shim.replica.rank import VARIABLE, RankConfig
 from fdt.environment import bound_to_share
 from hfdt.cli import main as hfdt
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from client_shim.replica import classes
+from fdt import compat
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 from fdt.process_group import Push
@@ -208,7 +209,7 @@ def test_a_copied_optimizer_is_another_one(copied):
 def test_an_optimizer_that_a_worker_never_uses_shifts_no_other():
     exchanges = OptimizerExchanges(Worker1(), None, lambda push: None)
     weight = tf.Variable([1.0])
-    with patched([Patch(kind, "__init__", exchanges.made) for kind in classes.optimizers("keras")]):
+    with patched([Patch(kind, "__init__", exchanges.made) for kind in compat.of("keras").OPTIMIZERS]):
         _, scaled = keras.optimizers.SGD(), keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
         last = keras.optimizers.SGD()
     numbers = [exchanges.of(each, each.apply, [weight]).number for each in (last, scaled.inner_optimizer)]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from client_shim.replica import remote_code, remote_ranks
+from client_shim.replica.rank import RankConfig
 from client_shim.replica.remote_ranks import _files, _task_message, ranks_by_host
-from client_shim.replica.run import RankConfig
 from fdt.errors import UserError, WorkerError
 from fdt.launch.hosts import Host
 from fdt.launch.placement import run_identity

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_shim.replica import follow
-from client_shim.replica.run import RankConfig
+from client_shim.replica.rank import RankConfig
 from client_shim.replica.scratch import diverted
 from fdt.process_group.streams import SharedBuffer
 
@@ -87,7 +87,7 @@ def test_what_tensorflow_writes_in_cpp_stays_out_of_the_real_folder(world, tmp_p
 import sys
 from pathlib import Path
 from client_shim.replica import follow
-from client_shim.replica.run import RankConfig
+from client_shim.replica.rank import RankConfig
 from client_shim.replica.scratch import diverted
 with diverted(Path(sys.argv[1]), Path(sys.argv[1]) / "ours"):
     import tensorflow as tf

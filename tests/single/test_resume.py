@@ -217,7 +217,7 @@ def test_another_script_is_refused_by_what_differs(client, tmp_path):
     with pytest.raises(CaptureError, match="before --resume: data was"), training(client, again):
         script(keras, x=X + 1)
     with (
-        pytest.raises(CaptureError, match="another epochs. Received: 7 instead of 6"),
+        pytest.raises(CaptureError, match="epochs was 6. Received: 7"),
         training(client, RunDir.open(again.directory, "hfdt")),
     ):
         script(keras, epochs=7)

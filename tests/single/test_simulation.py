@@ -19,12 +19,11 @@ from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
 from nfdt.simulator import command  # noqa: E402
-from nfdt.simulator.batches import SharedBatches  # noqa: E402
 from nfdt.simulator.command import split_rules  # noqa: E402
-from nfdt.simulator.outcome import SimulationOutcome, summary  # noqa: E402
+from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_table  # noqa: E402
 from nfdt.simulator.plots import _keep_in_sight, write_report  # noqa: E402
 from nfdt.simulator.record import SimulationRecord  # noqa: E402
-from nfdt.simulator.table import print_table, write_table  # noqa: E402
+from nfdt.simulator.workers import SharedBatches  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402
 
 STEPS = -(-ROWS // BATCH)
@@ -255,6 +254,8 @@ def test_what_diverges_leaves_the_picture():
 
 def test_rules_are_split_outside_parentheses():
     assert split_rules("asgd, dc_asgd(lam=0.1,x=2),ssgd") == ["asgd", "dc_asgd(lam=0.1,x=2)", "ssgd"]
+    nested = "server_optimizer(optimizer=sgd, learning_rate=CosineDecay(a=1, b=[2, 3]), sync=true)"
+    assert split_rules(f"asgd,{nested}") == ["asgd", nested]
     with pytest.raises(UsageError, match="two rules or more"):
         split_rules("asgd")
 

@@ -116,7 +116,7 @@ def test_numbers_that_are_printed_are_compared_to_their_last_digit_and_whole_one
     assert found.text == "after step 2 the script prints '6 of 8', and '5 of 8' when run alone"
     assert verdict(printing(b"loss 0.1236\n5 of 8\n"), alone, alone).outcome == DIFFERS
     missing = verdict(printing(b"loss 0.1234\n"), alone, alone)
-    assert missing.text == "behind step 2 the script prints '', alone '5 of 8'"
+    assert missing.text == "after step 2 the script prints '', and '5 of 8' when run alone"
 
 
 def test_prints_that_two_runs_alone_do_not_share_are_left_out_and_said_to_be():

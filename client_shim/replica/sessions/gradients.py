@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import gradients_util
 
 from client_shim.replica.steps import where
+from fdt.compat.graphs import ops
+from fdt.compat.sessions import gradients_util
 from fdt.errors import CaptureError
 from fdt.patches import replace
 from fdt.typing import Array

@@ -5,16 +5,12 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.client import session as sessions
-from tensorflow.python.eager import context
-from tensorflow.python.framework import random_seed
-from tensorflow.python.training import basic_session_run_hooks as hooks
-from tensorflow.python.training import optimizer as optimizers
-from tensorflow.python.training import sync_replicas_optimizer as sync_replicas
 
 from client_shim.replica import classes
 from client_shim.replica.sessions.gradients import Gradients, of_sessions
 from client_shim.replica.steps import where
+from fdt.compat.eager import context, random_seed
+from fdt.compat.sessions import BaseSession, Optimizer, SecondOrStepTimer, SyncReplicasOptimizer
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 
@@ -71,13 +67,13 @@ def installed(running: SessionRunner, rank: classes.Exchanging | None = None) ->
         return call
 
     patches = [
-        Patch(sessions.BaseSession, "__init__", _with_threads),
-        Patch(sessions.BaseSession, "run", running.run),
-        Patch(sessions.BaseSession, "make_callable", refusing("make_callable", CALLABLE)),
-        Patch(sessions.BaseSession, "partial_run_setup", refusing("partial_run", CALLABLE)),
-        Patch(optimizers.Optimizer, "apply_gradients", apply_gradients),
-        Patch(sync_replicas.SyncReplicasOptimizer, "__init__", _refuse_sync_replicas),
-        Patch(hooks.SecondOrStepTimer, "should_trigger_for_step", due),
+        Patch(BaseSession, "__init__", _with_threads),
+        Patch(BaseSession, "run", running.run),
+        Patch(BaseSession, "make_callable", refusing("make_callable", CALLABLE)),
+        Patch(BaseSession, "partial_run_setup", refusing("partial_run", CALLABLE)),
+        Patch(Optimizer, "apply_gradients", apply_gradients),
+        Patch(SyncReplicasOptimizer, "__init__", _refuse_sync_replicas),
+        Patch(SecondOrStepTimer, "should_trigger_for_step", due),
         Patch(random_seed, "get_seed", _seeded),
     ]
     with running.gradients.installed(), patched(patches):

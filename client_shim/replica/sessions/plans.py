@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.client import session as sessions
-from tensorflow.python.util import nest
 
 from client_shim.replica.sessions.gradients import NAME, GradientNode, Gradients
+from fdt.compat.sessions import FetchMapper, nest
 
 _ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
@@ -133,7 +132,7 @@ def collected(graph: Any) -> dict[str, Any]:
 def flat_fetches(graph: Any, fetches: Any) -> tuple[list[Any], Any]:
     """Return the tensors and operations, each once, and the builder of the script's structure of their values."""
     with graph.as_default():
-        mapper = sessions._FetchMapper.for_fetch(fetches)
+        mapper = FetchMapper.for_fetch(fetches)
     return list(mapper.unique_fetches()), mapper.build_results
 
 

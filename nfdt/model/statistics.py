@@ -1,8 +1,11 @@
-"""Statistics of staleness: the number of server updates between a pull and its push."""
+"""Sums over workers: metric states, and staleness, the number of server updates between a pull and its push."""
 
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from fdt.typing import Array
 
 
 class Spread(NamedTuple):
@@ -28,3 +31,12 @@ def fields(counts: Counter[int]) -> dict[str, float]:
     if found is None:
         return {}
     return {"staleness_mean": found.mean, "staleness_median": found.median, "staleness_max": found.largest}
+
+
+def add_up(groups: Sequence[Sequence[Array]]) -> list[Array]:
+    """Return the element-wise sum of `groups`, one array per metric variable."""
+    first, *others = groups
+    total = [array.copy() for array in first]
+    for group in others:
+        total = [a + b for a, b in zip(total, group, strict=True)]
+    return total

@@ -18,6 +18,8 @@ class PlainApplier:
         self._momentum = [np.zeros_like(p) for p in self.params]
 
     def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[State, State]:
+        if rule.optimizer is not None:
+            raise ValueError("the NumPy applier has no Keras optimizer; use ModelApplier")
         return rule.init(self.params, workers)
 
     def pull(self, rule: AsyncAlgorithm, shared: State, mine: State, worker: int) -> tuple[Any | None, State, State]:

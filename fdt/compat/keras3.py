@@ -1,0 +1,22 @@
+"""Keras 3 on TensorFlow. tf_keras.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and the rest."""
+
+from keras.src import tree
+from keras.src.backend.tensorflow import random
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as Trainer
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras.src.losses import loss as losses
+from keras.src.metrics.metric import Metric
+from keras.src.metrics.reduction_metrics import Mean
+from keras.src.ops.operation import Operation
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.saving.keras_saveable import KerasSaveable
+from keras.src.trainers.data_adapters import array_data_adapter, array_slicing, is_grain_dataset, is_tf_dataset
+from keras.src.trainers.data_adapters.array_slicing import train_validation_split
+from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
+from keras.src.utils import tracking
+from keras.src.utils.backend_utils import DynamicBackend
+from keras.src.utils.python_utils import pythonify_logs
+
+APPLY = "apply"  # the method by which an optimizer updates variables
+OPTIMIZERS: tuple[type, ...] = (BaseOptimizer, LossScaleOptimizer)

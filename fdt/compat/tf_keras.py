@@ -1,0 +1,18 @@
+"""tf_keras, which is Keras 2. keras3.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and others."""
+
+from tf_keras.src.backend import ContextValueCache
+from tf_keras.src.engine import data_adapter, functional, node, training_utils
+from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn as make_class_weight_map_fn
+from tf_keras.src.engine.data_adapter import train_validation_split
+from tf_keras.src.engine.training import Model as Trainer
+from tf_keras.src.layers.core import tf_op_layer
+from tf_keras.src.metrics.base_metric import Mean, Metric
+from tf_keras.src.mixed_precision import autocast_variable
+from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, LossScaleOptimizerV3
+from tf_keras.src.optimizers.legacy import optimizer_v2
+from tf_keras.src.optimizers.optimizer import Optimizer
+from tf_keras.src.utils import losses_utils as losses
+from tf_keras.src.utils import tf_utils
+
+APPLY = "apply_gradients"  # the method by which an optimizer updates variables
+OPTIMIZERS: tuple[type, ...] = (Optimizer, optimizer_v2.OptimizerV2, LossScaleOptimizer, LossScaleOptimizerV3)

@@ -63,7 +63,7 @@ def test_batches_that_flatten_alike_are_not_taken_for_one_another():
     assert len(seen) == 2, "each is traced once"
 
 
-@pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 for 3 of them"]), (3, []), (None, [])])
+@pytest.mark.parametrize(("batches", "said"), [(2, ["an epoch has 2 batches for 3 workers"]), (3, []), (None, [])])
 def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
     trainable = SimpleNamespace(model=SimpleNamespace(steps_per_execution=1))
     run = SimpleNamespace(steps=batches, _trainable=trainable, _member=SimpleNamespace(size=3))

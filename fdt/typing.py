@@ -1,11 +1,14 @@
 """Types of arrays, and of TensorFlow's and Keras's objects, whose libraries have no types or say Any in more words."""
 
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-Array: TypeAlias = np.ndarray  # of any shape and dtype
-Vector: TypeAlias = np.ndarray  # 1-d, of any dtype
+    Array: TypeAlias = np.ndarray  # of any shape and dtype
+    Vector: TypeAlias = np.ndarray  # 1-d, of any dtype
+else:  # a script that does not train need not import NumPy
+    Array = Vector = Any
 Tensor: TypeAlias = Any  # tf.Tensor, eager or symbolic, or a value that TensorFlow converts to one
 Dataset: TypeAlias = Any  # tf.data.Dataset
 Batch: TypeAlias = Any  # the argument of Keras's train_step: x, (x,), (x, y) or (x, y, sample_weight), of tensors

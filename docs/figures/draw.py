@@ -78,6 +78,47 @@ def fit() -> Picture:
     return p
 
 
+def gradient_paths() -> Picture:
+    """The files that a gradient passes under HFDT: in `fit`, and in a script with its own loop."""
+    p = Picture(860, 520, "A gradient's way through the files of HFDT, in fit and in a replicated script")
+    p.text(225, 20, "fit (extract)", "small")
+    p.text(635, 20, "a loop of the script's own (replicate)", "small")
+    extracted = (
+        ("hfdt/worker/session.py", "Keras's train_step computes; its apply is ours", "worker"),
+        ("hfdt/worker/exchange.py", "one step of the algorithm", "worker"),
+        ("hfdt/algorithms/allreduce.py", "asks for the mean, then for the update", "engine"),
+        ("hfdt/worker/step_context.py", "weight of this rank's rows; one sum", "worker"),
+        ("hfdt/collectives/horovod.py", "one grouped all-reduce", "server"),
+    )
+    replicated = (
+        ("replica/functions.py, eager.py", "TensorFlow's call of a function or operation", "client"),
+        ("replica/graph/emit.py", "placements by rules/; waves of collectives", "client"),
+        ("replica/graph/collective.py", "one vector of each dtype", "client"),
+        ("replica/exchange.py", "sums of Partials, gathers of Shards", "client"),
+        ("fdt/process_group/root.py, peer.py", "shared memory; streams between hosts", "server"),
+    )
+    for x, boxes in ((45, extracted), (455, replicated)):
+        for row, (file, what, kind) in enumerate(boxes):
+            p.box(x, 35 + 84 * row, 360, 54, [file, what], kind)
+        for row in range(len(boxes) - 1):
+            y = 89 + 84 * row
+            p.arrow([(x + 130, y), (x + 130, y + 30)])
+            p.arrow([(x + 230, y + 30), (x + 230, y)])
+    p.text(
+        430,
+        478,
+        "down: this rank's part of the gradient; up: the sum over all ranks, which every rank applies",
+        "small",
+    )
+    p.text(
+        430,
+        500,
+        "left: Keras's own optimizer applies it; right: the script's own code uses it",
+        "small",
+    )
+    return p
+
+
 def exact() -> Picture:
     """A step of HFDT: weighted gradients of slices, added."""
     p = Picture(
@@ -267,6 +308,7 @@ PICTURES = {
     "layers": layers,
     "captures": captures,
     "fit": fit,
+    "gradient_paths": gradient_paths,
     "exact": exact,
     "placements": placements,
     "server": server,

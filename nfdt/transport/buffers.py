@@ -17,7 +17,7 @@ from fdt.keras.variables import tensor_variable
 from fdt.tensors import ALIGNMENT
 from fdt.typing import Array
 
-CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/push_pull.py)
+CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/transport.py)
 _PAGE = 4096
 
 Spec = tuple[tuple[int, ...], str]  # shape, NumPy dtype name

@@ -155,7 +155,7 @@ def test_workers_may_take_whole_batches_at_the_scripts_own_rate():
     """Of 64 rows in batches of 16, worker 0 trains on the first and the third, worker 1 on the others."""
     given = {"batch": "per-worker"}
     weights, _, notes, _ = trained("dane(mu=0.5)", 2, linear, X[:64], Y[:64], epochs=1, options=given)
-    assert "training once through its batches" in notes[-1]
+    assert "trains once on its batches" in notes[-1]
     inputs = np.column_stack([X[:64], np.ones(64)])
     w0 = flat(linear().get_weights())
 

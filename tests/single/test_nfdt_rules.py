@@ -215,7 +215,7 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
     ("text", "said"),
     [
         ("nope", "must be one of asgd, dana_dc, dc_asgd, "),
-        ("dc_asgd(mu=1)", "it has lam"),
+        ("dc_asgd(mu=1)", "its parameters: lam"),
         ("dc_asgd(lam='x')", "must be float"),
         ("dc_asgd(lam=-1)", "lam must be >= 0"),
         ("dc_asgd_a(m=1)", "m must be in"),

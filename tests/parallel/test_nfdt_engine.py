@@ -236,7 +236,7 @@ def test_gradients_that_are_not_finite(single, digits):
     assert (end.steps, end.skipped, end.samples) == (9, 1, 576)
     assert int(model.optimizer.iterations) == 9
     assert all(np.isfinite(w).all() for w in model.get_weights())
-    message = "from worker 0 in its step 2, batch 1 of epoch 1; --on-nan skip leaves such steps out"
+    message = "of worker 0 in its step 2, batch 1 of epoch 1; --on-nan skip leaves such steps out"
     with pytest.raises(AssertionError, match=message):
         single.fit(model, x, y, shuffle=False)
 

@@ -16,6 +16,7 @@ from client_shim.verify.comparable import RANDOM
 from client_shim.verify.compare import BLUNT, Comparison, Difference, LineResult, StepResult
 from client_shim.verify.records import RecordedRun
 
+_RULE_WIDTH = 100  # columns of a terminal
 EQUAL, DIFFERS, UNPROVEN = "equal", "different", "not proven"
 NO_STEP = (
     "verify saw no training step. It records fit, train_on_batch, GradientTape and tf.function, and not sessions of "
@@ -142,8 +143,8 @@ def show_verdict(out: Console, verdict: Verdict) -> None:
 
 
 def _table(out: Console, title: str) -> Table:
-    """Return a table with rules in a terminal, plain columns elsewhere."""
-    ours = box.SIMPLE_HEAVY if out.is_terminal else None
+    """Return a table of plain columns, with a rule below the headings where a terminal has room for it."""
+    ours = box.SIMPLE_HEAVY if out.is_terminal and out.width >= _RULE_WIDTH else None
     return Table(title=title, title_justify="left", title_style="bold", box=ours, pad_edge=False, padding=(0, 1))
 
 
@@ -154,7 +155,8 @@ def _steps(out: Console, title: str, compared: Comparison) -> Table:
     with_loss = any(step.loss for step in compared.steps)
     loss = ["loss", "off by", "noise"] if with_loss else []
     for name in ["step", *([] if one else ["at"]), *loss, "update", "off by", "noise", "weights off by", "noise", ""]:
-        table.add_column(name, justify="left" if name == "at" else "right", no_wrap=name != "weights off by")
+        wide = name == "weights off by"  # the heading may wrap
+        table.add_column(name, justify="left" if name == "at" else "right", no_wrap=not wide, min_width=7 * wide)
     for k, step in enumerate(compared.steps):
         at = [] if one else [place(step.where)]
         numbers = [*(_columns(step.loss, "{:.6g}") if with_loss else []), *_columns(step.update, "{:.3g}")]

@@ -61,7 +61,19 @@ class EpochCounters:
         self.steps = self.samples = 0
         self.busy = 0.0  # seconds
         self.logs: Mapping[str, Any] = {}
-        self.since = time.monotonic()
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """Start the clock, unless it runs. Called when the worker has weights for a batch.
+
+        Between the end of an epoch and this call, the client evaluates and runs callbacks.
+        """
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds since `begin`; 0 without it."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
 
     def add(self, samples: int, logs: Mapping[str, Any], steps: int = 1) -> None:
         """Count `steps` steps of `samples` samples in total."""

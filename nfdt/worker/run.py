@@ -212,6 +212,7 @@ class WorkerJob:
             self._together.wait()
             return channels.ask()
         weights = pulled[0]
+        self._tally.begin()
         try:
             given = batches.get(weights.epoch, weights.batches, weights.ahead)
         except NoBatch as end:
@@ -260,7 +261,7 @@ class WorkerJob:
             samples=tally.samples,
             logs=tally.floats(),
             metrics=self._member.blobs.put_arrays(tally.metrics()),
-            seconds=time.monotonic() - tally.since,
+            seconds=tally.seconds(),
             busy_seconds=tally.busy,
             bytes_sent=sent - before[0],
             bytes_received=received - before[1],

@@ -127,7 +127,7 @@ def test_where_not_all_can_be_started_again_fewer_go_on(tmp_path):
     heard = converse(client, "1", ONCE_DEADLY_EPOCH, restarts="1", min_np="1")
     (lost, tight) = heard["fault"]
     assert "restart 1 of 1" in lost.message
-    assert "room for 1 of 2; 1 continue without it" in tight.message
+    assert "room for 1 of 2; training continues without it" in tight.message
     assert [w.samples for w in heard["epoch_end"][0].workers] == [5]
     client.close()
     running.stop()

@@ -154,17 +154,19 @@ def test_options_of_the_comparison_are_not_those_of_its_runs():
     assert without(typed, {"--steps", "--seed", "--verify"}, {"-q"}) == ["-np", "3", "--rule", "dane"]
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_what_is_shown(terminal):
-    alone, wrong = run([0.1] * 3, [3.0, 2.0, 1.0], b"loss 3.0\n"), run([0.2] * 3, [3.0, 2.0, 1.0], b"loss 4.0\n")
+@pytest.mark.parametrize(("terminal", "width"), [(True, 110), (True, 80), (False, 80)])
+def test_what_is_shown(terminal, width):
+    losses = [2.32738, 2.12345, 1.98765]
+    alone, wrong = run([0.0123] * 3, losses, b"loss 3.0\n"), run([0.0234] * 3, losses, b"loss 4.0\n")
     compared, out = compare(alone, alone, wrong), io.StringIO()
-    screen = Console(file=out, width=110, force_terminal=terminal, color_system="standard" if terminal else None)
+    screen = Console(file=out, width=width, force_terminal=terminal, color_system="standard" if terminal else None)
     table.show(screen, "hfdt verify train.py", compared, ["a note"], judge(alone, alone, wrong, compared, 3))
     text = out.getvalue()
     assert ("\x1b[" in text) == terminal
     for expected in ("steps at train.py:7", "a note", "loss 3.0", "divided: loss 4.0", "update of w"):
         assert expected in text
     assert text.count("NO") == 4  # three steps and a line
+    assert "…" not in text, "no column is cut"
 
 
 # -- recorded scripts ------------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
     init(params, workers)               -> (shared, mine)         mine: the initial state of every worker
     pull(shared, mine, params, hyper)   -> (tree to send | None: the worker waits, shared, mine)
-    push(shared, mine, params, push)    -> (Update | None: nothing is applied now, shared, mine)
+    push(shared, mine, params, push)    -> (AlgorithmUpdate | None: nothing is applied now, shared, mine)
     leave(shared, mine, worker)         -> shared                 required where other workers wait for this one
     join(shared, worker)                -> shared                 a worker that returns or is new; mine is as after init
-    flush(shared, params)               -> (Update | None, shared)
+    flush(shared, params)               -> (AlgorithmUpdate | None, shared)
 
 The scheduler calls `flush` when no worker computes and either the algorithm makes every asking worker wait, or the
 epoch ends. `flush` applies the pushes that the algorithm still holds, because no other push will come. So a round ends
@@ -72,7 +72,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Update:
+class AlgorithmUpdate:
     """Arguments of one update of the captured optimizer.
 
     Attributes:
@@ -123,7 +123,7 @@ def nobody_counts(shared: State, worker: int) -> State:
     return shared
 
 
-def nothing_held(shared: State, params: Tree) -> tuple[Update | None, State]:
+def nothing_held(shared: State, params: Tree) -> tuple[AlgorithmUpdate | None, State]:
     """Return no update: the default of `flush`."""
     return None, shared
 
@@ -144,18 +144,18 @@ class AsyncAlgorithm:
         note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
             differs from training on one machine.
         local_steps: If given, a worker trains with the captured optimizer on this number of batches, from the weights
-            that it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each Update then has `steps`.
+            that it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each update then has `steps`.
         optimizer: If given, the optimizer of Keras that applies updates on the server in place of the captured one, as
             keras.optimizers.serialize writes it (nfdt/model/server_optimizer.py). The captured one counts the `steps`
-            of each Update; None: 1.
+            of each AlgorithmUpdate; None: 1.
     """
 
     init: Callable[[Tree, int], tuple[State, State]]
     pull: Callable[[State, State, Tree, Hyper], tuple[Tree | None, State, State]]
-    push: Callable[[State, State, Tree, Push], tuple[Update | None, State, State]]
+    push: Callable[[State, State, Tree, Push], tuple[AlgorithmUpdate | None, State, State]]
     leave: Callable[[State, State, int], State] = nobody_waits
     join: Callable[[State, int], State] = nobody_counts
-    flush: Callable[[State, Tree], tuple[Update | None, State]] = nothing_held
+    flush: Callable[[State, Tree], tuple[AlgorithmUpdate | None, State]] = nothing_held
     waits: bool = False
     needs_sgd: bool = False
     note: str = ""

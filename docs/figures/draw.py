@@ -204,7 +204,7 @@ def push_pull() -> Picture:
     p.arrow([(530, 255), (545, 255), (545, 55), (560, 55)])
     p.arrow([(560, 75), (538, 75), (538, 275), (530, 275)])
     below = (
-        "push: a WorkerGradient, from the worker to the applier; the algorithm returns an Update",
+        "push: a WorkerGradient, from the worker to the applier; the algorithm returns an AlgorithmUpdate",
         "pull: Weights, the answer to the push, back through the same files",
         "in one process: server/local.py in place of grpc_channel.py and service.py; simulated: simulator/channel.py",
     )

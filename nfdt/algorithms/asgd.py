@@ -4,14 +4,14 @@ Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012, 
 every step (n_fetch = n_push = 1 in the paper). The captured optimizer replaces the paper's Adagrad.
 """
 
-from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, send_current, without_state
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, send_current, without_state
 from nfdt.tree import Tree
 
 
 def rule() -> AsyncAlgorithm:
     """Return ASGD: w <- w - eta g. It has no parameters and no state."""
 
-    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
-        return Update(push.gradient), shared, mine
+    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, State, State]:
+        return AlgorithmUpdate(push.gradient), shared, mine
 
     return AsyncAlgorithm(without_state, send_current, push)

@@ -16,7 +16,7 @@ shapes of the trainable variables.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, Update, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, require
 from nfdt.tree import Array, Tree, compensated, look_ahead, sum_with, sum_without, with_momentum, zeros
 
 
@@ -52,10 +52,14 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
         ahead = look_ahead(params, shared.total, hyper.eta * hyper.mu)
         return ahead, shared, Mine(mine.v, ahead)
 
-    def push(shared: Shared, mine: Mine, params: Tree, push: Push) -> tuple[Update | None, Shared, Mine]:
+    def push(shared: Shared, mine: Mine, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, Mine]:
         fresh = compensated(push.gradient, params, mine.seen, lam)
         v = with_momentum(mine.v, fresh, push.mu)
-        return Update(v, momentum="rule", fresh=fresh), Shared(sum_with(shared.total, v, mine.v)), Mine(v, mine.seen)
+        return (
+            AlgorithmUpdate(v, momentum="rule", fresh=fresh),
+            Shared(sum_with(shared.total, v, mine.v)),
+            Mine(v, mine.seen),
+        )
 
     def leave(shared: Shared, mine: Mine, worker: int) -> Shared:
         return Shared(sum_without(shared.total, mine.v))

@@ -9,7 +9,7 @@ Deviation: the captured optimizer applies the compensated gradient; the paper us
 the loss, not of the optimizer. So it means the same under momentum and under Adam, which rescales the sum.
 """
 
-from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, require, send_and_keep
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_and_keep
 from nfdt.tree import Tree, compensated
 
 
@@ -27,7 +27,7 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
     def init(params: Tree, workers: int) -> tuple[State, State]:
         return None, params
 
-    def push(shared: State, seen: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
-        return Update(compensated(push.gradient, params, seen, lam)), shared, seen
+    def push(shared: State, seen: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, State, State]:
+        return AlgorithmUpdate(compensated(push.gradient, params, seen, lam)), shared, seen
 
     return AsyncAlgorithm(init, send_and_keep, push)

@@ -11,7 +11,7 @@ that it compensates. The captured optimizer applies the result.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.tree import Array, Tree, compensated, running_square, zeros
 
 EPS = 1e-7
@@ -43,9 +43,9 @@ def rule(lam0: float = 2.0, m: float = 0.95) -> AsyncAlgorithm:
     def pull(shared: State, mine: Mine, params: Tree, hyper: Hyper) -> tuple[Tree | None, State, Mine]:
         return params, shared, Mine(params, mine.mean_square)
 
-    def push(shared: State, mine: Mine, params: Tree, push: Push) -> tuple[Update | None, State, Mine]:
+    def push(shared: State, mine: Mine, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, State, Mine]:
         mean_square = running_square(mine.mean_square, push.gradient, m)
         lam = [lam0 / (square + EPS) ** 0.5 for square in mean_square]
-        return Update(compensated(push.gradient, params, mine.seen, lam)), shared, Mine(mine.seen, mean_square)
+        return AlgorithmUpdate(compensated(push.gradient, params, mine.seen, lam)), shared, Mine(mine.seen, mean_square)
 
     return AsyncAlgorithm(init, pull, push)

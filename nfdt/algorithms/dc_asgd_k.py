@@ -11,7 +11,7 @@ The momentum assumes sequential pushes, and asynchrony adds momentum (Mitliagkas
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, require, send_and_keep
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_and_keep
 from nfdt.tree import Array, Tree, compensated, with_momentum, zeros
 
 
@@ -37,9 +37,9 @@ def rule(lam: float = 0.04, mu: float | None = None) -> AsyncAlgorithm:
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         return Shared(zeros(params)), params
 
-    def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
+    def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         fresh = compensated(push.gradient, params, seen, lam)
         v = with_momentum(shared.v, fresh, push.mu if mu is None else mu)
-        return Update(v, momentum="rule", fresh=fresh), Shared(v), seen
+        return AlgorithmUpdate(v, momentum="rule", fresh=fresh), Shared(v), seen
 
     return AsyncAlgorithm(init, send_and_keep, push)

@@ -19,7 +19,7 @@ then "captured", and only the penalty applies.
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.tree import (
     Array,
     Tree,
@@ -80,16 +80,16 @@ def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
         sent = look_ahead(params, shared.total, ahead)
         return sent, shared, Mine(mine.v, sent)
 
-    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[Update | None, State, State]:
+    def push(shared: State, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, State, State]:
         if shared is None:
-            return Update(push.gradient), shared, mine
+            return AlgorithmUpdate(push.gradient), shared, mine
         step = running_square(shared.step, zip_map(lambda w, before: w - before, params, push.before), KEEP)
         fresh = zip_map(lambda g, w, w_m, s: _weigh(g, w, w_m, s, k), push.gradient, params, mine.sent, step)
         if momentum == "captured":
-            return Update(fresh), shared._replace(step=step), mine
+            return AlgorithmUpdate(fresh), shared._replace(step=step), mine
         v = with_momentum(mine.v, fresh, push.mu)
         total, direction = sum_with(shared.total, v, mine.v), running_square(shared.direction, v, KEEP)
-        return Update(v, momentum="rule", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
+        return AlgorithmUpdate(v, momentum="rule", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
 
     def leave(shared: State, mine: State, worker: int) -> State:
         if shared is None:

@@ -10,7 +10,7 @@ the steps of SGD with momentum. All arrays have the shapes of the trainable vari
 
 from typing import NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Push, State, Update, require, send_and_keep
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Push, State, require, send_and_keep
 from nfdt.tree import Array, Tree, running_square, zeros, zip_map
 
 EPS = 1e-8  # avoids 0 / 0 for a weight that has not moved yet
@@ -41,8 +41,8 @@ def rule(keep: float = 0.9, strength: float = 1.0) -> AsyncAlgorithm:
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         return Shared(zeros(params)), params
 
-    def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
+    def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         step = running_square(shared.square_step, zip_map(lambda w, before: w - before, params, push.before), keep)
-        return Update(zip_map(penalize, push.gradient, params, seen, step)), Shared(step), seen
+        return AlgorithmUpdate(zip_map(penalize, push.gradient, params, seen, step)), Shared(step), seen
 
     return AsyncAlgorithm(init, send_and_keep, push)

@@ -22,7 +22,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.algorithms.ssgd import RoundMean
 from nfdt.tree import Array, Tree, maximum
 
@@ -77,7 +77,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
         held = now.held.get(_group(now, hyper.worker), Held())
         return (None if hyper.worker in held.arrived else params), now, mine
 
-    def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
+    def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         group = _group(now, push.worker)
         held = now.held.get(group, Held()).plus(Held.of(push, tau=push.tau))
         now = replace(_measured(now, push), held={**now.held, group: held})
@@ -100,7 +100,7 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
     def join(now: Shared, worker: int) -> Shared:
         return replace(now, members=now.members | {worker})
 
-    def flush(now: Shared, params: Tree) -> tuple[Update | None, Shared]:
+    def flush(now: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
         """Apply all held gradients as one round, and group the workers again if necessary."""
         update = _update(now, list(now.held))
         now = replace(now, held={})
@@ -156,14 +156,14 @@ def _measured(now: Shared, push: Push) -> Shared:
     return replace(now, counts={**now.counts, push.worker: count}, seconds={**now.seconds, push.worker: mean})
 
 
-def _update(now: Shared, groups: list[int]) -> Update | None:
+def _update(now: Shared, groups: list[int]) -> AlgorithmUpdate | None:
     """Return one update from the finished rounds of `groups`: the mean by samples, at the rate of all their workers."""
     total = functools.reduce(Held.plus, (now.held[group] for group in groups), Held())
     if total.mean is None:
         return None
     workers = sum(len(_members(now, group)) for group in groups)
     share_of_all = max(1, workers) / max(1, len(now.members))
-    return Update(total.mean, lr_scale=share_of_all / maximum(total.tau, 1.0))
+    return AlgorithmUpdate(total.mean, lr_scale=share_of_all / maximum(total.tau, 1.0))
 
 
 def _without(now: Shared, group: int) -> Shared:

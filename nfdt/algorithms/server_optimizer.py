@@ -27,7 +27,7 @@ its optimizer's slots from round to round.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.algorithms import asgd, ssgd
 from nfdt.tree import Array, Tree, running_square, with_momentum, zeros, zip_map
 
@@ -158,12 +158,12 @@ def rule(
         server = _keras(optimizer, {**{k: v for k, v in given.items() if v is not None}, **options})
     when = ssgd.rule() if sync else asgd.rule()
 
-    def apply(update: Update | None, shared: Shared, inner: State) -> tuple[Update | None, Shared]:
+    def apply(update: AlgorithmUpdate | None, shared: Shared, inner: State) -> tuple[AlgorithmUpdate | None, Shared]:
         """Run one step of the server's optimizer along -`update.gradient`, which is the paper's delta."""
         if update is None:
             return None, shared._replace(inner=inner)
         taken, m, v = server.step(update.gradient, shared.m, shared.v)
-        return Update(taken, steps=shared.steps), Shared(inner, 0, m, v)
+        return AlgorithmUpdate(taken, steps=shared.steps), Shared(inner, 0, m, v)
 
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         inner, mine = when.init(params, workers)
@@ -173,7 +173,7 @@ def rule(
         sent, inner, mine = when.pull(shared.inner, mine, params, hyper)
         return sent, shared._replace(inner=inner), mine
 
-    def push(shared: Shared, mine: State, params: Tree, push: Push) -> tuple[Update | None, Shared, State]:
+    def push(shared: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         update, inner, mine = when.push(shared.inner, mine, params, push)
         return *apply(update, shared._replace(steps=max(shared.steps, push.batches)), inner), mine
 
@@ -183,7 +183,7 @@ def rule(
     def join(shared: Shared, worker: int) -> Shared:
         return shared._replace(inner=when.join(shared.inner, worker))
 
-    def flush(shared: Shared, params: Tree) -> tuple[Update | None, Shared]:
+    def flush(shared: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
         update, inner = when.flush(shared.inner, params)
         return apply(update, shared, inner)
 

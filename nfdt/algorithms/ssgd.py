@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.tree import Array, Tree, averaged
 
 Mean = TypeVar("Mean", bound="RoundMean")
@@ -63,7 +63,7 @@ def rounds(complete: Callable[[Round], bool], note: str) -> AsyncAlgorithm:
     def pull(now: Round, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Round, State]:
         return (None, now, mine) if hyper.worker in now.pushed.arrived else (params, now, now.number)
 
-    def push(now: Round, pulled_in: State, params: Tree, push: Push) -> tuple[Update | None, Round, State]:
+    def push(now: Round, pulled_in: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Round, State]:
         if pulled_in != now.number:
             return None, now, pulled_in
         now = replace(now, pushed=now.pushed.averaged(RoundMean.of(push)))
@@ -75,9 +75,9 @@ def rounds(complete: Callable[[Round], bool], note: str) -> AsyncAlgorithm:
     def join(now: Round, worker: int) -> Round:
         return replace(now, members=now.members | {worker})
 
-    def flush(now: Round, params: Tree) -> tuple[Update | None, Round]:
+    def flush(now: Round, params: Tree) -> tuple[AlgorithmUpdate | None, Round]:
         mean = now.pushed.mean
-        return (None if mean is None else Update(mean)), Round(now.members, now.number + 1)
+        return (None if mean is None else AlgorithmUpdate(mean)), Round(now.members, now.number + 1)
 
     return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True, note=note)
 

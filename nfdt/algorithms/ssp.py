@@ -10,7 +10,7 @@ Deviation: a pull returns all updates so far, not only those that the bound guar
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update, require
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.tree import Tree
 
 
@@ -39,8 +39,8 @@ def rule(bound: int = 3) -> AsyncAlgorithm:
         ahead = clocks.of[hyper.worker] - min(clocks.of.values())
         return (None if ahead > bound else params), clocks, mine
 
-    def push(clocks: Clocks, mine: State, params: Tree, push: Push) -> tuple[Update | None, Clocks, State]:
-        return Update(push.gradient), Clocks({**clocks.of, push.worker: clocks.of[push.worker] + 1}), mine
+    def push(clocks: Clocks, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Clocks, State]:
+        return AlgorithmUpdate(push.gradient), Clocks({**clocks.of, push.worker: clocks.of[push.worker] + 1}), mine
 
     def leave(clocks: Clocks, mine: State, worker: int) -> Clocks:
         return Clocks({other: clock for other, clock in clocks.of.items() if other != worker})
@@ -48,7 +48,7 @@ def rule(bound: int = 3) -> AsyncAlgorithm:
     def join(clocks: Clocks, worker: int) -> Clocks:
         return Clocks({**clocks.of, worker: min(clocks.of.values(), default=0)})
 
-    def flush(clocks: Clocks, params: Tree) -> tuple[Update | None, Clocks]:
+    def flush(clocks: Clocks, params: Tree) -> tuple[AlgorithmUpdate | None, Clocks]:
         return None, Clocks(dict.fromkeys(clocks.of, 0))  # the slowest has no batch left: no worker waits for it
 
     return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True)

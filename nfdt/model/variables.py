@@ -1,8 +1,8 @@
 """Access to the variables and the optimizer of a captured model, for Keras 3 and tf_keras.
 
 `off` switches the captured optimizer's momentum off for one update, where the algorithm's momentum replaces it.
-`Update.momentum` is then "rule". The algorithm's direction is u = mu v + g: mu is SGD's momentum or Adam's beta_1, g
-the fresh gradient.
+`AlgorithmUpdate.momentum` is then "rule". The algorithm's direction is u = mu v + g: mu is SGD's momentum or Adam's
+beta_1, g the fresh gradient.
 
     SGD, nesterov or not            w <- w - eta u
     Adam, AdamW, Adamax, Nadam,     the first moment becomes (1 - beta_1) u, the value of beta_1 m + (1 - beta_1) g

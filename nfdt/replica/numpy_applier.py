@@ -12,7 +12,7 @@ import numpy as np
 
 from fdt.errors import CaptureError, UsageError
 from nfdt import algorithm_registry
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.options import PLAIN
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.transport.channel import WorkerGradient
@@ -61,7 +61,7 @@ class Arithmetic:
 
     def __init__(self, params: list[Any]) -> None:
         self.params = self._before = params
-        self.update = Update(params)
+        self.update = AlgorithmUpdate(params)
         self.eta = self.mu = np.float32(0)
 
     def read(self, params: list[Any], eta: Any = None, mu: Any = None) -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
 from fdt.ops import call_flat
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, evaluate, lower
@@ -169,7 +169,9 @@ class ModelApplier:
 
     # -- traced to compiled --------------------------------------------------------------------------------
 
-    def _program(self, tape: TracedProgram, update: Update | None, kept: State, gradient: WorkerGradient) -> _Program:
+    def _program(
+        self, tape: TracedProgram, update: AlgorithmUpdate | None, kept: State, gradient: WorkerGradient
+    ) -> _Program:
         outputs, changed = tape.outputs(kept), tuple(gradient.changed)
         absent = tuple(i for i, tensor in enumerate(gradient.gradient) if tensor is None)
         if update is None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from nfdt.algorithm import AsyncAlgorithm, Hyper, Push, State, Update
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import Array, zip_map
 
@@ -46,7 +46,7 @@ class PlainApplier:
         update, shared = rule.flush(shared, self.params)
         return self._apply(update), shared
 
-    def _apply(self, update: Update | None) -> bool:
+    def _apply(self, update: AlgorithmUpdate | None) -> bool:
         if update is None:
             return False
         self._before = self.params

@@ -12,7 +12,7 @@ import tf_keras
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from nfdt import algorithm_registry
-from nfdt.algorithm import AsyncAlgorithm, Update
+from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm
 from nfdt.algorithms import asgd
 from nfdt.model.variables import OwnedVariables
 from nfdt.server.algorithm_state import AlgorithmState
@@ -98,7 +98,7 @@ def momentum_rule(scale=1.0):
 
     def push(v, mine, params, push):
         v = zip_map(lambda v, g: push.mu * v + g, v, push.gradient)
-        return Update(v, lr_scale=scale, momentum="rule", fresh=push.gradient), v, mine
+        return AlgorithmUpdate(v, lr_scale=scale, momentum="rule", fresh=push.gradient), v, mine
 
     return AsyncAlgorithm(init, asgd.rule().pull, push)
 

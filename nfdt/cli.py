@@ -13,11 +13,7 @@ from fdt.cli import detach
 from fdt.cli.hosts import HOST_FLAGS, chosen_hosts, hosts_options, names_hosts, placement_on, report_hosts, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
-    FAULTS,
     REPORTS,
-    CountType,
-    Duration,
-    apply,
     capture_options,
     check_min_np,
     detach_option,
@@ -36,9 +32,17 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from nfdt.algorithm_options import ALGORITHM, algorithm_options, checked_rule
 from nfdt.elastic.command import announce, join_at_option, join_endpoint
-from nfdt.options import CHECKPOINT_S
+from nfdt.run_options import (
+    RESTARTS,
+    algorithm_options,
+    checked_rule,
+    checkpoint_option,
+    emulate_option,
+    on_nan_option,
+    server_count_option,
+    transport_options,
+)
 
 if TYPE_CHECKING:
     from nfdt.engine.engine import NfdtEngine
@@ -46,8 +50,6 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
-TRANSPORT = "Servers and transport"
-RESTARTS = 3  # default with --checkpoint-every alone
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
 JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
 _FLAGS = {
@@ -83,62 +85,6 @@ main = program(
         "simulate": "nfdt.simulator.command:simulate_command",
     },
 )
-
-
-def server_count_option(function: Decorated) -> Decorated:
-    """Add --ps to a command."""
-    text = "Number of parameter servers; each has a part of the variables.  [default: 1]"
-    return option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=text)(function)
-
-
-def transport_options(function: Decorated) -> Decorated:
-    """Add --overlap-epochs, --channel and --overlap to a command."""
-    add = [
-        option(
-            ALGORITHM,
-            "--overlap-epochs",
-            is_flag=True,
-            help="Start the next epoch while the script validates; callbacks then take effect later.",
-        ),
-        option(
-            TRANSPORT,
-            "--channel",
-            type=click.Choice(["auto", "shm", "grpc"]),
-            help="Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]",
-        ),
-        option(
-            TRANSPORT,
-            "--overlap",
-            type=click.Choice(["auto", "on", "off"]),
-            help="Pull and push while the next gradient is computed.  [default: auto]",
-        ),
-    ]
-    return apply(add, function)
-
-
-def checkpoint_option(function: Decorated) -> Decorated:
-    """Add --checkpoint-every to a command."""
-    text = (
-        "How often servers save their state in shared memory, to continue from it if a server is lost. 0s: a lost "
-        f"server ends the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
-    )
-    return option(FAULTS, "--checkpoint-every", type=Duration(), metavar="30s", help=text)(function)
-
-
-def on_nan_option(function: Decorated) -> Decorated:
-    """Add --on-nan to a command."""
-    text = (
-        "A gradient with NaN or infinity: stop ends the run and names worker and step, skip leaves it out.  "
-        "[default: stop; if callbacks receive every step, it is applied, as in Keras]"
-    )
-    return option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=text)(function)
-
-
-def emulate_option(function: Decorated) -> Decorated:
-    """Add --emulate to a command."""
-    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
-    file = click.Path(dir_okay=False, path_type=Path)
-    return option(TRANSPORT, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)(function)
 
 
 def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:

@@ -68,19 +68,25 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
+@contextlib.contextmanager
+def _refusing(requests: _Requests, context: grpc.ServicerContext) -> Iterator[None]:
+    """Abort the call at the end of the context if one of its messages was malformed."""
+    try:
+        yield
+    except ValueError:
+        if not requests.bad:
+            raise
+    if requests.bad:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, _SAID)
+
+
 def _single(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
     """Wrap a handler with one answer."""
 
     def answer(given: Any, context: grpc.ServicerContext) -> Any:
         requests = _Requests(given if many else iter([given]))
-        try:
-            result = behave(requests if many else next(requests), context)
-        except ValueError:
-            if not requests.bad:
-                raise
-        if requests.bad:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _SAID)
-        return result
+        with _refusing(requests, context):
+            return behave(requests if many else next(requests), context)
 
     return answer
 
@@ -90,13 +96,8 @@ def _streaming(behave: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
 
     def answers(given: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         requests = _Requests(given if many else iter([given]))
-        try:
+        with _refusing(requests, context):
             yield from behave(requests if many else next(requests), context)
-        except ValueError:
-            if not requests.bad:
-                raise
-        if requests.bad:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _SAID)
 
     return answers
 

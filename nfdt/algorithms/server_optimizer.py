@@ -149,13 +149,7 @@ def rule(
     require(
         worker_optimizer == "captured", NAME, "worker_optimizer must be captured", worker_optimizer=worker_optimizer
     )
-    server: FedOpt | Keras
-    if not options and isinstance(optimizer, str) and optimizer in PAPER:
-        server = _paper(optimizer, lr, momentum, beta2, tau)
-    else:
-        require(beta2 is None and tau is None, NAME, "beta2 and tau go with the paper's", beta2=beta2, tau=tau)
-        given = {"learning_rate": lr, "momentum": momentum}
-        server = _keras(optimizer, {**{k: v for k, v in given.items() if v is not None}, **options})
+    server = _chosen(optimizer, lr, momentum, beta2, tau, options)
     when = ssgd.rule() if sync else asgd.rule()
 
     def apply(update: AlgorithmUpdate | None, shared: Shared, inner: State) -> tuple[AlgorithmUpdate | None, Shared]:
@@ -194,6 +188,22 @@ def rule(
     return AsyncAlgorithm(
         init, pull, push, leave, join, flush, when.waits, note=note, local_steps=local_steps, optimizer=config
     )
+
+
+def _chosen(
+    optimizer: Any,
+    lr: float | None,
+    momentum: float | None,
+    beta2: float | None,
+    tau: float | None,
+    options: dict[str, Any],
+) -> FedOpt | Keras:
+    """Return the optimizer that the parameters of `rule` name. Raises ValueError for an invalid one."""
+    if not options and isinstance(optimizer, str) and optimizer in PAPER:
+        return _paper(optimizer, lr, momentum, beta2, tau)
+    require(beta2 is None and tau is None, NAME, "beta2 and tau go with the paper's", beta2=beta2, tau=tau)
+    given = {"learning_rate": lr, "momentum": momentum}
+    return _keras(optimizer, {**{k: v for k, v in given.items() if v is not None}, **options})
 
 
 def _paper(name: str, lr: float | None, momentum: float | None, beta2: float | None, tau: float | None) -> FedOpt:

@@ -17,7 +17,7 @@ from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
-from nfdt.algorithm_options import algorithm_options, checked_rule
+from nfdt.run_options import algorithm_options, checked_rule
 
 if TYPE_CHECKING:
     from fdt.cli.run import Client

@@ -12,7 +12,7 @@ from fdt.cli.options import declared_options
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import tensor_variable
 from fdt.network.cluster import equal_nodes
-from nfdt import algorithm_options, algorithm_registry
+from nfdt import algorithm_registry, run_options
 from nfdt.model.server_optimizer import server_optimizer
 from nfdt.model.variables import OwnedVariables
 from nfdt.replica.numpy_applier import checked
@@ -170,7 +170,7 @@ def test_a_simulated_server_trains_as_keras_does():
 
 
 def given(**options):
-    names = ("asynchronous", "sync", "rule", *(declared.name for declared in algorithm_options.DECLARED))
+    names = ("asynchronous", "sync", "rule", *(declared.name for declared in run_options.DECLARED))
     return dict.fromkeys(names) | options
 
 
@@ -181,9 +181,9 @@ def test_an_algorithms_file_declares_its_options(tmp_path):
     (tmp_path / "other.py").write_text("def rule(): ...")
     (declared,) = declared_options(tmp_path)
     assert (declared.name, declared.rule, declared.parameter, declared.kind) == ("a_b", "mine", "ab", "float")
-    text = algorithm_options.checked_rule(given(rule="server_optimizer", server_optimizer="adamw", server_lr=0.1))
+    text = run_options.checked_rule(given(rule="server_optimizer", server_optimizer="adamw", server_lr=0.1))
     made = algorithm_registry.make(text)
     assert made.optimizer == {"class_name": "adamw", "config": {"learning_rate": 0.1}}
-    assert algorithm_options.checked_rule(given()) is None
+    assert run_options.checked_rule(given()) is None
     with pytest.raises(UsageError, match="--local-steps needs --rule server_optimizer. Received: --local-steps"):
-        algorithm_options.checked_rule(given(local_steps=3, rule="asgd"))
+        run_options.checked_rule(given(local_steps=3, rule="asgd"))

@@ -1,0 +1,129 @@
+"""Command-line options of a run: those that choose an algorithm, which `nfdt simulate` has too, and the engine's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fdt.cli.options import FAULTS, CountType, Duration, apply, declared_options, rule_names
+from fdt.cli.program import option
+from fdt.errors import UsageError
+from nfdt.options import CHECKPOINT_S, DEFAULT, SYNCHRONOUS
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+ALGORITHM, TRANSPORT = "Algorithm", "Servers and transport"
+RESTARTS = 3  # default with --checkpoint-every alone
+RULES = Path(__file__).parent / "algorithms"
+DECLARED = declared_options(RULES)
+
+
+def algorithm_options(function: Decorated) -> Decorated:
+    """Add --async, --sync, --rule, the options that algorithms declare, and --partition to a command."""
+    add = [
+        option(
+            ALGORITHM,
+            "--async",
+            "asynchronous",
+            is_flag=True,
+            help="Apply each worker's gradient when it arrives (default); may also stand after the script.",
+        ),
+        option(
+            ALGORITHM,
+            "--sync",
+            is_flag=True,
+            help=f"The same as --rule {SYNCHRONOUS}; may also stand after the script.",
+        ),
+        option(
+            ALGORITHM,
+            "--rule",
+            "--algorithm",
+            "rule",
+            metavar="NAME|NAME(PARAMETER=VALUE)",
+            help=f"The algorithm, which applies stale gradients: {rule_names(RULES)}, or a .py file."
+            f"  [default: {DEFAULT}]",
+        ),
+        *(declared.decorator(ALGORITHM) for declared in DECLARED),
+        option(
+            ALGORITHM,
+            "--partition",
+            type=click.Choice(["shuffle-split", "random-sampling"]),
+            help="Divide an epoch's batches among workers, or draw each batch at random.  [default: shuffle-split]",
+        ),
+    ]
+    return apply(add, function)
+
+
+def checked_rule(given: dict[str, Any]) -> str | None:
+    """Return the algorithm that the options choose, or None for the default of the optimizer.
+
+    Raises:
+        UsageError: If the options contradict each other, or the algorithm cannot be built.
+    """
+    if given["sync"] and given["asynchronous"]:
+        raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
+    if given["sync"] and given["rule"] is not None:
+        raise UsageError(f"--sync means --rule {SYNCHRONOUS}. Received: --rule {given['rule']} too; give one of them")
+    if not given["sync"] and all(given[name] is None for name in ("rule", *(o.name for o in DECLARED))):
+        return None  # imports neither algorithms nor NumPy: the script may never train
+    from nfdt import algorithm_registry
+
+    options = {declared.name: ((declared.rule,), declared.parameter) for declared in DECLARED}
+    return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], options, given)
+
+
+def server_count_option(function: Decorated) -> Decorated:
+    """Add --ps to a command."""
+    text = "Number of parameter servers; each has a part of the variables.  [default: 1]"
+    return option(TRANSPORT, "--ps", type=CountType("a number of servers"), metavar="K", help=text)(function)
+
+
+def transport_options(function: Decorated) -> Decorated:
+    """Add --overlap-epochs, --channel and --overlap to a command."""
+    add = [
+        option(
+            ALGORITHM,
+            "--overlap-epochs",
+            is_flag=True,
+            help="Start the next epoch while the script validates; callbacks then take effect later.",
+        ),
+        option(
+            TRANSPORT,
+            "--channel",
+            type=click.Choice(["auto", "shm", "grpc"]),
+            help="Send tensors by shared memory or gRPC streams.  [default: auto, shared memory on one host]",
+        ),
+        option(
+            TRANSPORT,
+            "--overlap",
+            type=click.Choice(["auto", "on", "off"]),
+            help="Pull and push while the next gradient is computed.  [default: auto]",
+        ),
+    ]
+    return apply(add, function)
+
+
+def checkpoint_option(function: Decorated) -> Decorated:
+    """Add --checkpoint-every to a command."""
+    text = (
+        "How often servers save their state in shared memory, to continue from it if a server is lost. 0s: a lost "
+        f"server ends the run.  [default: {CHECKPOINT_S:g}s with --restarts; alone it means --restarts {RESTARTS} too]"
+    )
+    return option(FAULTS, "--checkpoint-every", type=Duration(), metavar="30s", help=text)(function)
+
+
+def on_nan_option(function: Decorated) -> Decorated:
+    """Add --on-nan to a command."""
+    text = (
+        "A gradient with NaN or infinity: stop ends the run and names worker and step, skip leaves it out.  "
+        "[default: stop; if callbacks receive every step, it is applied, as in Keras]"
+    )
+    return option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=text)(function)
+
+
+def emulate_option(function: Decorated) -> Decorated:
+    """Add --emulate to a command."""
+    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
+    file = click.Path(dir_okay=False, path_type=Path)
+    return option(TRANSPORT, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)(function)

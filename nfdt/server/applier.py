@@ -16,12 +16,11 @@ import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
 from fdt.ops import call_flat
+from fdt.typing import Tensor
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.model.variables import OwnedVariables, clipped, current_rate, momentum_of
 from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import TracedProgram, evaluate, lower
-
-Tensor = Any
 
 
 def _alike(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fdt.typing import Tensor
+
 if TYPE_CHECKING:
     from nfdt.model.shards import Ownership  # imports TensorFlow
-
-Tensor = Any
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
+from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others
 from nfdt.model.variables import loss_scale
 from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, assignments
-
-Tensor = Any
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _waiting(running: subprocess.Popen[bytes], traces: Aftermath, patience_s: fl
 def _keepers(traces: Aftermath) -> list[psutil.Process]:
     if not (traces.temporary / "state").exists():
         return []
-    return [p for p in traces.processes() if p.is_running() and "fdt.runs.supervisor" in words_of(p)]
+    return [p for p in traces.processes() if p.is_running() and "fdt.runs" in words_of(p)]
 
 
 def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:

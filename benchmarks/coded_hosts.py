@@ -22,7 +22,7 @@ import numpy as np
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup
+from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 from hfdt import algorithm_registry

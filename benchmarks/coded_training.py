@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 from pictures import accuracy, images  # noqa: E402
 
 from fdt.blobs import LocalBlobs  # noqa: E402
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed  # noqa: E402
+from fdt.network import Cluster, NetworkLink, NodeGroup, Speed  # noqa: E402
 
 SHAPE = 100.0  # of the Gamma distribution of a step's time
 LATENCY_S = 1e-4

@@ -22,7 +22,7 @@ import tensorflow as tf
 from harness import SCRIPTS, console, table
 from rules import split
 
-from fdt.network.cluster import Pace
+from fdt.network import Pace
 from fdt.network.reading import read_cluster
 
 CLUSTER = SCRIPTS.parent / "unequal12.yaml"

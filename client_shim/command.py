@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import client_shim
 from client_shim.state import Settings
-from fdt.cli import detach
-from fdt.cli.arguments import RunRequest
-from fdt.cli.resume import kept
+from fdt.cli import RunRequest, detach, kept
 from fdt.cli.run import MakeEngine
 from fdt.cli.run import run as run_with_engine
 

@@ -15,7 +15,7 @@ from fdt.blobs import Blobs
 from fdt.job import FEED_WINDOW
 from fdt.rpc.session_pb2 import Command, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.structure import flatten
+from fdt.tensors import flatten
 
 Epochs = Callable[[], Iterator[tuple[int, Iterator[Any]]]]  # (epoch, its batches), each drawn on demand
 

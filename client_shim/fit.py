@@ -22,8 +22,7 @@ from client_shim.watched import watched_list
 from fdt.blobs import Blobs
 from fdt.cli.signals import held_back, released
 from fdt.job import BatchHooks, JobSpec
-from fdt.keras import flavor_of
-from fdt.keras.flavor import attribute
+from fdt.keras import attribute, flavor_of
 from fdt.trainable import Trainable
 
 

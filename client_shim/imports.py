@@ -8,7 +8,7 @@ from typing import Any
 import wrapt
 
 from client_shim.replica.steps import where
-from fdt.compat import import_hooks
+from fdt import compat
 from fdt.errors import CaptureError
 from fdt.patches import replace
 
@@ -38,9 +38,9 @@ def intercepted(fit: Fit) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         active = [True]
         stack.callback(active.clear)  # a hook that runs after the end does nothing
-        for module, cls in import_hooks.TRAINERS.items():
+        for module, cls in compat.TRAINERS.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, fit))
-        for module, (cls, backend) in import_hooks.OTHER_BACKENDS.items():
+        for module, (cls, backend) in compat.OTHER_BACKENDS.items():
             _when_imported(module, functools.partial(_patch, stack, active, cls, functools.partial(_refuse, backend)))
         yield
 
@@ -54,7 +54,7 @@ def own_loops_refused(allowed: Callable[[], bool], trained: Callable[[], bool]) 
     with contextlib.ExitStack() as stack:
         active = [True]
         stack.callback(active.clear)
-        for module, (cls, name) in import_hooks.OPTIMIZERS.items():
+        for module, (cls, name) in compat.OPTIMIZERS.items():
             _when_imported(module, functools.partial(_refuse_unless, stack, active, allowed, trained, cls, name))
         yield
 

@@ -21,7 +21,7 @@ from client_shim.state import ScriptRun, Settings
 from client_shim.summary import summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
-from fdt.report import JobSummary, Reporters, text
+from fdt.report import JobSummary, Reporters, nbytes
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
@@ -164,16 +164,16 @@ def report(found: Inspection) -> list[str]:
     job = found.job
     steps = job.steps_per_epoch
     facts = {
-        "model": f"{job.model}, {job.parameters:,} trainable parameters, {text.nbytes(job.gradient_bytes)}",
+        "model": f"{job.model}, {job.parameters:,} trainable parameters, {nbytes(job.gradient_bytes)}",
         "loss": job.loss or "the model's own",
         "optimizer": job.optimizer,
         "data": f"{_DATA[job.data]}, {f'{job.samples:,} samples' if job.samples else 'number of samples not known'}, "
-        f"{text.nbytes(job.data_bytes)} in shared memory" + (f" ({found.note})" if found.note else ""),
+        f"{nbytes(job.data_bytes)} in shared memory" + (f" ({found.note})" if found.note else ""),
         "batch": f"{job.batch_size} samples" if job.batch_size else "not known",
         "steps": f"{steps:,} per epoch" if steps else "not known before the end of the data",
         "epochs": f"{job.epochs - job.initial_epoch}" + (", with validation" if job.validation else ""),
-        "once": f"{text.nbytes(job.state_bytes + job.data_bytes)} at the start (model, optimizer, data), then "
-        f"{text.nbytes(job.state_bytes)} per epoch",
+        "once": f"{nbytes(job.state_bytes + job.data_bytes)} at the start (model, optimizer, data), then "
+        f"{nbytes(job.state_bytes)} per epoch",
         **traffic(job),
         **outlook(found),
     }
@@ -199,7 +199,7 @@ def step_bytes(job: JobSummary) -> float:
 
 def traffic(job: JobSummary) -> dict[str, str]:
     """Return what one step sends, as a line of the report."""
-    sent = text.nbytes(step_bytes(job))
+    sent = nbytes(step_bytes(job))
     if job.engine == "hfdt":
         return {"per step": f"each of {job.workers} workers sends and receives {sent} (ring all-reduce)"}
     return {

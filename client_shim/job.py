@@ -103,7 +103,7 @@ def seed_of(run: ScriptRun) -> int:
 
     The command line's seed comes first, then the script's (keras.utils.set_random_seed), then a random one.
     """
-    from fdt.compat.eager import context
+    from fdt.compat.tensorflow import context
 
     script = context.global_seed()
     first = run.settings.seed if run.settings.seed is not None else script

@@ -15,7 +15,7 @@ from fdt.job import JobSpec, State
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
-from fdt.structure import numbers
+from fdt.tensors import numbers
 from fdt.trainable import Trainable
 from fdt.typing import Array
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fdt.cli.arguments import flag
+from fdt.cli import flag
 from fdt.errors import UsageError
 
 CHECKED = {int, float, str, bool, type(None)}  # types of parameters that are checked

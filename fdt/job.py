@@ -1,5 +1,6 @@
 """The job: the captured model, data and arguments, as one frozen value that round-trips through protobuf."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -42,7 +43,7 @@ class ArrayData:
 
     Attributes:
         arrays: The arrays.
-        structure: The skeleton of (x, y, sample_weight), for fdt/structure.py.
+        structure: The skeleton of (x, y, sample_weight), for fdt/tensors.py.
         rows: The number of samples, the arrays' first dimension.
     """
 
@@ -182,3 +183,8 @@ def _fit_from_proto(message: pb.FitArguments) -> FitArguments:
     fields["class_weight"] = dict(message.class_weight)
     fields["batch_hooks"] = BatchHooks(message.batch_hooks)
     return FitArguments(**fields)
+
+
+def is_on(options: Mapping[str, str], name: str) -> bool:
+    """Return whether the flag `name` is set."""
+    return options.get(name, "") in ("1", "true", "True")

@@ -1,10 +1,16 @@
-"""The directory of a run with --run-dir: the data from which `--resume` continues the run.
+"""The directory of a run with --run-dir: the data from which `--resume` continues the run, and its checkpoint files.
 
     run.json              the command line, the script's digest, the seed       .lock     locked while the run continues
     fit-0001-done.ckpt    the first `fit`, finished                             records.jsonl, *.log    as in --log-dir
     fit-0002-epoch-00007.ckpt    the second, after seven epochs; the one before it is kept, too
 
-A user who can write here decides what a resumed run trains, so the directory must be the user's own.
+A user who can write here decides what a resumed run trains, so the directory must be the user's own. A checkpoint file
+is either complete or absent, and damage is detected when it is read. Nothing in it is pickled, so reading it runs no
+code from it:
+
+    8 bytes "FDTCKPT1" | 8 bytes, little endian: length of the header | header, JSON | packed arrays | 32 bytes BLAKE2b
+
+The digest covers all bytes before it.
 """
 
 import contextlib
@@ -13,12 +19,13 @@ import hashlib
 import json
 import os
 import secrets
+import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fdt import checkpoints
+from fdt import tensors
 from fdt.errors import UserError
 from fdt.typing import Array
 
@@ -79,7 +86,7 @@ class RunDir:
         try:
             digest, seed = digest_of(Path(script)), secrets.randbits(31)
             arguments = Arguments(engine, list(ours), script, list(words), os.getcwd(), digest, seed)
-            checkpoints.replace(directory / FILE, [json.dumps(asdict(arguments), indent=1).encode()])
+            replace_file(directory / FILE, [json.dumps(asdict(arguments), indent=1).encode()])
         except OSError as error:
             os.close(lock)
             raise UserError(
@@ -110,17 +117,17 @@ class RunDir:
     # -- checkpoints: `epoch` counts finished epochs ---------------------------------------------------------------
     def save(self, fit: int, epoch: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a checkpoint after `epoch` epochs. Raises OSError; then the old ones remain."""
-        checkpoints.write(self.directory / f"fit-{fit:04}-epoch-{epoch:05}.ckpt", header, arrays)
+        write_checkpoint(self.directory / f"fit-{fit:04}-epoch-{epoch:05}.ckpt", header, arrays)
         for old in self._files(fit)[KEPT:]:
             old.unlink(missing_ok=True)
 
     def save_step(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a checkpoint within the epoch after the last checkpoint. Raises OSError; then the old one remains."""
-        checkpoints.write(self._step(fit), header, arrays)
+        write_checkpoint(self._step(fit), header, arrays)
 
     def finish(self, fit: int, header: dict[str, Any], arrays: Sequence[Array]) -> None:
         """Save a `fit` that has ended. Raises OSError."""
-        checkpoints.write(self._done(fit), header, arrays)
+        write_checkpoint(self._done(fit), header, arrays)
         for old in (*self._files(fit), self._step(fit)):
             old.unlink(missing_ok=True)
 
@@ -137,10 +144,10 @@ class RunDir:
         for file in files:
             try:
                 _check_ours(file, "a checkpoint")
-                return checkpoints.read(file), said
+                return read_checkpoint(file), said
             except FileNotFoundError:
                 continue
-            except (checkpoints.Damaged, OSError) as error:
+            except (Damaged, OSError) as error:
                 said.append(f"{file.name} is damaged: {error}. An earlier checkpoint is used, if there is one")
         return None, said
 
@@ -212,3 +219,68 @@ def _locked(directory: Path) -> int:
     except OSError:
         pass  # a file system without locks
     return lock
+
+
+MAGIC = b"FDTCKPT1"
+_LENGTH = struct.Struct("<Q")
+_DIGEST_BYTES = 32
+
+
+class Damaged(Exception):
+    """The file is not a complete checkpoint; the message states the reason."""
+
+
+def write_checkpoint(path: Path, header: dict[str, Any], arrays: Sequence[Array]) -> None:
+    """Write a checkpoint atomically: to a temporary file, synced to disk, then renamed. Raises OSError.
+
+    A reader finds the old file or the new one. After an error the temporary file is removed.
+    """
+    text = json.dumps(header).encode()
+    replace_file(path, (MAGIC, _LENGTH.pack(len(text)), text, tensors.pack(arrays)), digest=True)
+
+
+def replace_file(path: Path, parts: Sequence[bytes | bytearray], *, digest: bool = False) -> None:
+    """Replace `path` by a file of `parts`, and their digest, readable to the user alone. Raises OSError."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            sum_ = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+            for part in parts:
+                file.write(part)
+                sum_.update(part)
+            if digest:
+                file.write(sum_.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+    _sync_directory(path.parent)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], list[Array]]:
+    """Return (header, arrays). Raises Damaged, OSError."""
+    data = memoryview(path.read_bytes())
+    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if data[: len(MAGIC)] != MAGIC:
+        raise Damaged("it does not begin like a checkpoint")
+    if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
+        raise Damaged(f"the checksum of its {len(data):,} bytes is wrong")
+    start = len(MAGIC) + _LENGTH.size
+    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    try:
+        return json.loads(bytes(body[start : start + length])), tensors.unpack(body[start + length :])
+    except ValueError as error:
+        raise Damaged(str(error)) from None
+
+
+def _sync_directory(directory: Path) -> None:
+    """Sync a directory, so that a rename survives a power failure. Some file systems do not support it."""
+    with contextlib.suppress(OSError):
+        held = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)

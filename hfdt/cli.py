@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
-from fdt.cli.arguments import flag
+from fdt.cli import flag
 from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
@@ -78,8 +78,8 @@ main = program(
     NAME,
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
     {
-        "attach": "fdt.cli.attach:attach_command",
-        "certs": "fdt.cli.certs:certs_command",
+        "attach": "fdt.cli.detach:attach_command",
+        "certs": "fdt.cli.hosts:certs_command",
         "doctor": "hfdt.doctor:doctor_command",
     },
 )

@@ -146,7 +146,7 @@ class AsyncAlgorithm:
         local_steps: If given, a worker trains with the captured optimizer on this number of batches, from the weights
             that it pulled. It pushes the difference (nfdt/worker/local_steps.py). Each update then has `steps`.
         optimizer: If given, the optimizer of Keras that applies updates on the server in place of the captured one, as
-            keras.optimizers.serialize writes it (nfdt/model/server_optimizer.py). The captured one counts the `steps`
+            keras.optimizers.serialize writes it (nfdt/model/settings.py). The captured one counts the `steps`
             of each AlgorithmUpdate; None: 1.
     """
 

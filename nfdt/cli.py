@@ -32,13 +32,15 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from nfdt.elastic.command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
     RESTARTS,
     algorithm_options,
+    announce,
     checked_rule,
     checkpoint_option,
     emulate_option,
+    join_at_option,
+    join_endpoint,
     on_nan_option,
     server_count_option,
     transport_options,
@@ -78,10 +80,10 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
     + EXAMPLES,
     {
-        "attach": "fdt.cli.attach:attach_command",
-        "certs": "fdt.cli.certs:certs_command",
+        "attach": "fdt.cli.detach:attach_command",
+        "certs": "fdt.cli.hosts:certs_command",
         "control": "nfdt.control.command:control_command",
-        "join": "nfdt.elastic.command:join_command",
+        "join": "nfdt.run_options:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
     },
 )

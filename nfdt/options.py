@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fdt.errors import UsageError
-from fdt.options import is_on
 
 CHANNELS = ("auto", "shm", "grpc")
 OVERLAPS = ("auto", "on", "off")
@@ -45,6 +44,8 @@ class Options:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
         """Return the options of a job. Raises UsageError that names the valid values."""
+        from fdt.job import is_on  # imports protobuf, which a command that trains nothing does not need
+
         chosen = cls(
             options.get("rule", ""),
             options.get("channel", "auto"),

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.eager import constant_op, context, pywrap_tfe
+from fdt.compat.tensorflow import constant_op, context, pywrap_tfe
 from fdt.errors import CaptureError
 from fdt.typing import Tensor
 from replica.exchange import GroupedExchange

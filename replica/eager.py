@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import replica.rules  # noqa: F401  fills the rule table
-from fdt.compat.eager import constant_op, core, pywrap_tfe, script_ops
+from fdt.compat.tensorflow import constant_op, core, pywrap_tfe, script_ops
 from fdt.patches import Patch
 from fdt.typing import Tensor
 from replica.convert import Converter

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from client_shim.replica.steps import where
-from fdt.compat.eager import execute, pywrap_tfe
+from fdt.compat.tensorflow import execute, pywrap_tfe
 from fdt.patches import Patch, patched, replace
 from fdt.process_group import ReplicaGroup
 from replica import reads, tape, tensors

@@ -10,9 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import by_script, where
-from fdt.compat.eager import record
-from fdt.compat.graphs import concrete_function, control_flow
-from fdt.compat.objects import dataset_ops, iterator_ops
+from fdt.compat.tensorflow import concrete_function, control_flow, dataset_ops, iterator_ops, record
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
 from replica.convert import Converter

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import constant_op, context
-from fdt.compat.graphs import atomic_function, handle_data_util, ops
+from fdt.compat.tensorflow import atomic_function, constant_op, context, handle_data_util, ops
 from fdt.patches import Patch
 from fdt.typing import Tensor
 from replica.convert import Converter, joined

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import pywrap_tfe
+from fdt.compat.tensorflow import pywrap_tfe
 from fdt.patches import Patch
 from replica.convert import Converter
 from replica.tensors import EagerTensor, local_array, local_shape_of

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.eager import backprop, composite_tensor_gradient, execute, gen_array_ops, pywrap_tfe, record
+from fdt.compat.tensorflow import backprop, composite_tensor_gradient, execute, gen_array_ops, pywrap_tfe, record
 from fdt.errors import CaptureError
 from fdt.patches import Patch
 from fdt.typing import Tensor

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import record
-from fdt.compat.graphs import ops
+from fdt.compat.tensorflow import ops, record
 from fdt.typing import Tensor
 from replica.placement import REPLICATE, Placement, Replicate, local_shape
 

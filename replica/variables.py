@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.eager import resource_variable_ops
+from fdt.compat.tensorflow import resource_variable_ops
 from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import GroupedExchange

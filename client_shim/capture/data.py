@@ -12,7 +12,7 @@ from fdt import tensors
 from fdt.blobs import Blobs
 from fdt.job import ArrayData, Data, FeedData
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.structure import flatten, unflatten
+from fdt.tensors import flatten, unflatten
 
 if TYPE_CHECKING:  # modules that need TensorFlow are imported where they are used, after the script imports it
     from client_shim.capture.feeds import FeedPlan

@@ -14,7 +14,7 @@ import wrapt
 from client_shim.replica.clocks import agreed_clocks
 from client_shim.replica.entropy import shared
 from client_shim.seeding import seed_all
-from fdt.compat import import_hooks
+from fdt import compat
 from fdt.patches import replace
 from fdt.process_group import ReplicaGroup
 
@@ -34,7 +34,7 @@ def agreed(group: ReplicaGroup, seed: int, *, clocks: bool = True) -> Iterator[N
         if clocks:
             agreed_clocks(stack, group)
         replace(stack, builtins, "input", functools.partial(_input, group, builtins.input))
-        for module, name in import_hooks.DOWNLOADS.items():
+        for module, name in compat.DOWNLOADS.items():
             wrapt.register_post_import_hook(functools.partial(_one_by_one, stack, group, name), module)
         yield
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_shim.replica.detection import detect_capture, several_optimizers, with_own_updates
-from fdt.cli import detach
-from fdt.cli.arguments import RunRequest, flag
+from fdt.cli import RunRequest, detach, flag
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
 from fdt.cli.run import run_replicas

@@ -123,8 +123,7 @@ def _seeding_global(original: Any, streams: Streams, a: Any = None, *args: Any, 
 
 # -- TensorFlow --------------------------------------------------------------------------------------------------------
 def _tensorflows(stack: contextlib.ExitStack, streams: Streams, _: Any) -> None:
-    from fdt.compat.eager import gen_stateful_random_ops
-    from fdt.compat.objects import gen_dataset_ops, gen_experimental_dataset_ops
+    from fdt.compat.tensorflow import gen_dataset_ops, gen_experimental_dataset_ops, gen_stateful_random_ops
 
     original = gen_stateful_random_ops.non_deterministic_ints
     ints = functools.partial(_non_deterministic_ints, original, streams)

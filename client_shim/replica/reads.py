@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from client_shim.replica.steps import by_script
-from fdt.compat.graphs import ops
+from fdt.compat.tensorflow import ops
 from fdt.patches import replace
 
 

@@ -31,7 +31,7 @@ from fdt.process_group.bootstrap import BootstrapListener, Words, connect
 from fdt.process_group.peer import EXIT_ROOT_LOST
 from fdt.process_group.root import RootGroup as Meeting
 from fdt.process_group.streams import MessageStream
-from fdt.security import is_private, tls
+from fdt.security import auth, is_private
 from fdt.security.auth import TOKEN_VARIABLE, new_token
 from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
@@ -81,7 +81,11 @@ def host(
     listener = BootstrapListener(
         count + 1, placement.identity, token, lambda rank: _task_message(replace(task, rank=rank), files)
     )
-    env = {ENGINE_VARIABLE: f"0.0.0.0:{listener.port}", TOKEN_VARIABLE: token, tls.VARIABLE: placement.identity.dumps()}
+    env = {
+        ENGINE_VARIABLE: f"0.0.0.0:{listener.port}",
+        TOKEN_VARIABLE: token,
+        auth.TLS_VARIABLE: placement.identity.dumps(),
+    }
     env |= {**environment.variables(), "MPLBACKEND": "Agg"}
     launched = Launched(ROLE, (sys.executable, "-m", module), count, env)
     with process_group_of(count + 1, lambda _: RemoteRanks(placement, run_dir, launched), listener) as process_group:
@@ -127,7 +131,7 @@ def attach() -> tuple[RankConfig, MessageStream]:
     """
     rank = 1 + next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
     scratch = _folder() / str(rank)
-    identity, token = tls.TlsIdentity.loads(os.environ.pop(tls.VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
+    identity, token = auth.TlsIdentity.loads(os.environ.pop(auth.TLS_VARIABLE)), os.environ.pop(TOKEN_VARIABLE)
     line, (told, data) = connect(os.environ.pop(ENGINE_VARIABLE), rank, token, identity)
     scratch.mkdir()
     threading.Thread(target=_end_with, args=(line, scratch), daemon=True).start()

@@ -22,7 +22,7 @@ from fdt.blobs import LocalBlobs
 from fdt.cli.signals import undisturbed
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
-from fdt.launch.local import describe, spawn, stop_all
+from fdt.launch import describe, spawn, stop_all
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare

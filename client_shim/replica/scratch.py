@@ -21,7 +21,7 @@ from typing import Any
 
 import wrapt
 
-from fdt.compat import import_hooks
+from fdt import compat
 from fdt.patches import replace
 
 _WRITING = frozenset("wax+")
@@ -148,10 +148,10 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
                 replace(stack, os, name, _mapped(getattr(os, name), mapping, places))
         for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
             replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
-        for hook in import_hooks.FILE_FUNCTIONS:
+        for hook in compat.FILE_FUNCTIONS:
             mapping = scratch.written if hook.writes else scratch.read
             wrapt.register_post_import_hook(functools.partial(_patch, stack, hook, mapping), hook.module)
-        for module, kind in import_hooks.FILE_CLASSES.items():
+        for module, kind in compat.FILE_CLASSES.items():
             wrapt.register_post_import_hook(functools.partial(_patch_opening, stack, scratch, kind), module)
         yield
 
@@ -214,9 +214,7 @@ def _each(mapping: Callable[[Any], Any], paths: Any) -> Any:
     return mapping(paths)
 
 
-def _patch(
-    stack: contextlib.ExitStack, hook: import_hooks.FileFunction, mapping: Callable[[Any], Any], module: Any
-) -> None:
+def _patch(stack: contextlib.ExitStack, hook: compat.FileFunction, mapping: Callable[[Any], Any], module: Any) -> None:
     owner = getattr(module, hook.owner) if hook.owner else module
     if hasattr(owner, hook.name):  # not in every version of TensorFlow
         replace(stack, owner, hook.name, _mapped(getattr(owner, hook.name), mapping, (hook.position,)))

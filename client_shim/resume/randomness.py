@@ -27,7 +27,7 @@ def restore(saved: dict[str, Any]) -> None:
 
 def _tensorflows() -> random.Random | None:
     """Return the generator of seeds for TensorFlow's unseeded operations, where a global seed was set."""
-    from fdt.compat.eager import context
+    from fdt.compat.tensorflow import context
 
     drawn_from: random.Random | None = getattr(context.context(), "_rng", None)
     return drawn_from

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
 from fdt.cli.signals import ended_by_signals, undisturbed
 from fdt.errors import EXIT_INTERRUPTED, UserError
-from fdt.launch.local import describe, stop_all
+from fdt.launch import describe, stop_all
 
 if TYPE_CHECKING:
     from client_shim.verify.compare import Comparison

@@ -11,8 +11,7 @@ from client_shim.call import FitCall
 from client_shim.verify.comparable import make_comparable
 from client_shim.verify.recorder import Recorder
 from fdt import compat
-from fdt.compat.eager import BaseResourceVariable
-from fdt.compat.graphs import polymorphic_function
+from fdt.compat.tensorflow import BaseResourceVariable, polymorphic_function
 from fdt.keras import flavor_of
 from fdt.patches import Patch
 

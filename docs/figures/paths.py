@@ -51,7 +51,7 @@ def push_pull() -> Picture:
     p.text(410, 20, "server: one shard", "small")
     p.text(690, 20, "algorithm", "small")
     columns = (
-        (20, 240, "worker", ("worker/lane_channels.py", "transport/grpc_channel.py", "transport/buffers.py")),
+        (20, 240, "worker", ("worker/lane.py", "transport/grpc_channel.py", "transport/buffers.py")),
         (290, 240, "server", ("server/service.py", "server/shard_service.py", "server/scheduler.py")),
         (560, 240, "engine", ("server/algorithm_state.py", "server/applier.py", "algorithms/...")),
     )
@@ -74,7 +74,7 @@ def push_pull() -> Picture:
     below = (
         "push: a WorkerGradient, from the worker to the applier; the algorithm returns an AlgorithmUpdate",
         "pull: Weights, the answer to the push, back through the same files",
-        "in one process: server/local.py in place of grpc_channel.py and service.py; simulated: simulator/channel.py",
+        "in one process: server/local.py in place of grpc_channel.py and service.py; simulated: simulator/workers.py",
     )
     for row, words in enumerate(below):
         p.text(410, 330 + 22 * row, words, "small")

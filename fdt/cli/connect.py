@@ -7,8 +7,7 @@ from pathlib import Path
 
 from fdt.cli.signals import held_back, undisturbed
 from fdt.errors import UsageError
-from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, checked, new_token
 from fdt.service.client import TrainingClient
 from fdt.service.server import Engine, serve
 from fdt.service.transport import check_safe

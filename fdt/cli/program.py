@@ -14,8 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import fdt
-from fdt.cli import arguments
-from fdt.cli.resume import resumed
+from fdt.cli import resumed, split
 from fdt.cli.signals import Ended, not_ignored
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 
@@ -60,7 +59,7 @@ class TakesScript(Command, abc.ABC):
         if not ctx.resilient_parsing:
             return self.parse_whole(ctx, args)
         ctx.meta[OURS_ENDED] = "--" in args
-        return super().parse_args(ctx, arguments.split(args, *self.names(ctx)).ours)
+        return super().parse_args(ctx, split(args, *self.names(ctx)).ours)
 
     @abc.abstractmethod
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,7 +87,7 @@ class ScriptCommand(TakesScript):
         return ["[OPTIONS]", "script.py", "[SCRIPT'S ARGUMENTS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
-        parts = arguments.split(args, *self.names(ctx))
+        parts = split(args, *self.names(ctx))
         ctx.meta[TYPED] = list(parts.ours)
         if any(param.name == "resume" for param in self.get_params(ctx)):
             parts = resumed(parts, str(ctx.find_root().info_name))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from fdt.cli.arguments import RunRequest
+from fdt.cli import RunRequest
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
 from fdt.cli.signals import ended_by_signals
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.blobs import Blobs
     from fdt.report import Reporter, Reporters
     from fdt.rpc.training_pb2 import HelloReply
-    from fdt.runs.registry import DetachedRun
+    from fdt.runs import DetachedRun
     from fdt.service.client import Conversation, TrainingClient
     from fdt.service.server import Engine
 Client: TypeAlias = "TrainingClient | LazyClient"
@@ -180,7 +180,7 @@ def _reported(
 
 
 def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRun | None") -> list["Reporter"]:
-    from fdt.report.screen import Screen
+    from fdt.report import Screen
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
     if request.log_dir is not None:
@@ -188,7 +188,7 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
         chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
     if request.tensorboard is not None:
-        from fdt.report.tensorboard import TensorBoard
+        from fdt.report.records import TensorBoard
 
         chosen.append(TensorBoard(request.tensorboard))
     if noted is not None:

@@ -13,7 +13,7 @@ import click
 from fdt.cli.signals import ended_by_signals, undisturbed
 
 if TYPE_CHECKING:
-    from fdt.security.tls import TlsIdentity
+    from fdt.security.auth import TlsIdentity
     from fdt.service.server import Engine
 
 Tls = tuple[Path | None, Path | None, Path | None]

@@ -12,7 +12,7 @@ from fdt.data import epochs
 from fdt.data.epochs import Cut, Epochs, Rows, Span
 from fdt.data.source import Reader, as_is
 from fdt.job import ArrayData
-from fdt.structure import unflatten
+from fdt.tensors import unflatten
 from fdt.typing import Batch, Dataset
 
 AHEAD = 2  # batches prepared while a step runs

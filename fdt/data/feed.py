@@ -18,7 +18,7 @@ from fdt.data.source import Reader
 from fdt.errors import WorkerError
 from fdt.job import FEED_WINDOW, FeedData
 from fdt.rpc.session_pb2 import FeedBatch, FeedWanted
-from fdt.structure import unflatten
+from fdt.tensors import unflatten
 from fdt.typing import Batch, Dataset
 
 _END = object()

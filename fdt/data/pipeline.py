@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt import ops
-from fdt.compat.eager import context
-from fdt.compat.graphs import graph_pb2, op_def_registry
+from fdt.compat.tensorflow import context, graph_pb2, op_def_registry
 from fdt.typing import Array
 
 LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array

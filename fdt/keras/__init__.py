@@ -1,13 +1,157 @@
 """One interface to Keras 3 and tf_keras. Each library is imported only when it is requested."""
 
+import contextlib
 import functools
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from fdt.errors import CaptureError
-from fdt.keras.flavor import Flavor
+from fdt.typing import Array, Model, Optimizer, Variable
 
-__all__ = ["Flavor", "flavor_of", "named"]
+ApplyNow = Callable[[list[Any], list[Variable]], Any]  # Keras's original apply: (gradients, variables)
+Apply = Callable[[ApplyNow, list[Any], list[Variable]], Any]
+
+
+class Flavor(Protocol):
+    """A library that defines `Model`. Lists of variables have one order in every process that builds the program."""
+
+    name: str  # "keras" | "tf_keras"
+    keras: Any  # the module
+
+    # -- variables: no variable is in two lists, but `seeds` is a part of `non_trainable` ---------------------------
+    def trainable(self, model: Model) -> list[Variable]:
+        """Return the trainable variables."""
+        ...
+
+    def non_trainable(self, model: Model) -> list[Variable]:
+        """Return the other variables of the model, without those of metrics."""
+        ...
+
+    def seeds(self, model: Model) -> list[Variable]:
+        """Return the states of the random number generators."""
+        ...
+
+    def optimizers(self, model: Model) -> list[Optimizer]:
+        """Return `model.optimizer`, then the optimizers that custom training steps keep as attributes."""
+        ...
+
+    def optimizer(self, model: Model) -> list[Variable]:
+        """Return the variables of all optimizers: iterations, learning rates, slots, loss scales."""
+        ...
+
+    def metrics(self, model: Model) -> list[Variable]:
+        """Return the variables of the metrics in the order of `model.metrics`, including the loss trackers."""
+        ...
+
+    def read(self, variables: Sequence[Variable]) -> list[Array]:
+        """Return copies of the values."""
+        ...
+
+    def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
+        """Assign the arrays. Raises CaptureError that names the first variable whose shape does not fit."""
+        ...
+
+    # -- programs ---------------------------------------------------------------------------------------------------
+    def refuse(self, model: Model) -> None:
+        """Raise CaptureError for a model that cannot be sent to workers whatever it contains."""
+        ...
+
+    def compiled(self, model: Model) -> bool:
+        """Return whether the model is compiled."""
+        ...
+
+    def steps_per_execution(self, model: Model) -> int:
+        """Return the training steps of one call of the train function."""
+        ...
+
+    def set_steps_per_execution(self, model: Model, count: int) -> None:
+        """Set the steps of one call; another number makes Keras trace its functions again."""
+        ...
+
+    def result(self, model: Model, logs: dict[str, float]) -> dict[str, float]:
+        """Return Keras's report for a loop whose last step returned `logs`: the metrics' results, or those logs."""
+        ...
+
+    def built(self, model: Model) -> bool:
+        """Return whether all variables of the model, the optimizers and the metrics exist."""
+        ...
+
+    def build(self, model: Model, spec: Any) -> None:
+        """Create the missing variables as the first training step would. `spec`: (x, y, weights) of TensorSpecs."""
+        ...
+
+    def dumps(self, model: Model) -> bytes:
+        """Pickle the built, compiled model by value, without the values of its variables. Raises CaptureError."""
+        ...
+
+    def loads(self, data: bytes | memoryview) -> Model:
+        """Return the model that `dumps` pickled."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the global settings that training depends on (float type, data format, dtype policy), as JSON."""
+        ...
+
+    def apply_settings(self, settings: dict[str, Any]) -> None:
+        """Set the global settings that `settings` returned."""
+        ...
+
+    # -- training ---------------------------------------------------------------------------------------------------
+    def replace_apply(self, optimizer: Optimizer, apply: Apply) -> contextlib.AbstractContextManager[None]:
+        """Within the context, call `apply(original_apply, gradients, variables)` instead of the optimizer's own."""
+        ...
+
+
+def write(variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
+    """Assign `arrays` to `variables`. Raises CaptureError, before any assignment, when number or shape differ."""
+    if len(variables) != len(arrays):
+        raise CaptureError(
+            f"a state must hold one array per variable. Received: {len(arrays)} for {len(variables)} variables"
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        if not variable.shape.is_compatible_with(array.shape):
+            name = getattr(variable, "path", variable.name)
+            raise CaptureError(
+                f"an array of the state has another shape than its variable: {array.shape}, {name} has {variable.shape}"
+            )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
+def refuse_strategy(strategy: Any) -> None:
+    """Raise CaptureError for a model that was made under a tf.distribute strategy."""
+    if strategy is not None and type(strategy).__name__ != "_DefaultDistributionStrategy":
+        raise CaptureError(
+            f"the model was made in the scope of {type(strategy).__name__}, which distributes the training itself. "
+            "Remove the scope, or train with plain python"
+        )
+
+
+def unique(variables: Sequence[Variable], *, without: Sequence[Variable] = ()) -> list[Variable]:
+    """Return `variables` in order, each once, except those of `without`; compared by identity."""
+    seen, found = {id(v) for v in without}, []
+    for variable in variables:
+        if id(variable) not in seen:
+            seen.add(id(variable))
+            found.append(variable)
+    return found
+
+
+@contextlib.contextmanager
+def attribute(obj: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute of `obj` within the context, bypassing `__setattr__`, which may track it."""
+    missing = object()
+    before = obj.__dict__.get(name, missing)
+    obj.__dict__[name] = value
+    try:
+        yield
+    finally:
+        if before is missing:
+            obj.__dict__.pop(name, None)
+        else:
+            obj.__dict__[name] = before
+
 
 NAMES = ("keras", "tf_keras")
 

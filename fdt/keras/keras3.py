@@ -8,9 +8,8 @@ import keras
 import tensorflow as tf
 
 from fdt.compat.keras3 import DynamicBackend, KerasSaveable, Operation, pythonify_logs, tracking
-from fdt.keras import flavor, natives, pickling
-from fdt.keras.flavor import Apply
-from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
+from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, unique, write
+from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function")  # created again by the first step
@@ -30,10 +29,10 @@ class Keras3:
         self._traced = Traced()
 
     def trainable(self, model: Model) -> list[Variable]:
-        return flavor.unique(model.trainable_variables)
+        return unique(model.trainable_variables)
 
     def non_trainable(self, model: Model) -> list[Variable]:
-        return flavor.unique(model.non_trainable_variables, without=[*self.trainable(model), *self.metrics(model)])
+        return unique(model.non_trainable_variables, without=[*self.trainable(model), *self.metrics(model)])
 
     def seeds(self, model: Model) -> list[Variable]:
         states = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
@@ -42,22 +41,22 @@ class Keras3:
     def optimizers(self, model: Model) -> list[Optimizer]:
         kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, keras.optimizers.Optimizer)]
         first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-        return flavor.unique(first + kept)
+        return unique(first + kept)
 
     def optimizer(self, model: Model) -> list[Variable]:
-        return flavor.unique([v for optimizer in self.optimizers(model) for v in optimizer.variables])
+        return unique([v for optimizer in self.optimizers(model) for v in optimizer.variables])
 
     def metrics(self, model: Model) -> list[Variable]:
-        return flavor.unique(model.metrics_variables)
+        return unique(model.metrics_variables)
 
     def read(self, variables: Sequence[Variable]) -> list[Array]:
         return natives.read(variables)
 
     def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-        flavor.write(variables, arrays)
+        write(variables, arrays)
 
     def refuse(self, model: Model) -> None:
-        flavor.refuse_strategy(model._distribute_strategy)
+        refuse_strategy(model._distribute_strategy)
 
     def compiled(self, model: Model) -> bool:
         return bool(model.compiled)
@@ -124,7 +123,7 @@ class Keras3:
             variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
             return apply(original, list(grads), list(variables))
 
-        return flavor.attribute(optimizer, "apply", replaced)
+        return attribute(optimizer, "apply", replaced)
 
 
 def _with_batch(spec: Any) -> Any:

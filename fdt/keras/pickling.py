@@ -29,7 +29,7 @@ import cloudpickle
 import numpy as np
 
 from fdt.errors import CaptureError
-from fdt.keras import culprit, natives
+from fdt.keras import natives
 
 Reduce = Callable[[Any, "ModelPickler"], Any]  # returns a Later, a value as of __reduce__, or NotImplemented
 
@@ -53,11 +53,11 @@ class ModelPickler(cloudpickle.Pickler):
         super().__init__(file, protocol=5)
         self._reduces = (*reduces, _reduce_plain, natives.reduce_native)
         self._pickled_variables = pickled_variables
-        self._records: deque[culprit.PickleRecord] = deque()
+        self._records: deque[natives.PickleRecord] = deque()
         self._functions: dict[int, Any] = {}  # by the id of their code object
         self._strings: dict[str, str] = {}
         self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
-        self.record: culprit.PickleRecord | None = None  # the record being written
+        self.record: natives.PickleRecord | None = None  # the record being written
 
     def dump_records(self, obj: Any) -> None:
         """Pickle `obj`, then the attributes of each object that was found, one pickle each, then None."""
@@ -99,7 +99,7 @@ class ModelPickler(cloudpickle.Pickler):
             return super().reducer_override(obj)
         if not isinstance(reduced, Later):
             return reduced
-        self._records.append(culprit.PickleRecord(obj, reduced.state, reduced.finish, self.record))
+        self._records.append(natives.PickleRecord(obj, reduced.state, reduced.finish, self.record))
         return reduced.make, reduced.arguments
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
@@ -238,7 +238,7 @@ def _refusal(obj: Any, pickler: ModelPickler, error: Exception, probe: Callable[
     def is_later(part: Any) -> bool:
         return isinstance(pickler.reduction(part), Later)
 
-    where = culprit.find(obj, pickler.record, fails, is_later, repeats=not deep)
+    where = natives.find_culprit(obj, pickler.record, fails, is_later, repeats=not deep)
     if deep:
         return (
             f"{where} is nested deeper than Python's recursion limit, {sys.getrecursionlimit()}, and cannot be sent "

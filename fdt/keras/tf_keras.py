@@ -17,9 +17,8 @@ from fdt.compat.tf_keras import (
     tf_op_layer,
     tf_utils,
 )
-from fdt.keras import flavor, natives, pickling
-from fdt.keras.flavor import Apply
-from fdt.keras.tracing import Traced, trace_step, trace_unbuilt
+from fdt.keras import Apply, attribute, natives, pickling, refuse_strategy, unique, write
+from fdt.keras.variables import Traced, trace_step, trace_unbuilt
 from fdt.typing import Array, Model, Optimizer, Variable
 
 _COMPILED = ("train_function", "test_function", "predict_function", "train_tf_function")
@@ -40,38 +39,38 @@ class TfKeras:
         self._traced = Traced()
 
     def trainable(self, model: Model) -> list[Variable]:
-        return flavor.unique(_variables(model.trainable_variables))
+        return unique(_variables(model.trainable_variables))
 
     def non_trainable(self, model: Model) -> list[Variable]:
         own = [*_variables(model.non_trainable_variables), *self.seeds(model)]  # weights of layers omit seeds
-        return flavor.unique(own, without=[*self.trainable(model), *self.metrics(model)])
+        return unique(own, without=[*self.trainable(model), *self.metrics(model)])
 
     def seeds(self, model: Model) -> list[Variable]:
         held = [value for layer in model._flatten_layers() for _, value in sorted(vars(layer).items())]
         generators = [getattr(value, "_generator", None) or value for value in held]
-        return flavor.unique([g.state for g in generators if isinstance(g, tf.random.Generator)])
+        return unique([g.state for g in generators if isinstance(g, tf.random.Generator)])
 
     def optimizers(self, model: Model) -> list[Optimizer]:
         kinds = (tf_keras.optimizers.Optimizer, optimizer_v2.OptimizerV2)
         kept = [v for _, v in sorted(vars(model).items()) if isinstance(v, kinds)]
         first = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-        return flavor.unique(first + kept)
+        return unique(first + kept)
 
     def optimizer(self, model: Model) -> list[Variable]:
         found = [v for optimizer in self.optimizers(model) for v in _optimizer_variables(optimizer)]
-        return flavor.unique(found, without=[*self.trainable(model), *self.non_trainable(model)])
+        return unique(found, without=[*self.trainable(model), *self.non_trainable(model)])
 
     def metrics(self, model: Model) -> list[Variable]:
-        return flavor.unique([v for metric in model.metrics for v in metric.variables])
+        return unique([v for metric in model.metrics for v in metric.variables])
 
     def read(self, variables: Sequence[Variable]) -> list[Array]:
         return natives.read(variables)
 
     def write(self, variables: Sequence[Variable], arrays: Sequence[Array]) -> None:
-        flavor.write(variables, arrays)
+        write(variables, arrays)
 
     def refuse(self, model: Model) -> None:
-        flavor.refuse_strategy(model.distribute_strategy)
+        refuse_strategy(model.distribute_strategy)
 
     def compiled(self, model: Model) -> bool:
         return bool(model._is_compiled)
@@ -137,7 +136,7 @@ class TfKeras:
             pairs = list(grads_and_vars)
             return apply(apply_now, [g for g, _ in pairs], [v for _, v in pairs])
 
-        return flavor.attribute(optimizer, "apply_gradients", replaced)
+        return attribute(optimizer, "apply_gradients", replaced)
 
 
 def _variables(weights: Sequence[Any]) -> list[Variable]:

@@ -1,8 +1,16 @@
-"""Unwrapping of Keras's objects: the tf.Variable inside a variable, the optimizer inside another; offsets of seeds."""
+"""Keras's objects as TensorFlow has them: the tf.Variable inside a variable, the traced step of a model.
 
+Also the optimizer inside another, and offsets of seeds.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from fdt.compat.tensorflow import ag_ctx, api
 
 
 def tensor_variable(variable: Any) -> tf.Variable:
@@ -31,3 +39,43 @@ def inner_optimizer(optimizer: Any) -> Any:
 def is_loss_scaled(optimizer: Any) -> bool:
     """Return whether the optimizer scales the loss, and so handles overflow by itself."""
     return any(kind.__name__.startswith(("LossScaleOptimizer", "BaseLossScale")) for kind in type(optimizer).__mro__)
+
+
+def call_converted(flavor: str, function: Any, *args: Any) -> Any:
+    """Return `function(*args)`. Only the script's function is converted, not this project's code around it."""
+    if flavor != "tf_keras" or tf.executing_eagerly():
+        return function(*args)
+    with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
+        return api.tf_convert(function, ag_ctx.control_status_ctx())(*args)
+
+
+def trace_step(step: Callable[[Any], Any], spec: Any) -> None:
+    """Trace `step(data)`; `spec` is (x, y, sample_weight) of TensorSpecs, with None where there is no tensor."""
+    flat = [s for s in tf.nest.flatten(spec) if s is not None]
+
+    def traced(*leaves: Any) -> Any:
+        remaining = iter(leaves)
+        data = tf.nest.map_structure(lambda s: None if s is None else next(remaining), spec)
+        step(data)
+
+    tf.function(traced, autograph=False).get_concrete_function(*flat)
+
+
+def trace_unbuilt(model: Any, spec: Any, parts: Sequence[Any]) -> None:
+    """Build compiled losses or metrics that a custom training step leaves unbuilt, as validation would."""
+    if any(part is not None and not part.built for part in parts):
+        with contextlib.suppress(Exception):  # a test_step may fail in a model that is never evaluated
+            trace_step(model.test_step, spec)
+
+
+class Traced:
+    """The models that were traced since they were last compiled."""
+
+    def __init__(self) -> None:
+        self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def add(self, model: Any) -> None:
+        self._compiled[model] = getattr(model, "_compile_config", None)
+
+    def holds(self, model: Any) -> bool:
+        return model in self._compiled and self._compiled[model] is getattr(model, "_compile_config", None)

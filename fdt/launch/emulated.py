@@ -23,9 +23,8 @@ from pathlib import Path
 
 from fdt.environment import thread_variables
 from fdt.errors import UsageError, UserError
-from fdt.launch import Exit, Task
-from fdt.launch.local import describe, stop_all
-from fdt.network.cluster import NetworkLink
+from fdt.launch import Exit, Task, describe, stop_all
+from fdt.network import NetworkLink
 from fdt.network.topology import Topology
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.transport import EMULATED_SUBNET

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from fdt.environment import thread_variables
 from fdt.errors import UserError
-from fdt.launch import Exit, Task
+from fdt.launch import Exit, Task, describe, spawn, stop_all
 from fdt.launch.hosts import Host
-from fdt.launch.local import describe, spawn, stop_all
 
 EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fdt.errors import TooFew, UserError
-from fdt.launch import Exit, Task, remote
-from fdt.launch.hosts import Host, allot, ranks
-from fdt.launch.local import LocalProcesses, spawn
+from fdt.launch import Exit, LocalProcesses, Task, spawn
+from fdt.launch.hosts import Host, allot, argv_on, everywhere, ranks
 from fdt.launch.mpirun import EXPORTED, MpirunLauncher, MpirunProcesses
 from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
@@ -67,7 +66,7 @@ class HostsLauncher:
         """Copy the settings of `task`'s members to these hosts. Raises UserError."""
         name = f"fdt-{secrets.token_hex(16)}"
         texts = {host.name: self._bootstrap(task, host) for host in self._hosts if host.name in hosts}
-        failed = remote.everywhere(texts, ["sh", "-c", _copy_files(name, task.role)], BRING_S)
+        failed = everywhere(texts, ["sh", "-c", _copy_files(name, task.role)], BRING_S)
         brought = HostFiles(name, list(texts))
         if failed:
             brought.remove()
@@ -77,7 +76,7 @@ class HostsLauncher:
 
     def _left(self, task: Task) -> list[Host]:
         """Return the slots for `task` on the hosts that answer."""
-        gone = remote.everywhere({host.name: "" for host in self._hosts}, ["true"], ANSWER_S)
+        gone = everywhere({host.name: "" for host in self._hosts}, ["true"], ANSWER_S)
         left = [host for host in self._hosts if host.name not in gone]
         slots = sum(host.slots for host in left)
         if slots < task.count:
@@ -108,7 +107,7 @@ class HostFiles:
         hosts, self._hosts = self._hosts, []
         if hosts:
             paths = [f"{root}/{self.name}" for root in ROOTS]
-            remote.everywhere(dict.fromkeys(hosts, ""), ["rm", "-rf", *paths], REMOVE_S)
+            everywhere(dict.fromkeys(hosts, ""), ["rm", "-rf", *paths], REMOVE_S)
 
 
 class HostsProcesses:
@@ -225,4 +224,4 @@ class OneByOneProcesses:
         words = [f"{name}={value}" for name, value in variables.items()]
         argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role, module]
         log = self._run_dir / f"{self._task.role}-{rank}.log"
-        return spawn(remote.argv_on(host, argv), os.environ, log)
+        return spawn(argv_on(host, argv), os.environ, log)

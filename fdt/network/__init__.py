@@ -1,5 +1,193 @@
-"""A described cluster: nodes, links and compute speeds. The simulator and the emulation use the same description.
+"""A described cluster as frozen values: nodes, links, compute speeds, and the durations of a node's computation.
 
-cluster.py has the description and the durations of steps, reading.py reads it from YAML, topology.py makes it a graph
-with routes, transfers.py moves tensors on a simulated clock, over channels that flows share.
+The simulator and the emulation use the same description. reading.py reads it from YAML, topology.py makes it a graph
+with routes, transfers.py moves tensors on a simulated clock, over channels that flows share. docs/cluster.md has the
+keys of a cluster's file and complete examples.
 """
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fdt.errors import UsageError
+
+STAR, RING, TREE, LAYERED = "star", "ring", "tree", "terminal-edge-cloud"
+TOPOLOGIES = (STAR, RING, TREE, LAYERED)
+LAYERS = ("terminal", "edge", "cloud")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A node's speed, relative to 1. `shape`: of the Gamma distribution of step times; None: constant times."""
+
+    mean: float = 1.0
+    shape: float | None = None
+
+
+@dataclass(frozen=True)
+class Slowdowns:
+    """Random periods in which a node is `factor` times slower.
+
+    Attributes:
+        every_s: The mean time between periods, in seconds; exponentially distributed.
+        last_s: The mean length of a period, in seconds; exponentially distributed.
+        factor: How many times longer a step takes.
+    """
+
+    every_s: float
+    last_s: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class NetworkLink:
+    """A full-duplex link. Each direction has `bandwidth` bytes/s and `latency_s` seconds."""
+
+    bandwidth: float = math.inf
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Equal nodes.
+
+    Attributes:
+        name: The group's name.
+        count: How many nodes; None: as many as are left of the number of workers.
+        speed: Their speed.
+        slowdowns: Their slow periods, if any.
+        link: To the node's neighbor in the topology; None: the cluster's.
+        uplink: In a star, a second link that all nodes of the group share.
+        layer: "terminal", "edge" or "cloud" (terminal-edge-cloud only).
+        joins_s: When they join, in simulated seconds.
+        leaves_s: When they leave, in simulated seconds.
+    """
+
+    name: str
+    count: int | None = 1
+    speed: Speed = Speed()
+    slowdowns: Slowdowns | None = None
+    link: NetworkLink | None = None
+    uplink: NetworkLink | None = None
+    layer: str = "terminal"
+    joins_s: float = 0.0
+    leaves_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class ClusterNode:
+    """One node: number `index` of the cluster."""
+
+    index: int
+    name: str
+    group: NodeGroup
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster.
+
+    Attributes:
+        groups: Its nodes, in groups.
+        topology: One of TOPOLOGIES.
+        arity: In a tree, the number of a node's children.
+        step_s: The seconds of a training step on a node of speed 1.
+        link: The link of nodes whose group has none.
+        server: The parameter server's link, where there is one.
+        multicast: A tensor sent to several nodes at once crosses each link once.
+        medium: A channel that all traffic crosses besides its links, such as radio. All directions share its bandwidth.
+        nodes: All nodes, in the order of their groups.
+    """
+
+    groups: tuple[NodeGroup, ...]
+    topology: str = STAR
+    arity: int = 2
+    step_s: float = 0.1
+    link: NetworkLink = NetworkLink()
+    server: NetworkLink | None = None
+    multicast: bool = False
+    medium: NetworkLink | None = None
+    nodes: tuple[ClusterNode, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(_numbered(self.groups)))
+
+    @property
+    def workers(self) -> tuple[ClusterNode, ...]:
+        """The nodes that train under a parameter server: terminals, where there are layers."""
+        return tuple(n for n in self.nodes if self.topology != LAYERED or n.group.layer == LAYERS[0])
+
+    def with_workers(self, count: int | None) -> "Cluster":
+        """Return this cluster with `count` workers in all (None: as many as it describes).
+
+        Raises:
+            UsageError: The cluster describes another number and has no group of open count.
+        """
+        open_groups = [g for g in self.groups if g.count is None]
+        if not open_groups:
+            if count not in (None, len(self.workers)):
+                raise UsageError(
+                    f"--workers must be {len(self.workers)}, as in the cluster, or left out. Received: {count}"
+                )
+            return self
+        rest = max(1, (count or 0) - len(self.workers))
+        filled = tuple(replace(g, count=rest) if g.count is None else g for g in self.groups)
+        made = replace(self, groups=filled)
+        if count not in (None, len(made.workers)):
+            raise UsageError(
+                f"--workers must be at least {len(made.workers)}, the sum of the counts in the cluster. "
+                f"Received: {count}"
+            )
+        return made
+
+
+def equal_nodes() -> Cluster:
+    """Return the default cluster: equal nodes, Gamma(100) step times, links without cost."""
+    return Cluster((NodeGroup("worker", None, Speed(1.0, 100.0)),))
+
+
+def _numbered(groups: tuple[NodeGroup, ...]) -> Iterator[ClusterNode]:
+    index = 0
+    for group in groups:
+        for number in range(group.count or 0):
+            yield ClusterNode(index, f"{group.name}-{number}" if group.count != 1 else group.name, group)
+            index += 1
+
+
+class Pace:
+    """The computation of one node. `seed` determines the times of its steps and its slow periods."""
+
+    def __init__(self, node: ClusterNode, step_s: float, seed: Sequence[int]) -> None:
+        self._speed, self._slowdowns, self._step_s = node.group.speed, node.group.slowdowns, step_s
+        self._steps = np.random.Generator(np.random.PCG64([*seed, node.index, 0]))
+        self._changes = np.random.Generator(np.random.PCG64([*seed, node.index, 1]))
+        self._slow = True  # so that the first change makes it fast
+        self._until_s = 0.0
+
+    def seconds(self, now_s: float, steps: float = 1.0) -> float:
+        """Return the seconds that `steps` training steps take from `now_s` on. Calls must be in the order of time."""
+        work_s = steps * self._step_s / self._speed.mean
+        if self._speed.shape is not None and steps > 0:
+            work_s *= float(self._steps.gamma(self._speed.shape, 1 / self._speed.shape))
+        return work_s if self._slowdowns is None else self._through_slowdowns(now_s, work_s)
+
+    def _through_slowdowns(self, now_s: float, work_s: float) -> float:
+        assert self._slowdowns is not None
+        at_s = now_s
+        while True:
+            self._catch_up(at_s)
+            factor = self._slowdowns.factor if self._slow else 1.0
+            if at_s + work_s * factor <= self._until_s:
+                return at_s + work_s * factor - now_s
+            work_s -= (self._until_s - at_s) / factor
+            at_s = self._until_s
+
+    def _catch_up(self, now_s: float) -> None:
+        """Draw changes until the next one is after `now_s`."""
+        assert self._slowdowns is not None
+        while self._until_s <= now_s:
+            self._slow = not self._slow
+            mean_s = self._slowdowns.last_s if self._slow else self._slowdowns.every_s
+            self._until_s += float(self._changes.exponential(mean_s))

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from fdt.errors import UsageError
-from fdt.network.cluster import (
+from fdt.network import (
     LAYERED,
     LAYERS,
     STAR,

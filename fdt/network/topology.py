@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fdt.network.cluster import LAYERED, LAYERS, RING, STAR, Cluster, ClusterNode, NetworkLink
+from fdt.network import LAYERED, LAYERS, RING, STAR, Cluster, ClusterNode, NetworkLink
 
 SERVER = -1  # the parameter server's number in the graph; nodes have their index
 _HUB = -2

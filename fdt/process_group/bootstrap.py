@@ -16,7 +16,7 @@ from typing import Any
 
 from fdt.errors import UserError
 from fdt.process_group.streams import ConnectionLost, MessageStream
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TlsIdentity
 
 HANDSHAKE_S = 10.0  # for the handshake, and the same again for the greeting
 GREETING_BYTES = 4096

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fdt.process_group import Collectives, Header, Push
-from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
+from fdt.process_group import Collectives, Combined, Header, Push, SharedMemoryAllReduce
 from fdt.process_group.streams import ConnectionLost, MessageStream, as_bytes, inline, sent, unpacked
 from fdt.typing import Vector
 

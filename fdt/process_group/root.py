@@ -6,7 +6,7 @@ and the other ranks do not hang. The socket and the files are in a directory tha
 hosts connect to the bootstrap listener (fdt/process_group/bootstrap.py) and send vectors in their messages.
 
 Where all ranks are on one host, each rank computes most results for itself from the mapped files
-(fdt/process_group/shared_memory.py). Messages then only confirm that the other ranks have written theirs.
+(fdt/process_group/__init__.py). Messages then only confirm that the other ranks have written theirs.
 """
 
 import contextlib
@@ -20,9 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from fdt.errors import WorkerError
-from fdt.process_group import Collectives, Header, Push
+from fdt.process_group import Collectives, Combined, Header, Push, SharedMemoryAllReduce
 from fdt.process_group.peer import ADDRESS, Where
-from fdt.process_group.shared_memory import Combined, SharedMemoryAllReduce
 from fdt.process_group.streams import (
     INLINE_BYTES,
     POLL_S,

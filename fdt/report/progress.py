@@ -9,7 +9,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, TextIO
 
-from fdt.report import JobSummary, Reporter, text
+from fdt.report import JobSummary, Reporter, duration, format_logs, rate
 from fdt.report.status import Clock, Status
 from fdt.rpc.session_pb2 import EpochEnd, Event
 
@@ -44,9 +44,9 @@ def line(epoch: int, epochs: int, end: EpochEnd, logs: Mapping[str, float]) -> s
     parts = [
         f"Epoch {epoch + 1}/{epochs}",
         f"{end.steps} step{'s' if end.steps != 1 else ''}" if end.steps else "",
-        text.duration(end.seconds),
-        text.rate(end.samples, end.seconds),
-        text.logs({**logs, **end.extra}),
+        duration(end.seconds),
+        rate(end.samples, end.seconds),
+        format_logs({**logs, **end.extra}),
     ]
     return " - ".join(part for part in parts if part)
 

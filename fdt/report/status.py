@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from fdt.report import JobSummary, text
+from fdt.report import JobSummary, duration, format_logs, rate
 from fdt.rpc.session_pb2 import Event, Progress, StepEnd
 
 Clock = Callable[[], float]
@@ -112,9 +112,9 @@ class Status:
         parts = [
             f"Epoch {self.epoch}",
             " ".join(part for part in (bar(step, steps), f"{step}/{steps}" if steps else f"step {step}") if part),
-            word or text.rate(self._tally.samples, self.seconds()),
+            word or rate(self._tally.samples, self.seconds()),
             self._eta(step, steps),
-            text.logs(self._tally.logs),
+            format_logs(self._tally.logs),
         ]
         return "  ".join(part for part in parts if part)
 
@@ -123,7 +123,7 @@ class Status:
         taken, seconds = step - self._first_step, self._clock() - self._first
         if not self._first or taken <= 0 or step >= steps:
             return ""
-        return f"ETA {text.duration((steps - step) * seconds / taken)}"
+        return f"ETA {duration((steps - step) * seconds / taken)}"
 
 
 def bar(step: int, steps: int) -> str:

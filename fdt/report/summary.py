@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fdt.report import JobSummary, Reporter, text
+from fdt.report import JobSummary, Reporter, duration, nbytes, rate
 
 if TYPE_CHECKING:
     from fdt.report.status import Clock
@@ -105,9 +105,9 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
     found = {
         "workers": str(workers),
         "trained": _trained(totals),
-        "throughput": text.rate(totals.samples, totals.seconds),
+        "throughput": rate(totals.samples, totals.seconds),
         "speed-up": _speed_up(totals),
-        "moved": f"{text.nbytes(totals.bytes_sent)} sent, {text.nbytes(totals.bytes_received)} received by workers",
+        "moved": f"{nbytes(totals.bytes_sent)} sent, {nbytes(totals.bytes_received)} received by workers",
         "staleness": _staleness(totals.staleness),
         **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
         "skipped": f"{totals.skipped:,} steps with NaN or infinite gradients" if totals.skipped else "",
@@ -132,7 +132,7 @@ def _trained(totals: RunTotals) -> str:
     fits = f" in {totals.fits} fits" if totals.fits > 1 else ""
     epochs = f"{totals.epochs:,} epoch{'s' if totals.epochs != 1 else ''}"
     amount = f"{epochs}, {totals.steps:,} steps, {totals.samples:,} samples"
-    return f"{amount}{fits}, {text.duration(totals.seconds)}"
+    return f"{amount}{fits}, {duration(totals.seconds)}"
 
 
 def _speed_up(totals: RunTotals) -> str:
@@ -151,7 +151,7 @@ def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
 
 def _share(worker: WorkerTotals) -> str:
     busy = f", computing {worker.busy_seconds / worker.seconds:.0%} of it" if worker.seconds else ""
-    return f"{worker.samples:,} samples, {worker.steps:,} steps, {text.duration(worker.seconds)}{busy}"
+    return f"{worker.samples:,} samples, {worker.steps:,} steps, {duration(worker.seconds)}{busy}"
 
 
 def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:

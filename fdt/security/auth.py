@@ -1,11 +1,21 @@
-"""Token authentication: one token for each run, sent with every call and compared in constant time.
+"""Authentication of connections: the run's token, and TLS settings for connections between machines.
 
-A process receives the token by environment or file, never by argument, as arguments are public on a machine.
+One token for each run is sent with every call and compared in constant time. A process receives the token by
+environment or file, never by argument, as arguments are public on a machine.
+
+TLS settings are this process's certificate, the trusted authority and gRPC credentials. A server sends its certificate.
+Where it has an authority, callers must have a certificate of that authority (mutual TLS). The token is required in both
+cases.
 """
 
 import hmac
+import json
+import os
 import secrets
+import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -53,3 +63,125 @@ def _refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
 
 
 _REFUSE = grpc.stream_stream_rpc_method_handler(_refuse)
+
+
+TLS_VARIABLE = "FDT_TLS"  # holds a member's TlsIdentity, written by TlsIdentity.dumps
+FLAGS = {"certificate": "--tls-cert", "key": "--tls-key", "authority": "--tls-ca"}
+
+Option = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class TlsIdentity:
+    """A certificate and the authority that its owner trusts.
+
+    Attributes:
+        certificate: This side's certificate, PEM text or "".
+        key: The certificate's private key, PEM text or "".
+        authority: The certificate of the trusted authority, PEM text or "".
+        name: The name in the other side's certificate, where it is not the name that is called.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    authority: str = ""
+    name: str = ""
+
+    @classmethod
+    def read(cls, certificate: Path | None, key: Path | None, authority: Path | None) -> "TlsIdentity | None":
+        """Read PEM files; return None where none is given. Raises UsageError for a file that cannot be read or used."""
+        if certificate is key is authority is None:
+            return None
+        if (certificate is None) is not (key is None):
+            missing = "--tls-key" if key is None else "--tls-cert"
+            raise UsageError(f"--tls-cert and --tls-key need each other: give {missing} too")
+        texts = {"certificate": certificate, "key": key, "authority": authority}
+        identity = cls(**{name: _pem(FLAGS[name], path) for name, path in texts.items() if path is not None})
+        _check(certificate, key, authority)
+        return identity
+
+    @classmethod
+    def loads(cls, text: str) -> "TlsIdentity":
+        """Parse the text that `dumps` made."""
+        return cls(**json.loads(text))
+
+    def dumps(self) -> str:
+        """Return the identity as JSON."""
+        return json.dumps(asdict(self))
+
+    def __repr__(self) -> str:
+        return "Identity(...)"  # never in a log
+
+    def server(self) -> grpc.ServerCredentials:
+        """Return a server's gRPC credentials. Raises UsageError without a certificate."""
+        if not self.certificate:
+            raise UsageError("TLS at a server needs --tls-cert and --tls-key. Received: --tls-ca alone")
+        pair = (self.key.encode(), self.certificate.encode())
+        authority = self.authority.encode() or None
+        return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+    def caller(self) -> grpc.ChannelCredentials:
+        """Return a caller's gRPC credentials. Without an authority, gRPC's built-in (public) ones are trusted."""
+        parts = (self.authority, self.key, self.certificate)
+        return grpc.ssl_channel_credentials(*(part.encode() or None for part in parts))
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """Return an SSL context for sockets; both sides must have a certificate of the authority."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.authority)
+        memory = os.memfd_create("identity", os.MFD_CLOEXEC)  # ssl reads files only, and the key must not be on a disk
+        try:
+            os.write(memory, (self.certificate + self.key).encode())
+            context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+        return context
+
+    def options(self) -> list[Option]:
+        """Return a caller's channel options."""
+        return [("grpc.ssl_target_name_override", self.name)] if self.name else []
+
+
+def _check(certificate: Path | None, key: Path | None, authority: Path | None) -> None:
+    """Raise UsageError for PEM files that TLS cannot use."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if certificate is not None and key is not None:
+            context.load_cert_chain(certificate, key)
+    except ssl.SSLError:
+        raise UsageError(
+            f"--tls-key must be the key of --tls-cert, both in PEM format. Received: {key} and {certificate}"
+        ) from None
+    try:
+        if authority is not None:
+            context.load_verify_locations(authority)
+    except ssl.SSLError:
+        raise UsageError(
+            f"--tls-ca must hold an authority's certificate in PEM format. Received: {authority}"
+        ) from None
+
+
+_members_own: TlsIdentity | None = None
+
+
+def adopt_identity(identity: TlsIdentity) -> None:
+    """Set the certificate of this member process, which it uses for all connections."""
+    global _members_own
+    _members_own = identity
+
+
+def own_identity() -> TlsIdentity | None:
+    """Return the certificate of this member process, or None."""
+    return _members_own
+
+
+def _pem(flag: str, path: Path) -> str:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{flag} cannot be read: {error}") from None
+    if "-----BEGIN " not in text:
+        raise UsageError(f"{flag} must be a file in PEM format. Received: {path}")
+    return text

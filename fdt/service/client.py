@@ -12,8 +12,7 @@ from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
-from fdt.security.auth import credentials
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TlsIdentity, credentials
 from fdt.service.blobs import reachable_blobs
 from fdt.service.transport import open_channel
 

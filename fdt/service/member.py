@@ -18,7 +18,7 @@ from fdt.environment import log_to
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Event, FeedBatch, Output, Standing, Where
 from fdt.rpc.training_pb2 import HelloRequest
-from fdt.security import tls
+from fdt.security import auth
 from fdt.security.auth import TOKEN_VARIABLE, credentials
 from fdt.service import blame
 from fdt.service.blobs import reachable_blobs
@@ -74,8 +74,8 @@ class Member:
         """Attach to the engine that the environment names. The process ends by itself when the engine is lost."""
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
         token = os.environ.pop(TOKEN_VARIABLE)  # child processes must not inherit it
-        if tls.VARIABLE in os.environ:
-            tls.adopt(tls.TlsIdentity.loads(os.environ.pop(tls.VARIABLE)))
+        if auth.TLS_VARIABLE in os.environ:
+            auth.adopt_identity(auth.TlsIdentity.loads(os.environ.pop(auth.TLS_VARIABLE)))
         address = reachable_address(os.environ[ENGINE_VARIABLE])
         size, remote = int(os.environ[SIZE_VARIABLE]), not address.startswith("unix:")
         channel = open_channel(address)

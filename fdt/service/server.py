@@ -16,7 +16,7 @@ from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, Failed, Note
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TlsIdentity
 from fdt.service.blobs import BlobServicer
 from fdt.service.transport import bind, new_server
 

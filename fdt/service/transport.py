@@ -15,9 +15,8 @@ from typing import Any
 import grpc
 
 from fdt.errors import UsageError, UserError
-from fdt.security import tls
-from fdt.security.auth import RequireToken
-from fdt.security.tls import TlsIdentity
+from fdt.security import auth
+from fdt.security.auth import RequireToken, TlsIdentity
 
 _MALFORMED = object()
 _SAID = "a message is malformed: its bytes are not of the type that this call takes"
@@ -198,7 +197,9 @@ def check_safe(address: str, identity: TlsIdentity | None) -> None:
 
 def listening_at(address: str) -> str:
     """Return where a member listens that others call at `address`: its host may use another name for itself."""
-    return f"0.0.0.0:{address.rpartition(':')[2]}" if tls.own() and not address.startswith("unix:") else address
+    return (
+        f"0.0.0.0:{address.rpartition(':')[2]}" if auth.own_identity() and not address.startswith("unix:") else address
+    )
 
 
 def free_ports(count: int) -> list[int]:
@@ -220,7 +221,7 @@ def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Chan
 
 def _for(address: str, identity: TlsIdentity | None) -> TlsIdentity | None:
     """Return the certificate for a connection at `address`: `identity`, or this member's own. Raises UsageError."""
-    identity = None if address.startswith("unix:") else identity or tls.own()
+    identity = None if address.startswith("unix:") else identity or auth.own_identity()
     check_safe(address, identity)
     return identity
 

@@ -18,9 +18,8 @@ from fdt.launch import Exit, Launcher, Task
 from fdt.rpc.session_pb2 import Command, Event, Failed
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.security import tls
-from fdt.security.auth import TOKEN_VARIABLE
-from fdt.security.tls import TlsIdentity
+from fdt.security import auth
+from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.supervise.outcome import Coordinator, Outcome, PassedBlobs, Timed, blobs_in, explain_loss, too_few
 from fdt.supervise.processes import ElasticCoordinator, LaunchedProcesses, WorkerJoined, WorkerLeft
@@ -275,7 +274,7 @@ class Supervisor:
         return explain_loss(role, rank, cause or "no answer", self._run_dir)
 
     def _env(self, identity: TlsIdentity | None) -> dict[str, str]:
-        whose = {} if identity is None else {tls.VARIABLE: identity.dumps()}
+        whose = {} if identity is None else {auth.TLS_VARIABLE: identity.dumps()}
         return {ENGINE_VARIABLE: self.registry.address, TOKEN_VARIABLE: self.registry.token, **whose}
 
 

@@ -21,8 +21,7 @@ from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Event
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
-from fdt.security.auth import new_token
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TlsIdentity, new_token
 from fdt.service.blobs import BlobServicer
 from fdt.service.transport import bind, new_server
 from fdt.supervise.processes import ElasticWorkers, WorkerJoined, WorkerLeft

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import simpy
 
-from fdt.network.cluster import Cluster, Pace
+from fdt.network import Cluster, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers
 from fdt.typing import Tensor, Vector

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fdt.errors import UserError
-from fdt.launch import Exit, Launcher, Task
-from fdt.launch.local import LocalLauncher, LocalProcesses
+from fdt.launch import Exit, Launcher, LocalLauncher, LocalProcesses, Task
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 
 LOOPBACK = "127.0.0.1"

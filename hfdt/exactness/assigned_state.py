@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.eager import BaseResourceVariable, ResourceVariable
+from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor, Variable

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import context
-from fdt.compat.graphs import kernels, op_def_registry, types_pb2
+from fdt.compat.tensorflow import context, kernels, op_def_registry, types_pb2
 from fdt.typing import Tensor
 
 _NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)

@@ -11,10 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.job import State
-from fdt.keras.flavor import attribute
+from fdt.job import State, is_on
+from fdt.keras import attribute
 from fdt.keras.variables import tensor_variable
-from fdt.options import is_on
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
 from hfdt.exactness.probe import Probe, agreed

@@ -9,10 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.eager import context
+from fdt.compat.tensorflow import context
 from fdt.data import source
-from fdt.keras import tracing
-from fdt.keras.variables import tensor_variable
+from fdt.keras.variables import call_converted, tensor_variable
 from fdt.typing import Tensor
 from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm
@@ -143,7 +142,7 @@ class StepTrial:
             stack.enter_context(_unscaled(model.optimizer))
             stack.enter_context(steps.entered(step))
             self._watching = stack.enter_context(self._watched(batch)) if self._watched else []
-            tracing.call(flavor.name, self._train_step, batch)
+            call_converted(flavor.name, self._train_step, batch)
             means = [StepGroup(step).mean(put_off.gradient) for put_off in step.deferred]
             gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
             assigned_state.flush(step)

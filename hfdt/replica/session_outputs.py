@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fdt.compat.graphs import summary_pb2
+from fdt.compat.tensorflow import summary_pb2
 from fdt.typing import Array, Vector
 from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange

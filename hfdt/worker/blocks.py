@@ -22,8 +22,7 @@ import tensorflow as tf
 
 from fdt.data import source
 from fdt.errors import UserError
-from fdt.keras import tracing
-from fdt.keras.variables import shifted_seed, tensor_variable
+from fdt.keras.variables import call_converted, shifted_seed, tensor_variable
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, BlockPlan
 from hfdt.collectives import Comm, MulticastTransport
@@ -163,7 +162,7 @@ class Blocks:
         held = [tf.identity(v) for v in self._metrics]
         self._put_off = []
         with steps.entered(step):
-            logs = tracing.call(self._trainable.flavor.name, self._train_step, rows)
+            logs = call_converted(self._trainable.flavor.name, self._train_step, rows)
         keeps = tf.logical_and(counts, share[0] > 0)
         for variable, before in zip(self._metrics, held, strict=True):
             variable.assign(tf.where(keeps, variable, before))

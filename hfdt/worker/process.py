@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fdt.early_start import warm_up
-from fdt.environment import bind_to_share, local_rank, local_size
+from fdt.environment import bind_to_share, local_rank, local_size, warm_up
 from fdt.errors import UserError
 from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
 from fdt.rpc import job_pb2, tensor_pb2
@@ -28,7 +27,7 @@ from fdt.rpc.session_pb2 import (
 from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member
-from fdt.structure import numbers
+from fdt.tensors import numbers
 from hfdt.worker import progress
 from hfdt.worker.progress import Watch
 

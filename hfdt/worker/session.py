@@ -8,10 +8,9 @@ from typing import Any
 from fdt.blobs import Blobs
 from fdt.data.source import in_memory
 from fdt.errors import CaptureError
-from fdt.job import State
+from fdt.job import State, is_on
 from fdt.keras.variables import shifted_seed, tensor_variable
-from fdt.options import is_on
-from fdt.structure import numbers
+from fdt.tensors import numbers
 from fdt.typing import Array
 from hfdt import algorithm_registry
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm

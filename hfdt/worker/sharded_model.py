@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.keras import tracing
-from fdt.keras.variables import inner_optimizer
+from fdt.keras.variables import call_converted, inner_optimizer
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
@@ -127,16 +126,16 @@ class ShardedModel:
         self.counted.assign(tf.stack([self.counted[0] + share[0], share[0], share[1]]))
         if self._rounds is not None:
             self._rounds.tally.assign_add(share)
-            return self._in_step(share, lambda _: tracing.call(self.flavor.name, original, batch), alone=True)
+            return self._in_step(share, lambda _: call_converted(self.flavor.name, original, batch), alone=True)
         if self.terms.comm.size == 1:
-            return tracing.call(self.flavor.name, original, batch)
+            return call_converted(self.flavor.name, original, batch)
         return self._in_step(share, lambda step: self._differentiate(original, batch, share, step))
 
     def _test_step(self, original: Any, element: Any) -> Any:
         batch, share = element
         if self.terms.comm.size == 1:
-            return tracing.call(self.flavor.name, original, batch)
-        return self._in_step(share, lambda step: tracing.call(self.flavor.name, original, batch))
+            return call_converted(self.flavor.name, original, batch)
+        return self._in_step(share, lambda step: call_converted(self.flavor.name, original, batch))
 
     def _in_step(self, share: Tensor, run: Any, *, alone: bool = False) -> Any:
         step = StepContext(self.terms, share, alone=alone)
@@ -155,7 +154,7 @@ class ShardedModel:
             with contextlib.suppress(ExchangeInCompiled):
                 return run_split(original, batch, share, step, self.exchange)
             self._split = False
-        return tracing.call(self.flavor.name, original, batch)
+        return call_converted(self.flavor.name, original, batch)
 
     def _reset_metrics(self, original: Any) -> Any:
         original()

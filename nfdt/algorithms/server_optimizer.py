@@ -8,7 +8,7 @@ arrays have the shapes of the trainable variables:
     delta = x_i - x                                  the worker pushes -delta, the pseudo-gradient
     x   <- x + the server optimizer's step           for the pseudo-gradient
 
-The server's optimizer is any of Keras's, with any schedule (nfdt/model/server_optimizer.py), or one of the paper, which
+The server's optimizer is any of Keras's, with any schedule (nfdt/model/settings.py), or one of the paper, which
 Keras does not have:
 
     sgd                  m <- mu m + delta;  x <- x + eta m               FedAvgM, Hsu et al. 2019, arXiv:1909.06335

@@ -16,7 +16,7 @@ from fdt.environment import quiet_import
 from fdt.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from fdt.network.cluster import Cluster
+    from fdt.network import Cluster
     from nfdt.control.emulated import EmulatedPeers
     from nfdt.control.simulated import Peers
 
@@ -86,14 +86,14 @@ def _peers(cluster: "Cluster", file: Path, emulate: bool, seed: int, script: str
 
 
 def _tell(peers: "AnyPeers", kind: str, wall_s: float) -> None:
-    from fdt.report import text
+    from fdt.report import duration, nbytes
 
     busiest = max(peers.links.items(), key=lambda link: link[1], default=("none", 0))
     facts = {
         "peers": f"{len(peers)}, {kind}",
         kind: f"{peers.now_s:.6g} s",
-        "moved": f"{text.nbytes(peers.bytes_sent)}; busiest: {busiest[0]}, {text.nbytes(busiest[1])}",
-        "wall time": text.duration(wall_s),
+        "moved": f"{nbytes(peers.bytes_sent)}; busiest: {busiest[0]}, {nbytes(busiest[1])}",
+        "wall time": duration(wall_s),
     }
     for name, value in facts.items():
         click.echo(f"{NAME}: {name + ':':<12} {value}", err=True)

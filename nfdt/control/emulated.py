@@ -18,7 +18,7 @@ import cloudpickle
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, counters
-from fdt.network.cluster import Cluster, ClusterNode
+from fdt.network import Cluster, ClusterNode
 from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from fdt import structure, tensors
+from fdt import tensors
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
 from nfdt.control.simulated import Store
@@ -110,7 +110,7 @@ class PeerHost:
         self._reply(number)
 
     def send(self, number: int, addresses: Sequence[str], name: str, into: str) -> None:
-        skeleton, leaves = structure.flatten(self._store.get(name))
+        skeleton, leaves = tensors.flatten(self._store.get(name))
         message = f"{into}\n{skeleton}\n".encode() + bytes(tensors.pack(leaves))
         missing = deque(addresses)
 
@@ -138,7 +138,7 @@ class PeerHost:
         try:
             while True:
                 into, skeleton, packed = connection.recv_bytes().split(b"\n", 2)
-                value = structure.unflatten(skeleton.decode(), tensors.unpack(memoryview(packed)))
+                value = tensors.unflatten(skeleton.decode(), tensors.unpack(memoryview(packed)))
                 with self._came:
                     self._store.deliver(into.decode(), value)
                     self._came.notify_all()

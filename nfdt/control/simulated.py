@@ -12,7 +12,7 @@ import numpy as np
 import simpy
 
 from fdt.errors import UserError
-from fdt.network.cluster import Cluster, ClusterNode, Pace
+from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers, run_until
 from nfdt.tree import leaves

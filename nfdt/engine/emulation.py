@@ -9,7 +9,7 @@ from pathlib import Path
 from fdt.blobs import LocalBlobs
 from fdt.launch import Launcher, Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
-from fdt.network.cluster import Cluster
+from fdt.network import Cluster
 from fdt.network.reading import check_always_there, read_cluster
 from fdt.network.topology import SERVER, topology_of
 from fdt.service.transport import EMULATED_VARIABLE

@@ -1,4 +1,4 @@
-"""NFDT's engine: parameter servers and workers as processes that stay alive between jobs."""
+"""NFDT's engines: parameter servers and workers as processes that stay alive between jobs, and `nfdt simulate`."""
 
 import json
 import sys
@@ -7,16 +7,15 @@ from pathlib import Path
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UsageError
-from fdt.launch import Launcher, Task
-from fdt.launch.local import LocalLauncher
+from fdt.launch import Launcher, LocalLauncher, Task
 from fdt.launch.placement import Placement, run_identity
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.service.member import ANYWHERE
 from fdt.service.transport import free_ports
 from fdt.supervise.processes import MOST
 from fdt.supervise.supervisor import Supervisor
-from nfdt.elastic.rendezvous import JoinEndpoint, JoinListener
 from nfdt.engine.coordinator import ServersCoordinator
+from nfdt.engine.rendezvous import JoinEndpoint, JoinListener
 
 
 class NfdtEngine:
@@ -113,3 +112,42 @@ class NfdtEngine:
         }
         server = Task("server", (sys.executable, "-m", "nfdt.server"), ps, env)
         return [server, Task("worker", (sys.executable, "-m", "nfdt.worker.process"), self.workers)]
+
+
+class SimulationEngine:
+    """Engine of a simulation.
+
+    Args:
+        workers: Number of simulated workers.
+        run_dir: Directory of the run.
+        cluster: File that describes the cluster; None: equal workers.
+    """
+
+    name = "nfdt"
+
+    def __init__(self, workers: int, run_dir: Path, cluster: Path | None = None) -> None:
+        self.workers, self.run_dir = workers, run_dir
+        self.blobs = LocalBlobs.create()
+        env = {WORKERS_VARIABLE: str(workers), "TF_DETERMINISTIC_OPS": "1"}
+        if cluster is not None:
+            env[CLUSTER_VARIABLE] = str(cluster.resolve())
+        task = Task("worker", (sys.executable, "-m", "nfdt.simulator.process"), 1, env)
+        self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(LocalLauncher(run_dir), task)])
+
+    def start(self) -> None:
+        """Start the process."""
+        self._supervisor.start()
+
+    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        """Run one job: yield the events that answer `commands`."""
+        self.start()
+        return self._supervisor.run(ServersCoordinator(1, ["simulated"], self.blobs, hosted=True), commands)
+
+    def stop(self) -> None:
+        """End the process and remove the run's resources."""
+        self._supervisor.close()
+        self.blobs.close()
+
+
+CLUSTER_VARIABLE = "NFDT_CLUSTER"  # path of the cluster file; not set: equal nodes
+WORKERS_VARIABLE = "NFDT_SIMULATED_WORKERS"

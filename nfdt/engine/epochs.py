@@ -9,7 +9,7 @@ from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import EpochEnd, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import blobs_in, share_of
-from nfdt.model.statistics import add_up
+from nfdt.model import add_up
 
 
 @dataclass

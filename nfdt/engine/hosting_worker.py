@@ -1,6 +1,6 @@
 """Process of a single worker that hosts its parameter server: `python -m nfdt.engine.hosting_worker`."""
 
-from fdt.early_start import warm_up
+from fdt.environment import warm_up
 from fdt.service.member import Member
 from nfdt.worker.process import NfdtWorker
 

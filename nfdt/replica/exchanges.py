@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.eager import context
+from fdt.compat.tensorflow import context
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer, tensor_variable
 from fdt.process_group import Push, ReplicaGroup

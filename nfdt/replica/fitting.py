@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.data.source import rows
-from fdt.keras import flavor_of, named, tracing
+from fdt.keras import flavor_of, named
+from fdt.keras.variables import call_converted
 from fdt.patches import Patch, patched
 from fdt.process_group import ReplicaGroup
 from nfdt.replica.exchange import in_order
@@ -72,7 +73,7 @@ class FitHooks:
     def _step(self, flavor: str, original: Any, data: Any) -> Any:
         if self._turns.kind == KIND and self._turns.now() == "mine":
             in_order(self._counted, [tf.cast(rows(data), tf.float32)])
-        return tracing.call(flavor, original, data)
+        return call_converted(flavor, original, data)
 
     def _counted(self, samples: Any) -> Any:
         self._count(int(samples))

@@ -18,14 +18,19 @@ from client_shim.replica.reads import agreed_reads
 from client_shim.replica.sessions import patches as session_patches
 from client_shim.replica.steps import Site, function_takes, function_trains, loop_at_work, where
 from fdt import compat
-from fdt.compat.graphs import control_flow, function_context, polymorphic_function
-from fdt.compat.objects import dataset_ops
-from fdt.compat.sessions import BaseSession, Optimizer
+from fdt.compat.tensorflow import (
+    BaseSession,
+    Optimizer,
+    control_flow,
+    dataset_ops,
+    function_context,
+    polymorphic_function,
+)
 from fdt.errors import CaptureError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, entry, patched
 from fdt.process_group import ReplicaGroup
-from nfdt.model import statistics
+from nfdt.model import staleness_fields
 from nfdt.replica.exchange import build, update_of
 from nfdt.replica.exchanges import OptimizerExchanges, added, moving
 from nfdt.replica.fitting import FitHooks
@@ -66,7 +71,7 @@ class RoundRobinRank:
         of_sessions = {"steps": self._sessions.steps, "samples": self._sessions.samples}
         counts: dict[str, Any] = {name: count + of_sessions.get(name, 0) for name, count in self._counts.items()}
         counts["sent_bytes"] = self._group.sent_bytes
-        return {**counts, "extra": statistics.fields(taus)} if taus else counts
+        return {**counts, "extra": staleness_fields(taus)} if taus else counts
 
     def steps(self) -> int:
         """Return the number of steps of this rank."""

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from client_shim.replica.sessions.gradients import GradientNode, of_sessions
 from client_shim.replica.sessions.plans import FetchPlan
-from fdt.compat.sessions import (
+from fdt.compat.tensorflow import (
     Optimizer,
     adadelta,
     adagrad,

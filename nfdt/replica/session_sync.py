@@ -13,7 +13,7 @@ import tensorflow as tf
 from client_shim.replica.sessions import values
 from client_shim.replica.sessions.feeds import SessionCall
 from client_shim.replica.sessions.plans import FetchPlan, ancestors, collected
-from fdt.compat.sessions import BaseSession
+from fdt.compat.tensorflow import BaseSession
 from fdt.process_group import ReplicaGroup
 from replica.exchange import arrays_of_rank_0
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.eager import context
+from fdt.compat.tensorflow import context
 from fdt.errors import CaptureError
 
 _DRAWS = ("IteratorGetNext", "IteratorGetNextSync")

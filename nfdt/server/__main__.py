@@ -7,7 +7,7 @@ import threading
 import traceback
 from typing import Any
 
-from fdt.early_start import warm_up
+from fdt.environment import warm_up
 from fdt.errors import UserError
 from fdt.job import JobSpec, Program, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup

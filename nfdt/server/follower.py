@@ -17,8 +17,7 @@ from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.instructions import Replies, Send
-from nfdt.server.job import ServedJob
-from nfdt.server.snapshot import restore, save
+from nfdt.server.job import ServedJob, restore, save
 from nfdt.transport.channel import Interrupted, WorkerGradient
 from nfdt.transport.grpc_channel import interrupted
 

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fdt.blobs import LocalBlobs
-from fdt.security import tls
+from fdt.security import auth
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.instructions import Replies, Send
@@ -52,7 +52,7 @@ class Service:
         self._shard_service: Any = None
         self._over: deque[str] = deque(maxlen=64)  # jobs
         self._changed = threading.Condition()
-        self._server = new_server(token, tls.own())
+        self._server = new_server(token, auth.own_identity())
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self.address = ",".join(bind(self._server, listening_at(one)) for one in address.split(","))
         self._server.start()

@@ -13,14 +13,21 @@ from fdt.job import BatchHooks, State
 from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.typing import Array
-from nfdt.model import statistics
+from nfdt.model import add_up, staleness_fields
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import AlgorithmState, Applier
-from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Replies, ReplyInbox, StepDone
-from nfdt.server.job import ServedJob
-from nfdt.server.replicated_log import Reader, ReplicatedLog
+from nfdt.server.instructions import (
+    EpochDone,
+    Instruction,
+    NotFinite,
+    Reader,
+    ReplicatedLog,
+    Replies,
+    ReplyInbox,
+    StepDone,
+)
+from nfdt.server.job import SchedulerState, ServedJob, restore, save
 from nfdt.server.scheduler import Scheduler
-from nfdt.server.snapshot import SchedulerState, restore, save
 from nfdt.transport.channel import WorkerGradient
 
 
@@ -253,7 +260,7 @@ class ShardService:
                 self._replies[instruction.worker].put(instruction)
 
     def _end_epoch(self, done: EpochDone) -> None:
-        extra = statistics.fields(done.staleness)
+        extra = staleness_fields(done.staleness)
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
         end.skipped = done.skipped
@@ -281,7 +288,7 @@ class ShardService:
 
     def _sum_metrics(self) -> BlobRef:
         """Return the summed metric states of each worker's last applied step."""
-        return self.job.blobs.put_arrays(statistics.add_up(list(self._metrics.values())))
+        return self.job.blobs.put_arrays(add_up(list(self._metrics.values())))
 
     def _write(self, entry: pb.Logged) -> None:
         if self.job.shards > 1:

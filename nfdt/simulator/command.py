@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.arguments import RunRequest, flag
+from fdt.cli import RunRequest, flag
 from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
@@ -21,7 +21,7 @@ from nfdt.run_options import algorithm_options, checked_rule
 
 if TYPE_CHECKING:
     from fdt.cli.run import Client
-    from fdt.network.cluster import Cluster
+    from fdt.network import Cluster
     from fdt.report import Reporters
     from nfdt.simulator.outcome import SimulationOutcome
 
@@ -136,7 +136,7 @@ def _check_writable(name: str, directory: Path | None) -> None:
 
 def _cluster(given: dict[str, Any]) -> "Cluster":
     """Return the requested cluster. Raises UsageError for a wrong description or another number of workers."""
-    from fdt.network.cluster import equal_nodes
+    from fdt.network import equal_nodes
     from fdt.network.reading import read_cluster
 
     if given["cluster"] is not None:
@@ -148,7 +148,7 @@ def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
     request = RunRequest(NAME, own_summary=True, **{name: given[name] for name in REQUEST})
 
     def make_engine(logs: Path) -> Any:
-        from nfdt.simulator.engine import SimulationEngine
+        from nfdt.engine.engine import SimulationEngine
 
         return SimulationEngine(given["workers"], logs, given["cluster"])
 

@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fdt.report import JobSummary, Reporter, text
-from nfdt.model.statistics import Spread, spread
+from fdt.report import JobSummary, Reporter, duration, nbytes, rate
+from nfdt.model import Spread, spread
 from nfdt.simulator.record import RECORD
 
 DATA = "run.json"
@@ -143,18 +143,18 @@ def summary(outcome: SimulationOutcome) -> dict[str, str]:
     """Return the lines that follow a run, by name."""
     total, wall_s = outcome.total, outcome.total("total_s")
     overhead_s = wall_s - total("gradient_s") - total("update_s")
-    per_second = text.rate(total("samples"), outcome.simulated_s)
+    per_second = rate(total("samples"), outcome.simulated_s)
     share = f"{overhead_s / wall_s:.0%}" if wall_s else ""
     return {
         "workers": f"{outcome.workers:,}, simulated",
         "rule": outcome.rule,
-        "simulated": f"{text.duration(outcome.simulated_s)}, {per_second}",
+        "simulated": f"{duration(outcome.simulated_s)}, {per_second}",
         "trained": f"{total('pushes'):,.0f} steps, {total('samples'):,.0f} samples",
         "staleness": str(spread(outcome.staleness) or ""),
-        "moved": f"{text.nbytes(total('bytes_sent'))} sent, {text.nbytes(total('bytes_received'))} received "
+        "moved": f"{nbytes(total('bytes_sent'))} sent, {nbytes(total('bytes_received'))} received "
         "by workers, over the simulated links",
-        "wall time": f"{text.duration(wall_s)}: gradients {text.duration(total('gradient_s'))}, updates "
-        f"{text.duration(total('update_s'))}, simulator {text.duration(overhead_s)} ({share})",
+        "wall time": f"{duration(wall_s)}: gradients {duration(total('gradient_s'))}, updates "
+        f"{duration(total('update_s'))}, simulator {duration(overhead_s)} ({share})",
     }
 
 

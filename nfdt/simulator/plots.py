@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fdt.errors import UserError
-from nfdt.model.statistics import spread
+from nfdt.model import spread
 from nfdt.simulator.outcome import SimulationOutcome, write_points
 
 WIDTH = 7.2  # inches

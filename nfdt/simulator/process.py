@@ -6,13 +6,13 @@ from typing import Any
 
 from client_shim.seeding import seed_all
 from fdt.data import Feed
-from fdt.early_start import warm_up
+from fdt.environment import warm_up
 from fdt.job import FeedData, JobSpec
-from fdt.network.cluster import Cluster, equal_nodes
+from fdt.network import Cluster, equal_nodes
 from fdt.network.reading import read_cluster
 from fdt.rpc.session_pb2 import Event, Ready
 from fdt.service.member import Member
-from nfdt.simulator.engine import CLUSTER_VARIABLE, WORKERS_VARIABLE
+from nfdt.engine.engine import CLUSTER_VARIABLE, WORKERS_VARIABLE
 from nfdt.simulator.record import SimulationRecord
 from nfdt.worker.process import NfdtWorker
 

@@ -18,17 +18,16 @@ import simpy
 from fdt.data import open_source
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
-from fdt.network.cluster import Cluster
+from fdt.network import Cluster
 from fdt.network.transfers import run_until
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from nfdt import algorithm_registry
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import ShardService
-from nfdt.simulator.channel import SimulatedChannel
 from nfdt.simulator.record import EpochRecord, FitRecord, Point, TimedApplier, WallTimes
-from nfdt.simulator.workers import SharedBatches, SimulatedWorkers
+from nfdt.simulator.workers import SharedBatches, SimulatedChannel, SimulatedWorkers
 from nfdt.transport.channel import Weights, WorkerGradient
-from nfdt.worker.epoch import EpochCounters
+from nfdt.worker.lane import EpochCounters
 from nfdt.worker.step import GradientStep, ownerships, samples_of
 
 POINTS = 50  # points of the curve per epoch

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import BaseResourceVariable, ResourceVariable
+from fdt.compat.tensorflow import BaseResourceVariable, ResourceVariable
 from fdt.keras.variables import tensor_variable
 from fdt.ops import all_finite, call_flat
 from fdt.trainable import Trainable

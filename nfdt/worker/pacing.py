@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fdt.network.cluster import Pace
+from fdt.network import Pace
 from fdt.network.reading import read_cluster
 
 CLUSTER_VARIABLE = "NFDT_EMULATED_CLUSTER"  # path of the cluster file, if workers are emulated

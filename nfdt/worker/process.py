@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fdt.blobs import LocalBlobs
-from fdt.early_start import warm_up
+from fdt.environment import warm_up
 from fdt.job import JobSpec, State
 from fdt.rpc.session_pb2 import Command, Event, Finished, Ready
 from fdt.service.blame import failure

@@ -15,8 +15,7 @@ from fdt.trainable import Trainable
 from nfdt.model.settings import lanes_of, rule_of
 from nfdt.options import Options
 from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
-from nfdt.worker.epoch import BatchReader, EpochCounters, NoBatch
-from nfdt.worker.lane_channels import LaneChannels, Pulled
+from nfdt.worker.lane import BatchReader, EpochCounters, LaneChannels, NoBatch, Pulled
 from nfdt.worker.pacing import paced
 from nfdt.worker.step import GradientStep, ownerships, samples_of
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.graphs import atomic_function, ops
+from fdt.compat.tensorflow import atomic_function, ops
 from replica.exchange import GroupedExchange
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Argument, Emitted, Undivided, Value

@@ -11,8 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.eager import constant_op, context, execute
-from fdt.compat.graphs import atomic_function, func_graph, ops
+from fdt.compat.tensorflow import atomic_function, constant_op, context, execute, func_graph, ops
 from replica.graph.flatten import GraphNode, eager_attrs
 
 _loops = [0]  # numbers of the running loops over datasets, the innermost last

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import constant_op
-from fdt.compat.graphs import func_graph
+from fdt.compat.tensorflow import constant_op, func_graph
 from replica.exchange import GroupedExchange
 from replica.graph.collective import added_collective
 from replica.graph.emitted import Argument, Emitted, Value

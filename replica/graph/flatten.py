@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.graphs import function_def_to_graph, tensor_shape_pb2
+from fdt.compat.tensorflow import function_def_to_graph, tensor_shape_pb2
 
 Ref = tuple[int, int]  # (number of a node, index of its output)
 # Random operations whose state TensorFlow keeps in the operation's kernel.

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import constant_op, context, execute
-from fdt.compat.graphs import tensor_util
+from fdt.compat.tensorflow import constant_op, context, execute, tensor_util
 from replica.graph.flatten import eager_attrs
 from replica.plan import Array
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fdt.compat.eager import constant_op, context, execute
-from fdt.compat.graphs import tensor_util
+from fdt.compat.tensorflow import constant_op, context, execute, tensor_util
 from replica.graph.drawing import draws, in_new_loop
 from replica.graph.flatten import RANDOM, SOURCES, Flat, GraphNode, Ref, eager_attrs, function_graph, functions_of
 

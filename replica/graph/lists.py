@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.compat.eager import constant_op
-from fdt.compat.graphs import handle_data_util
+from fdt.compat.tensorflow import constant_op, handle_data_util
 from replica.graph.emitted import Items, Undivided, Value
 from replica.graph.flatten import GraphNode
 from replica.placement import Placement, Replicate, Shard

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import of_script
-from fdt.compat.graphs import atomic_function, attr_value_pb2
+from fdt.compat.tensorflow import atomic_function, attr_value_pb2
 from replica.graph.drawing import drawn
 from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import RANDOM, GraphNode

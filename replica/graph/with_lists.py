@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fdt.compat.eager import constant_op
+from fdt.compat.tensorflow import constant_op
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import Ref

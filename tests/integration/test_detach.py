@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fdt.runs import registry
-from fdt.runs.follow import stop
+from fdt import runs
+from fdt.cli.detach import stop
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "away.py")
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     yield
-    for run in registry.runs():
+    for run in runs.runs():
         stop(run)
 
 
@@ -57,7 +57,7 @@ def test_a_detached_run_is_taken_up_again_and_ended(state):
     assert "input: EOFError" in err, "what it prints before it trains is shown"
     with pytest.raises(ProcessLookupError):
         os.killpg(started.pid, signal.SIGHUP)  # a closed terminal's: nobody of the run is left in its session
-    run = registry.find("away-1")
+    run = runs.find("away-1")
     client = psutil.Process(run.client().pid)
     assert os.getsid(client.pid) != started.pid
     client.send_signal(signal.SIGHUP)  # or one that comes all the same
@@ -97,7 +97,7 @@ def test_a_detached_run_is_taken_up_again_and_ended(state):
 def test_a_killed_client_ends_its_detached_run_and_attach_says_how_it_goes_on(state, tmp_path):
     kept = str(tmp_path / "kept")
     assert call("nfdt", "run", "--detach", "--run-dir", kept, "-np", "1", SCRIPT, "100000").stdout == "away-1\n"
-    run = registry.find("away-1")
+    run = runs.find("away-1")
     client = psutil.Process(run.client().pid)
     below = client.children(recursive=True)
     engine = next(e for e in (p.environ().get("FDT_ENGINE", "") for p in below) if e)

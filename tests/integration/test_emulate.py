@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import INTERFACES, EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege
-from fdt.network.cluster import Cluster, NodeGroup
+from fdt.network import Cluster, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 from nfdt.cli import main

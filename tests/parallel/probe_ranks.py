@@ -17,7 +17,7 @@ from fdt.errors import CaptureError
 from fdt.job import ArrayData, FitArguments, State
 from fdt.keras import named
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.structure import flatten
+from fdt.tensors import flatten
 from fdt.trainable import Trainable
 from hfdt.collectives import choose
 from hfdt.worker.session import RankProgram, patches

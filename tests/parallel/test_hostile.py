@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fdt.launch.local import LocalLauncher
+from fdt.launch import LocalLauncher
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Epoch, Event, Finish, Setup
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk

@@ -10,7 +10,7 @@ import pytest
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege, counters
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup
+from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 

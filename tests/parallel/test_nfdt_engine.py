@@ -10,7 +10,7 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from client_shim.capture.program import capture_program  # noqa: E402
-from fdt import structure  # noqa: E402
+from fdt import tensors  # noqa: E402
 from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, EndEpoch, Epoch, Finish, Setup, Step  # noqa: E402
@@ -28,7 +28,7 @@ class Client:
 
     def setup(self, model, x, y, *, epochs=1, batch=64, hooks=BatchHooks.NONE, shuffle=True, **options):
         blobs, self.trainable = self.engine.blobs, Trainable(named("keras"), model)
-        skeleton, leaves = structure.flatten((x, y))
+        skeleton, leaves = tensors.flatten((x, y))
         spec = JobSpec(
             id=f"job{self.jobs}",
             program=capture_program(self.trainable.flavor, model, blobs),

@@ -15,13 +15,13 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from client_shim.capture.program import capture_program  # noqa: E402
-from fdt import structure  # noqa: E402
+from fdt import tensors  # noqa: E402
 from fdt.job import ArrayData, FitArguments, JobSpec, State  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.rpc.session_pb2 import Command, Epoch, Finish, Setup  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
-from nfdt.elastic.rendezvous import JoinEndpoint  # noqa: E402
 from nfdt.engine.engine import NfdtEngine  # noqa: E402
+from nfdt.engine.rendezvous import JoinEndpoint  # noqa: E402
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -52,7 +52,7 @@ class Run:
     def __init__(self, engine, **options):
         self.engine, self.model, blobs = engine, counting_model(), engine.blobs
         self.trainable = Trainable(named("keras"), self.model)
-        skeleton, leaves = structure.flatten((np.eye(ROWS, dtype=np.float32), np.zeros(ROWS, np.float32)))
+        skeleton, leaves = tensors.flatten((np.eye(ROWS, dtype=np.float32), np.zeros(ROWS, np.float32)))
         groups = (self.trainable.model_arrays(), self.trainable.optimizer_arrays())
         spec = JobSpec(
             id=secrets.token_hex(4),

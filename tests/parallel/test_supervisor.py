@@ -15,8 +15,7 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UsageError, UserError
-from fdt.launch import Exit
-from fdt.launch.local import LocalLauncher
+from fdt.launch import Exit, LocalLauncher
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
 from fdt.rpc.job_pb2 import ArrayData, Data, JobSpec
 from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, Setup

@@ -20,7 +20,7 @@ from nfdt.server.service import Service
 from nfdt.server.shard_service import ShardService
 from nfdt.transport.channel import Interrupted, WorkerGradient
 from nfdt.transport.grpc_channel import GrpcChannels
-from nfdt.worker.lane_channels import LaneChannels
+from nfdt.worker.lane import LaneChannels
 from nfdt.worker.step import ownerships
 
 SPEC = (tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.float32), None)

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from client_shim.capture.program import capture_program
-from fdt import structure
+from fdt import tensors
 from fdt.blobs import LocalBlobs
 from fdt.job import ArrayData, BatchHooks, FitArguments, JobSpec, State
 from fdt.keras import named
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed
+from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
 from fdt.trainable import Trainable, build
 from nfdt.server.job import ServedJob
 from nfdt.simulator.session import SimulatedJob
@@ -92,7 +92,7 @@ def simulate(cluster=MIXED, *, rule="asgd", seed=1, source=None, shuffle=True, h
     blobs = LocalBlobs(directory)
     weakref.finalize(blobs, shutil.rmtree, directory)
     given = Trainable(named("keras"), source or model())
-    skeleton, leaves = structure.flatten(data())
+    skeleton, leaves = tensors.flatten(data())
     spec = JobSpec(
         id="job",
         program=capture_program(given.flavor, given.model, blobs),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fdt.cli.arguments import split
+from fdt.cli import split
 
 VALUED, FLAGS = {"-np", "--num-proc", "--seed", "--log-dir"}, {"--quiet", "--async", "--sync", "--help"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fdt.blobs import LocalBlobs
-from fdt.cli.arguments import RunRequest
+from fdt.cli import RunRequest
 from fdt.cli.run import run
 from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fdt.compat import eager, graphs, objects, sessions
+from fdt.compat import tensorflow as private
 from tests.single.hook_calls import assert_called
 
 v1 = tf.compat.v1
@@ -58,10 +58,10 @@ def by_fallback(act):
 
     def run():
         def refuse(*_):
-            raise eager.core._FallbackException
+            raise private.core._FallbackException
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(eager.pywrap_tfe, "TFE_Py_FastPathExecute", refuse)
+            patch.setattr(private.pywrap_tfe, "TFE_Py_FastPathExecute", refuse)
             act()
 
     return run
@@ -104,53 +104,53 @@ def timed():
 # (owner, attribute, what calls it, a function of its arguments)
 CALLED = [
     # replica/eager.py, replica/engine.py
-    (eager.pywrap_tfe, "TFE_Py_FastPathExecute", lambda: -X, lambda ctx, op, name, x: op == "Neg" and x is X),
+    (private.pywrap_tfe, "TFE_Py_FastPathExecute", lambda: -X, lambda ctx, op, name, x: op == "Neg" and x is X),
     (
-        eager.execute,
+        private.execute,
         "execute",
         by_fallback(lambda: tf.raw_ops.Neg(x=X)),
         lambda op, count, inputs, attrs, ctx, name=None: (op, count, inputs[0] is X) == (b"Neg", 1, True),
     ),
     (
-        eager.pywrap_tfe,
+        private.pywrap_tfe,
         "TFE_Py_TensorShapeSlice",
         taped(lambda x: tf.concat([x, x], 0)),
         lambda tensors, dimension: len(tensors) == 2 and dimension == 0,
     ),
-    (eager.script_ops.FuncRegistry, "__call__", in_python(tf.numpy_function), lambda registry, *args: True),
-    (eager.script_ops.EagerFunc, "_call", in_python(tf.py_function), lambda function, *args: True),
+    (private.script_ops.FuncRegistry, "__call__", in_python(tf.numpy_function), lambda registry, *args: True),
+    (private.script_ops.EagerFunc, "_call", in_python(tf.py_function), lambda function, *args: True),
     # replica/entry.py, replica/functions.py, nfdt/replica/rank.py
-    (objects.iterator_ops.OwnedIterator, "_next_internal", element, lambda iterator: True),
+    (private.iterator_ops.OwnedIterator, "_next_internal", element, lambda iterator: True),
     (
-        graphs.concrete_function.ConcreteFunction,
+        private.concrete_function.ConcreteFunction,
         "_call_flat",
         lambda: PLUS(X),
         lambda function, tensors, captured: tensors[0] is X and captured[0] is V.handle,
     ),
     (
-        graphs.atomic_function.AtomicFunction,
+        private.atomic_function.AtomicFunction,
         "call_flat",
         lambda: PLUS(X),
         lambda function, x, captured: x is X and captured is V.handle,
     ),
-    (graphs.polymorphic_function.Function, "__call__", lambda: PLUS(X), lambda function, x: function is PLUS),
-    (graphs.function_context, "make_function_context", lambda: PLUS(X), lambda scope_type=None: True),
+    (private.polymorphic_function.Function, "__call__", lambda: PLUS(X), lambda function, x: function is PLUS),
+    (private.function_context, "make_function_context", lambda: PLUS(X), lambda scope_type=None: True),
     # replica/reads.py, client_shim/replica/reads.py
     (EagerTensor, "_numpy_internal", X.numpy, lambda tensor: tensor is X),
     (EagerTensor, "_shape_tuple", lambda: len(X), lambda tensor: tensor is X),
     (EagerTensor.__mro__[1], "__dlpack__", lambda: np.from_dlpack(X), lambda tensor, **_: tensor is X),
-    (eager.pywrap_tfe, "TFE_ToDlpackCapsule", lambda: np.from_dlpack(X), lambda tensor: tensor is X),
+    (private.pywrap_tfe, "TFE_ToDlpackCapsule", lambda: np.from_dlpack(X), lambda tensor: tensor is X),
     (EagerTensor.__mro__[1], "_copy_nograd", X.cpu, lambda tensor, *args, **kwargs: tensor is X),
-    (graphs.ops._EagerTensorBase, "__bool__", lambda: bool(X[0, 0] > 0), lambda tensor: tensor.dtype == tf.bool),
+    (private.ops._EagerTensorBase, "__bool__", lambda: bool(X[0, 0] > 0), lambda tensor: tensor.dtype == tf.bool),
     # replica/tape.py
     (
-        eager.record,
+        private.record,
         "record_operation",
         taped(doubled),
         lambda op_type, outputs, inputs, backward, forward=None: inputs[0] is X and callable(backward),
     ),
     (
-        eager.execute,
+        private.execute,
         "record_gradient",
         by_fallback(taped(tf.unstack)),
         lambda op, inputs, attrs, outputs: op == "Unpack" and inputs[0] is X and len(outputs) == 2,
@@ -158,43 +158,43 @@ CALLED = [
     (tf.autodiff.ForwardAccumulator, "_push_accumulator", forward_mode, lambda accumulator: True),
     (tf.autodiff.ForwardAccumulator, "_pop_accumulator", forward_mode, lambda accumulator: True),
     # replica/variables.py, client_shim/verify, hfdt/exactness/assigned_state.py, nfdt/worker/local_steps.py
-    (eager.ResourceVariable, "__init__", lambda: tf.Variable(X), lambda variable, *args, **kwargs: variable is not V),
-    (eager.BaseResourceVariable, "__init__", lambda: tf.Variable(X), lambda variable, *args, **kwargs: True),
+    (private.ResourceVariable, "__init__", lambda: tf.Variable(X), lambda variable, *args, **kwargs: variable is not V),
+    (private.BaseResourceVariable, "__init__", lambda: tf.Variable(X), lambda variable, *args, **kwargs: True),
     # client_shim/replica/entropy.py
     (
-        eager.gen_stateful_random_ops,
+        private.gen_stateful_random_ops,
         "non_deterministic_ints",
         tf.random.Generator.from_non_deterministic_state,
         lambda shape, dtype=None, name=None: True,
     ),
     # client_shim/replica/sessions, nfdt/replica
     (
-        sessions.BaseSession,
+        private.BaseSession,
         "__init__",
         trained(v1.ConfigProto()),
         lambda session, target="", graph=None, config=None: isinstance(config, v1.ConfigProto),
     ),
     (
-        sessions.BaseSession,
+        private.BaseSession,
         "run",
         trained(),
         lambda session, fetches, feeds=None, options=None, run_metadata=None: feeds,
     ),
-    (sessions.BaseSession, "close", trained(), lambda session: True),
-    (sessions.Optimizer, "__init__", trained(), lambda optimizer, *args, **kwargs: True),
+    (private.BaseSession, "close", trained(), lambda session: True),
+    (private.Optimizer, "__init__", trained(), lambda optimizer, *args, **kwargs: True),
     (
-        sessions.Optimizer,
+        private.Optimizer,
         "apply_gradients",
         trained(),
         lambda optimizer, pairs, global_step=None, name=None: len(list(pairs)) == 1,
     ),
-    (eager.random_seed, "get_seed", trained(), lambda op_seed: op_seed is None),
-    (sessions.gradients_util, "_GradientsHelper", trained(), lambda ys, xs, *args, **kwargs: len(xs) == 1),
-    (graphs.ops.Graph, "_as_graph_def", trained(), lambda graph, *args, **kwargs: len(graph._as_graph_def()) == 2),
-    (sessions.FetchMapper, "for_fetch", trained(), lambda fetch: True),
-    (sessions.SecondOrStepTimer, "should_trigger_for_step", timed, lambda timer, step: timer._every_secs == 1),
-    # fdt/early_start.py: AutoGraph's files
-    (graphs.loader.tempfile, "NamedTemporaryFile", generated_code, lambda **words: words["mode"] == "w"),
+    (private.random_seed, "get_seed", trained(), lambda op_seed: op_seed is None),
+    (private.gradients_util, "_GradientsHelper", trained(), lambda ys, xs, *args, **kwargs: len(xs) == 1),
+    (private.ops.Graph, "_as_graph_def", trained(), lambda graph, *args, **kwargs: len(graph._as_graph_def()) == 2),
+    (private.FetchMapper, "for_fetch", trained(), lambda fetch: True),
+    (private.SecondOrStepTimer, "should_trigger_for_step", timed, lambda timer, step: timer._every_secs == 1),
+    # fdt/environment.py: AutoGraph's files
+    (private.loader.tempfile, "NamedTemporaryFile", generated_code, lambda **words: words["mode"] == "w"),
 ]
 
 
@@ -205,7 +205,7 @@ def test_called(owner, name, act, accepts):
 
 @pytest.mark.parametrize("name", ASSIGNS)
 def test_an_assignment_is_a_method_of_the_two_classes(name):
-    owners = [owner for owner in (eager.ResourceVariable, eager.BaseResourceVariable) if name in vars(owner)]
+    owners = [owner for owner in (private.ResourceVariable, private.BaseResourceVariable) if name in vars(owner)]
     more = ([1.0],) if name == "scatter_nd_update" else ()
     assert owners
     assert_called(
@@ -218,7 +218,7 @@ def test_an_assignment_is_a_method_of_the_two_classes(name):
 
 def test_dataset_operations_take_deterministic():
     assert_called(
-        objects.gen_dataset_ops,
+        private.gen_dataset_ops,
         "parallel_map_dataset_v2",
         lambda: tf.data.Dataset.range(2).map(lambda x: x, num_parallel_calls=2, deterministic=False),
         lambda *args, deterministic, **kwargs: deterministic == "false",

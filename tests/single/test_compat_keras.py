@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from fdt import compat
-from fdt.compat import import_hooks, keras3
+from fdt.compat import keras3
 from fdt.compat import tf_keras as keras2
 from tests.single.hook_calls import assert_called, calls
 
@@ -240,9 +240,9 @@ def test_tf_keras_takes_arrays_and_loops_over_them():
 
 # -- what is patched when it is imported -------------------------------------------------------------------------------
 PATCHED = {
-    **{module: (cls, "fit") for module, cls in import_hooks.TRAINERS.items()},
-    **{module: (cls, name) for module, (cls, name) in import_hooks.OPTIMIZERS.items()},
-    **{module: ("", name) for module, name in import_hooks.DOWNLOADS.items()},
+    **{module: (cls, "fit") for module, cls in compat.TRAINERS.items()},
+    **{module: (cls, name) for module, (cls, name) in compat.OPTIMIZERS.items()},
+    **{module: ("", name) for module, name in compat.DOWNLOADS.items()},
 }
 
 
@@ -253,10 +253,10 @@ def test_a_module_defines_what_is_patched_after_its_import(module):
     assert not cls or getattr(found, cls).__module__ == module
 
 
-@pytest.mark.parametrize("module", import_hooks.OTHER_BACKENDS)
+@pytest.mark.parametrize("module", compat.OTHER_BACKENDS)
 def test_a_trainer_of_another_backend_has_its_name(module):
     path = Path(keras.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    assert re.search(rf"^class {import_hooks.OTHER_BACKENDS[module][0]}\(", path.read_text(), re.MULTILINE)
+    assert re.search(rf"^class {compat.OTHER_BACKENDS[module][0]}\(", path.read_text(), re.MULTILINE)
 
 
 def test_tf_keras_has_the_classes_that_are_pickled():

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import fdt
 from client_shim.replica import scratch
-from fdt.compat import eager, graphs, objects, sessions
-from fdt.compat.import_hooks import FILE_CLASSES, FILE_FUNCTIONS
+from fdt.compat import FILE_CLASSES, FILE_FUNCTIONS
+from fdt.compat import tensorflow as private
 from fdt.patches import Patch, patched
 from replica import reads, tensors
 
@@ -33,17 +33,17 @@ def gradient(function):
 
 # -- the C++ tape (replica/tape.py) ------------------------------------------------------------------------------------
 def test_the_tapes_zeros_are_the_vspaces(monkeypatch):
-    made, own = [], eager.backprop._default_vspace
+    made, own = [], private.backprop._default_vspace
 
     def zeros(shape, dtype):
         made.append(shape)
-        return eager.backprop._zeros(shape, dtype)
+        return private.backprop._zeros(shape, dtype)
 
-    eager.pywrap_tfe.TFE_Py_RegisterVSpace(own._replace(zeros_fn=zeros))
+    private.pywrap_tfe.TFE_Py_RegisterVSpace(own._replace(zeros_fn=zeros))
     try:
         gradient(lambda x: tf.unstack(x)[0])
     finally:
-        eager.pywrap_tfe.TFE_Py_RegisterVSpace(own)
+        private.pywrap_tfe.TFE_Py_RegisterVSpace(own)
     assert len(made) == 1
 
 
@@ -52,27 +52,27 @@ def test_the_tapes_gradients_are_the_registered_functions():
 
     def noting(op, attrs, count, inputs, outputs, gradients, skip, scope):
         found.append(op)
-        return eager.backprop._gradient_function(op, attrs, count, inputs, outputs, gradients, skip, scope)
+        return private.backprop._gradient_function(op, attrs, count, inputs, outputs, gradients, skip, scope)
 
-    eager.pywrap_tfe.TFE_Py_RegisterGradientFunction(noting)
+    private.pywrap_tfe.TFE_Py_RegisterGradientFunction(noting)
     try:
         gradient(tf.negative)
     finally:
-        eager.pywrap_tfe.TFE_Py_RegisterGradientFunction(eager.backprop._gradient_function)
+        private.pywrap_tfe.TFE_Py_RegisterGradientFunction(private.backprop._gradient_function)
     assert found == ["Neg"]
 
 
 def test_no_tape_is_known():
-    assert eager.pywrap_tfe.TFE_Py_TapeSetIsEmpty() and not eager.record.could_possibly_record()
+    assert private.pywrap_tfe.TFE_Py_TapeSetIsEmpty() and not private.record.could_possibly_record()
     with tf.GradientTape():
-        assert not eager.pywrap_tfe.TFE_Py_TapeSetIsEmpty() and eager.record.could_possibly_record()
-        with eager.record.stop_recording():
-            assert not eager.record.could_possibly_record()
+        assert not private.pywrap_tfe.TFE_Py_TapeSetIsEmpty() and private.record.could_possibly_record()
+        with private.record.stop_recording():
+            assert not private.record.could_possibly_record()
 
 
 # -- eager tensors (replica/tensors.py, replica/reads.py) --------------------------------------------------------------
 def test_an_eager_tensor_has_attributes_and_shows_its_tensor_shape(monkeypatch):
-    monkeypatch.setattr(graphs.ops._EagerTensorBase, "_contract", None, raising=False)
+    monkeypatch.setattr(private.ops._EagerTensorBase, "_contract", None, raising=False)
     tensor = tf.constant([1.0])
     assert tensor._contract is None
     tensor._contract, tensor._tensor_shape = 1, tf.TensorShape([9])
@@ -99,19 +99,19 @@ def test_a_function_context_is_a_part_of_the_key_of_a_trace():
 
     def other(original, scope_type=None):
         made = original(scope_type)
-        return graphs.function_context.function_cache.FunctionContext(made.context, (made.scope_type, next(kinds)))
+        return private.function_context.function_cache.FunctionContext(made.context, (made.scope_type, next(kinds)))
 
-    with patched([Patch(graphs.function_context, "make_function_context", other)]):
+    with patched([Patch(private.function_context, "make_function_context", other)]):
         [count(X) for _ in range(3)]
     assert len(traces) == 2
 
 
 def test_a_loop_over_a_dataset_is_the_registrys(monkeypatch):
-    found, loops = [], graphs.control_flow.for_loop_registry._registry
+    found, loops = [], private.control_flow.for_loop_registry._registry
 
     def over_iterator(dataset, *rest):
         found.append(dataset)
-        return graphs.control_flow._tf_iterator_for_stmt(iter(dataset), *rest)
+        return private.control_flow._tf_iterator_for_stmt(iter(dataset), *rest)
 
     @tf.function
     def total(dataset):
@@ -120,58 +120,58 @@ def test_a_loop_over_a_dataset_is_the_registrys(monkeypatch):
             result += tf.cast(x, tf.int32)
         return result
 
-    monkeypatch.setitem(loops, objects.dataset_ops.DatasetV2, over_iterator)
+    monkeypatch.setitem(loops, private.dataset_ops.DatasetV2, over_iterator)
     assert int(total(tf.data.Dataset.range(4))) == 6 and len(found) == 1
 
 
 def test_a_graph_becomes_a_function():
     traced = PLUS.get_concrete_function(X).graph
-    graph = graphs.func_graph.FuncGraph("contract")
+    graph = private.func_graph.FuncGraph("contract")
     with graph.as_default():
         x = tf.compat.v1.placeholder(tf.float32, [2, 2])
         made = graph._create_op_internal("Neg", [x], [tf.float32], attrs={}, op_def=None)
         graph.inputs, graph.outputs = [x], [made.outputs[0]]
-    function = graphs.atomic_function.from_func_graph(f"contract_{graphs.ops.uid()}", graph, {})
+    function = private.atomic_function.from_func_graph(f"contract_{private.ops.uid()}", graph, {})
     assert np.array_equal(function.call_flat(X)[0], -X) and isinstance(function.name, bytes)
     assert traced.get_operations() and function.function_type.flat_outputs[0].dtype == tf.float32
     graph._add_function_recursive(function)
     assert graph._get_function(function.name.decode()).graph is graph
-    assert graphs.function_def_to_graph(function.definition).outputs[0].op.type in ("Neg", "Identity")
+    assert private.function_def_to_graph(function.definition).outputs[0].op.type in ("Neg", "Identity")
 
 
 def test_handle_data_go_from_one_tensor_to_another():
     with tf.Graph().as_default():
         given = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[3])
         made = v1.placeholder(tf.resource, [])
-        graphs.handle_data_util.copy_handle_data(given, made)
-        data = graphs.handle_data_util.get_handle_data(made)
+        private.handle_data_util.copy_handle_data(given, made)
+        data = private.handle_data_util.get_handle_data(made)
         assert [dim.size for dim in data.shape_and_type[0].shape.dim] == [3]
-        graphs.handle_data_util.set_handle_data(v1.placeholder(tf.resource, []), data)
+        private.handle_data_util.set_handle_data(v1.placeholder(tf.resource, []), data)
 
 
 def test_operations_are_registered():
-    assert [each.name for each in graphs.op_def_registry.get("AddV2").input_arg] == ["x", "y"]
-    assert graphs.op_def_registry.get("NoSuchOperation") is None
-    assert graphs.kernels.get_registered_kernels_for_op("Neg").kernel
+    assert [each.name for each in private.op_def_registry.get("AddV2").input_arg] == ["x", "y"]
+    assert private.op_def_registry.get("NoSuchOperation") is None
+    assert private.kernels.get_registered_kernels_for_op("Neg").kernel
 
 
 def test_the_context_has_functions_seeds_and_options():
-    context = eager.context.context()
+    context = private.context.context()
     definition = PLUS.get_concrete_function(X).graph.as_graph_def().library.function
     assert not definition and not context.has_function("no_such_function")
-    before = eager.context.global_seed()
+    before = private.context.global_seed()
     try:
         tf.random.set_seed(3)
-        assert eager.context.global_seed() == 3 and isinstance(context._rng, random.Random)
+        assert private.context.global_seed() == 3 and isinstance(context._rng, random.Random)
     finally:
         context._set_global_seed(before)
     options = context.function_call_options
-    assert eager.context.FunctionCallOptions(options.executor_type, context.config).config_proto_serialized
+    assert private.context.FunctionCallOptions(options.executor_type, context.config).config_proto_serialized
 
 
 def test_autograph_converts_where_it_is_enabled():
-    with graphs.ag_ctx.ControlStatusCtx(status=graphs.ag_ctx.Status.ENABLED), tf.Graph().as_default():
-        converted = graphs.api.tf_convert(lambda x: 1 if x else 2, graphs.ag_ctx.control_status_ctx())
+    with private.ag_ctx.ControlStatusCtx(status=private.ag_ctx.Status.ENABLED), tf.Graph().as_default():
+        converted = private.api.tf_convert(lambda x: 1 if x else 2, private.ag_ctx.control_status_ctx())
         assert converted(tf.constant(True)).graph is v1.get_default_graph()
 
 
@@ -185,22 +185,22 @@ def test_a_dataset_shows_its_source():
 def test_containers_keep_what_they_wrap():
     module = tf.Module()
     module.listed, module.named = [1], {"a": 1}
-    assert isinstance(module.listed, objects.data_structures.ListWrapper) and module.listed._storage == [1]
+    assert isinstance(module.listed, private.data_structures.ListWrapper) and module.listed._storage == [1]
     assert hasattr(module.listed, "_last_wrapped_list_snapshot")
-    assert isinstance(module.named, objects.data_structures._DictWrapper) and module.named.__wrapped__ == {"a": 1}
+    assert isinstance(module.named, private.data_structures._DictWrapper) and module.named.__wrapped__ == {"a": 1}
     module.named._update_snapshot()
     assert module.named._self_non_string_key is False
 
 
 def test_public_functions_have_names():
-    name = objects.tf_export.get_canonical_name_for_symbol(tf.nn.relu, add_prefix_to_v1_names=True)
-    assert objects.tf_export.get_symbol_from_name(name) is tf.nn.relu
+    name = private.tf_export.get_canonical_name_for_symbol(tf.nn.relu, add_prefix_to_v1_names=True)
+    assert private.tf_export.get_symbol_from_name(name) is tf.nn.relu
 
 
 def test_a_table_has_a_default_value():
     pairs = tf.lookup.KeyValueTensorInitializer(["a"], [1])
     table = tf.lookup.StaticHashTable(pairs, -1)
-    assert isinstance(table, objects.lookup_ops.StaticHashTable) and int(table._default_value) == -1
+    assert isinstance(table, private.lookup_ops.StaticHashTable) and int(table._default_value) == -1
 
 
 # -- TensorFlow 1 ------------------------------------------------------------------------------------------------------
@@ -213,11 +213,11 @@ def test_optimizers_show_their_settings():
             assert getattr(optimizer, rate).dtype == tf.float32 and optimizer.get_slot(v, slot) is not None
         assert (momentum._momentum, momentum._use_nesterov, adam._beta1) == (0.9, False, 0.9)
         assert v1.train.RMSPropOptimizer(0.1)._momentum == 0.0
-    assert issubclass(sessions.SyncReplicasOptimizer, sessions.Optimizer)
+    assert issubclass(private.SyncReplicasOptimizer, private.Optimizer)
 
 
 def test_feeds_of_structures_are_flattened():
-    assert sessions.nest.flatten_dict_items({(1, 2): (3, 4)}) == {1: 3, 2: 4}
+    assert private.nest.flatten_dict_items({(1, 2): (3, 4)}) == {1: 3, 2: 4}
 
 
 # -- what is patched when it is imported -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fdt.errors import UserError
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed
+from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
 from nfdt import control
 from nfdt.cli import main
 from nfdt.control.simulated import Peers

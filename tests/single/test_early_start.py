@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.pyct import loader
 
-from fdt.early_start import hidden, keep_generated_code, lasting
+from fdt.environment import hidden, keep_generated_code, lasting
 
 
 def test_generated_code_goes_with_the_run(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from fdt import __version__
 from fdt.supervise.processes import MOST
-from nfdt.elastic.join import JoinConnection
+from nfdt.engine.rendezvous import JoinConnection
 from nfdt.rpc.join_pb2 import JoinRequest
 from tests.hostile import CASES, answers
 from tests.single.test_elastic_workers import reception, registry  # noqa: F401  (fixtures)

@@ -19,11 +19,10 @@ from fdt.supervise.processes import MOST, WorkerJoined, WorkerLeft
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, WorkerRegistry
 from nfdt import cli
-from nfdt.elastic import join
-from nfdt.elastic import rendezvous as reception_module
-from nfdt.elastic.join import JoinConnection
-from nfdt.elastic.rendezvous import JoinEndpoint, JoinListener
+from nfdt.engine import rendezvous
 from nfdt.engine.coordinator import ServersCoordinator
+from nfdt.engine.rendezvous import JoinConnection, JoinEndpoint, JoinListener
+from nfdt.rpc.join_pb2 import JoinRequest
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -81,13 +80,13 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, recepti
 
 
 def test_a_full_disk_is_said_in_one_line(registry, monkeypatch):
-    write_anew = reception_module._write_anew
+    write_anew = rendezvous._write_anew
 
     def full(path, text):
         write_anew(path, "")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(reception_module, "_write_anew", full)
+    monkeypatch.setattr(rendezvous, "_write_anew", full)
     with pytest.raises(UserError, match="cannot be written beside the logs: .*No space left"):
         JoinListener(JoinEndpoint("127.0.0.1:0", "secret"), registry, 2, None)
     assert not list(registry.run_dir.iterdir())
@@ -103,7 +102,7 @@ def test_who_is_not_let_in_hears_why_in_one_line(registry, reception, monkeypatc
     assert f"Received: {MOST + 1}" in refused(workers=MOST + 1)
     assert "where another kind of server listens" in refused(address=registry.address, token=registry.token)
     assert re.search("a run that workers can join does not answer at", refused(address="127.0.0.1:1"))
-    monkeypatch.setattr(join, "__version__", "0.0")
+    monkeypatch.setattr(rendezvous, "JoinRequest", lambda **fields: JoinRequest(**{**fields, "version": "0.0"}))
     assert "a worker must have the run's version" in refused()
     assert registry.elastic.release_all() == [] and registry.inbox.empty()
 
@@ -112,7 +111,7 @@ def test_a_run_out_of_reach_is_said_before_a_worker_starts(registry, reception, 
     call = JoinConnection(reception.address, "secret", None, 1)
     call.place.addresses = f"unix:{tmp_path}/elsewhere.sock"
     with pytest.raises(UserError, match="accepts workers of the same user, host and"):
-        join._start(call.place, reception.address, tmp_path)
+        rendezvous._start(call.place, reception.address, tmp_path)
     call.close()
 
 

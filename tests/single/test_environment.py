@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fdt import environment
-from fdt.launch import Task
-from fdt.launch.local import LocalLauncher
+from fdt.launch import LocalLauncher, Task
 from hfdt.engine import launchers
 
 

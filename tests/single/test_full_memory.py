@@ -16,11 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOM = 1000
 WALL_CLOCK = {  # whoever reads a record, a certificate, a table, or a run's directory tomorrow; the script itself
     "client_shim/replica/clocks.py",
-    "fdt/launch/preflight.py",
+    "fdt/launch/placement.py",
     "fdt/launch/probe.py",
     "fdt/report/records.py",
-    "fdt/runs/supervisor.py",
-    "fdt/runs/registry.py",
+    "fdt/runs.py",
     "fdt/security/authority.py",
 }
 

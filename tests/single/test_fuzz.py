@@ -12,13 +12,13 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fdt import structure, tensors
+from fdt import tensors
 from fdt.blobs import LocalBlobs
 from fdt.job import JobSpec
 from fdt.rpc import job_pb2
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.rpc.tensor_pb2 import BlobRef, TensorSpec, TensorTable
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TlsIdentity
 from fdt.service.server import ALLOWED, CommandOrder
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import fill
@@ -119,14 +119,14 @@ json_like = st.recursive(
 @given(skeleton=json_like.map(json.dumps) | st.text(max_size=30), leaves=st.integers(0, 3))
 def test_structures(skeleton, leaves):
     try:
-        structure.unflatten(skeleton, list(range(leaves)))
+        tensors.unflatten(skeleton, list(range(leaves)))
     except ValueError:  # json's own is one
         pass
 
 
 def test_a_structure_that_is_too_deep():
     with pytest.raises(ValueError, match="Received"):
-        structure.unflatten('{"list": [' * 900 + "0" + "]}" * 900, [1])
+        tensors.unflatten('{"list": [' * 900 + "0" + "]}" * 900, [1])
 
 
 MESSAGES = [job_pb2.JobSpec, Command, Event, TensorTable, pb.ToServer, pb.ToWorker, pb.Logged, pb.FollowRequest]

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))
 import comm_contract
 from in_process import trained
 
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Speed
+from fdt.network import Cluster, NetworkLink, NodeGroup, Speed
 from hfdt import algorithm_registry
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated

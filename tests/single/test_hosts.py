@@ -10,11 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fdt.errors import TooFew, UsageError, UserError
-from fdt.launch import Task, over_hosts, preflight, remote, sealed
+from fdt.launch import Task, hosts, over_hosts, placement, sealed
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
 from fdt.launch.over_hosts import _copy_files
-from fdt.launch.placement import Placement, run_identity
-from fdt.launch.preflight import Probed, demand, probe_hosts
+from fdt.launch.placement import Placement, Probed, demand, probe_hosts, run_identity
 from fdt.service import host_bootstrap
 from fdt.service.host_bootstrap import directory_of
 from fdt.service.member import ENGINE_VARIABLE
@@ -96,16 +95,16 @@ def test_servers_keep_their_ports():
 # -- before a run -----------------------------------------------------------------------------------------------------
 def test_this_host_is_ready():
     (found,) = probe_hosts([Host("127.0.0.1", 1)])
-    assert found.ok and len(set(found.ports)) == preflight.PORTS
+    assert found.ok and len(set(found.ports)) == placement.PORTS
     assert {check.component for check in found.checks} >= {"reachable", "TensorFlow", "clock", "connects to the others"}
 
 
 def test_what_is_not_ready_is_a_table_and_one_line(monkeypatch, capsys):
     """A host without this Python, and one with another TensorFlow."""
     other = "import importlib.metadata as m; m.version = lambda name: '1.0'\n"
-    source = preflight.inspect.getsource(preflight.probe)
+    source = placement.inspect.getsource(placement.probe)
     words = {"old": [sys.executable, "-c", other + source, "8"], "bare": ["sh", "-c", "echo no python >&2; exit 127"]}
-    monkeypatch.setattr(remote, "argv_on", lambda host, argv: words[host])
+    monkeypatch.setattr(hosts, "argv_on", lambda host, argv: words[host])
     with pytest.raises(UserError) as refused:
         demand([Host("old", 1), Host("bare", 1)])
     assert "2 of 2 hosts are not ready: old, bare: TensorFlow: 1.0 (this machine has 2" in str(refused.value)
@@ -115,8 +114,8 @@ def test_what_is_not_ready_is_a_table_and_one_line(monkeypatch, capsys):
 
 
 def test_a_clock_that_is_off_is_said(monkeypatch):
-    source = preflight.inspect.getsource(preflight.probe).replace('"clock": time.time()', '"clock": time.time() - 500')
-    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    source = placement.inspect.getsource(placement.probe).replace('"clock": time.time()', '"clock": time.time() - 500')
+    monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     (found,) = probe_hosts([Host("late", 1)])
     (clock,) = [check for check in found.checks if check.component == "clock"]
     assert clock.ok is False and clock.found.startswith("-500")
@@ -127,21 +126,21 @@ def test_a_clock_that_is_off_is_said(monkeypatch):
     [("10.0.0.1", "TCP connections between the hosts must be possible"), ("fe80::1", "ssh used fe80::1")],
 )
 def test_a_port_that_is_closed_is_said(monkeypatch, caller, said):
-    source = preflight.inspect.getsource(preflight.probe).replace("        socket.create_connection", "        refuse")
+    source = placement.inspect.getsource(placement.probe).replace("        socket.create_connection", "        refuse")
     source = source.replace('"caller": os.environ.get("SSH_CONNECTION", "").split(" ")[0]', f'"caller": {caller!r}')
     source = source.replace("def call(", "def refuse(*_):\n    raise OSError('refused')\n\n\ndef call(")
-    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     (found,) = probe_hosts([Host("walled", 1)])
     closed = {check.component: check for check in found.checks if check.ok is False}
-    assert set(closed) == {"connects to walled", f"connects to {preflight.ENGINE}"}
-    assert closed[f"connects to {preflight.ENGINE}"].found == "refused"
-    assert said in closed[f"connects to {preflight.ENGINE}"].advice
+    assert set(closed) == {"connects to walled", f"connects to {placement.ENGINE}"}
+    assert closed[f"connects to {placement.ENGINE}"].found == "refused"
+    assert said in closed[f"connects to {placement.ENGINE}"].advice
 
 
 def test_what_an_engine_does_without_need_not_be_alike(monkeypatch):
     other = "import importlib.metadata as m; m.version = lambda name: '1.0'\n"
-    source = other + preflight.inspect.getsource(preflight.probe)
-    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    source = other + placement.inspect.getsource(placement.probe)
+    monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     for unneeded in ((), ("Horovod",)):
         (found,) = probe_hosts([Host("bare", 1)], unneeded)
         components = {check.component for check in found.checks}
@@ -159,10 +158,10 @@ def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
         "first": 3,
     }
     bring = ["sh", "-c", _copy_files("fdt-1", "worker")]
-    assert remote.everywhere({"127.0.0.1": json.dumps(given)}, bring, 30) == {}
+    assert hosts.everywhere({"127.0.0.1": json.dumps(given)}, bring, 30) == {}
     directory = directory_of("fdt-1")
     assert [oct(path.stat().st_mode & 0o777) for path in (directory, directory / "worker.json")] == ["0o700", "0o600"]
-    again = remote.everywhere({"127.0.0.1": "somebody else's"}, bring, 30)
+    again = hosts.everywhere({"127.0.0.1": "somebody else's"}, bring, 30)
     assert "File exists" in again["127.0.0.1"], "a directory that is there already is nobody's to use"
     names = ("A_WISH", "FDT_TOKEN", "HOME", "FDT_RANK")
     code = f"import os; print(*map(os.environ.get, {names}), os.getcwd())"
@@ -187,7 +186,7 @@ def test_where_memory_is_full_it_is_brought_to_the_disk(monkeypatch, tmp_path):
     (path / "head").chmod(0o755)
     monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
     monkeypatch.setattr(over_hosts, "ROOTS", (str(tmp_path / "absent"), str(full), str(disk)))
-    assert remote.everywhere({"127.0.0.1": "secret"}, ["sh", "-c", _copy_files("fdt-1", "worker")], 30) == {}
+    assert hosts.everywhere({"127.0.0.1": "secret"}, ["sh", "-c", _copy_files("fdt-1", "worker")], 30) == {}
     assert (disk / "fdt-1" / "worker.json").read_text() == "secret"
     assert not list(full.iterdir()), "the ranks would take it for theirs"
 
@@ -207,13 +206,13 @@ def test_by_srun_secrets_go_sealed(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     secret = json.dumps({"task": {"FDT_TOKEN": "a-token-of-256-bits"}, "user": {"NAME": "\N{SNOWMAN}"}})
-    assert remote.everywhere({"node2": secret}, ["sh", "-c", f"cat > {tmp_path}/brought"], 60) == {}
+    assert hosts.everywhere({"node2": secret}, ["sh", "-c", f"cat > {tmp_path}/brought"], 60) == {}
     assert (tmp_path / "brought").read_text() == secret
     assert "--nodelist=node2" in (tmp_path / "words").read_text()
     assert not [name for name in ("words", "environment", "in", "out") if "a-token" in (tmp_path / name).read_text()]
-    assert remote.everywhere({"node2": ""}, ["true"], 60) == {}, "who is told nothing needs no key"
+    assert hosts.everywhere({"node2": ""}, ["true"], 60) == {}, "who is told nothing needs no key"
     (tmp_path / "srun").write_text("#!/bin/sh\necho no such node >&2; exit 1\n")
-    assert remote.everywhere({"node2": secret}, ["cat"], 60) == {"node2": "no such node"}
+    assert hosts.everywhere({"node2": secret}, ["cat"], 60) == {"node2": "no such node"}
 
 
 def test_what_is_sealed_is_opened_by_its_key_alone():
@@ -276,9 +275,9 @@ def test_only_a_directory_of_ours_alone_is_believed(tmp_path, monkeypatch, mode)
 
 @pytest.mark.parametrize(("then", "ok"), [("", True), ("import time; time.sleep(600)", False)])
 def test_a_host_whose_shell_greets_is_heard_and_one_that_only_greets_is_given_up(monkeypatch, then, ok):
-    source = f"print('Welcome', flush=True)\n{then}\n" + preflight.inspect.getsource(preflight.probe)
-    monkeypatch.setattr(remote, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
-    monkeypatch.setattr(preflight, "ANSWER_S", preflight.ANSWER_S if ok else 2.0)
+    source = f"print('Welcome', flush=True)\n{then}\n" + placement.inspect.getsource(placement.probe)
+    monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
+    monkeypatch.setattr(placement, "ANSWER_S", placement.ANSWER_S if ok else 2.0)
     (found,) = probe_hosts([Host("polite", 1)])
     (reached,) = [check for check in found.checks if check.component == "reachable"]
     assert (reached.ok, reached.found) == (True, "yes") if ok else (False, "no answer within 2 s")
@@ -292,7 +291,7 @@ def test_a_second_start_leaves_out_hosts_that_do_not_answer(tmp_path, monkeypatc
         return {host: "no route to host" for host in said if host in gone}
 
     started = []
-    monkeypatch.setattr(over_hosts.remote, "everywhere", everywhere)
+    monkeypatch.setattr(over_hosts, "everywhere", everywhere)
     monkeypatch.setattr(
         over_hosts.MpirunLauncher, "start", lambda self, task: started.append((self._hosts, task.count))
     )

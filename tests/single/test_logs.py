@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from fdt.structure import numbers
+from fdt.tensors import numbers
 
 
 def test_scalars_of_any_kind_and_results_of_compiled_metrics() -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdt.errors import UsageError
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Pace, Slowdowns, Speed, equal_nodes
+from fdt.network import Cluster, NetworkLink, NodeGroup, Pace, Slowdowns, Speed, equal_nodes
 from fdt.network.reading import parse_cluster, read_cluster
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers, fair_rates

@@ -8,7 +8,7 @@ keras = pytest.importorskip("keras")
 
 from fdt.errors import UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
-from fdt.network.cluster import equal_nodes  # noqa: E402
+from fdt.network import equal_nodes  # noqa: E402
 from nfdt.model.settings import rule_of  # noqa: E402
 from nfdt.options import Options  # noqa: E402
 from tests.single.simulations import FEATURES, ROWS, model, simulate  # noqa: E402

@@ -11,9 +11,9 @@ from fdt.algorithm_registry import parse
 from fdt.cli.options import declared_options
 from fdt.errors import UsageError, UserError
 from fdt.keras.variables import tensor_variable
-from fdt.network.cluster import equal_nodes
+from fdt.network import equal_nodes
 from nfdt import algorithm_registry, run_options
-from nfdt.model.server_optimizer import server_optimizer
+from nfdt.model.settings import server_optimizer
 from nfdt.model.variables import OwnedVariables
 from nfdt.replica.numpy_applier import checked
 from nfdt.server.algorithm_state import AlgorithmState

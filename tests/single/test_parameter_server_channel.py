@@ -12,7 +12,7 @@ from fdt.network.transfers import run_until
 from fdt.trainable import build
 from nfdt.server.job import ServedJob
 from nfdt.server.local import LocalShardService
-from nfdt.simulator.channel import SimulatedChannel
+from nfdt.simulator.workers import SimulatedChannel
 from nfdt.transport.channel import EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.grpc_channel import GrpcChannels
 from tests.single.nfdt_cluster import gradients, make_model

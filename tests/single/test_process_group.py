@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fdt.errors import UserError, WorkerError
+from fdt.process_group import EACH_BYTES, SharedMemoryAllReduce, Sum
 from fdt.process_group.peer import ADDRESS, PeerGroup
 from fdt.process_group.root import RootGroup
-from fdt.process_group.shared_memory import EACH_BYTES, SharedMemoryAllReduce, Sum
 from fdt.process_group.streams import INLINE_BYTES, ConnectionLost, MessageStream, SharedBuffer
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fdt.errors import WorkerError
+from fdt.process_group import EACH_BYTES
 from fdt.process_group.peer import PeerGroup
 from fdt.process_group.root import RootGroup
-from fdt.process_group.shared_memory import EACH_BYTES
 from fdt.process_group.streams import INLINE_BYTES, MessageStream
 from hfdt.collectives.inprocess import on_ranks
 from replica.exchange import GroupedExchange, arrays_of_rank_0

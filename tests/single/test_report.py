@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from fdt.report import JobSummary, Reporter, Reporters, text
+from fdt.report import JobSummary, Reporter, Reporters, Screen, duration, format_logs, format_number, nbytes, rate
 from fdt.report.progress import Plain
 from fdt.report.records import Jsonl
-from fdt.report.screen import Screen
 from fdt.report.status import EpochProgress
 from fdt.report.summary import Summary
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed, Progress, Ready, StepEnd, WorkerShare
@@ -133,19 +132,19 @@ def test_notes_are_lines_on_stderr_and_the_end_of_a_lost_workers_log_is_shown(ca
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (text.duration(0.44), "0.4s"),
-        (text.duration(59.4), "59s"),
-        (text.duration(61), "1:01"),
-        (text.duration(3723), "1:02:03"),
-        (text.nbytes(999), "999 bytes"),
-        (text.nbytes(1200), "1.2 kB"),
-        (text.nbytes(999_700), "1 MB"),
-        (text.nbytes(5e15), "5e+03 TB"),
-        (text.rate(12345.6, 1), "12,346 samples/s"),
-        (text.rate(1, 8), "0.125 samples/s"),
-        (text.rate(1, 0), ""),
-        (text.number(1e-3), "1.0000e-03"),
-        (text.logs({"cm": [[1, 2], [3, 4]]}), "cm: [[1, 2], [3, 4]]"),
+        (duration(0.44), "0.4s"),
+        (duration(59.4), "59s"),
+        (duration(61), "1:01"),
+        (duration(3723), "1:02:03"),
+        (nbytes(999), "999 bytes"),
+        (nbytes(1200), "1.2 kB"),
+        (nbytes(999_700), "1 MB"),
+        (nbytes(5e15), "5e+03 TB"),
+        (rate(12345.6, 1), "12,346 samples/s"),
+        (rate(1, 8), "0.125 samples/s"),
+        (rate(1, 0), ""),
+        (format_number(1e-3), "1.0000e-03"),
+        (format_logs({"cm": [[1, 2], [3, 4]]}), "cm: [[1, 2], [3, 4]]"),
     ],
 )
 def test_numbers_as_people_read_them(said, expected):

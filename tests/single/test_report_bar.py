@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from fdt.report import JobSummary
+from fdt.report import JobSummary, Screen
 from fdt.report.progress import Bar
-from fdt.report.screen import Screen
 from fdt.report.status import bar
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 

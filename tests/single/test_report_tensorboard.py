@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fdt.report import JobSummary
-from fdt.report.tensorboard import TensorBoard
+from fdt.report.records import TensorBoard
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress, WorkerShare
 
 

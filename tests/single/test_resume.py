@@ -19,10 +19,9 @@ from client_shim.resume import plain
 from client_shim.resume.checkpointing import FitCheckpoints
 from client_shim.resume.saved import Saved, differs
 from client_shim.state import ScriptRun, Settings
-from fdt import checkpoints, rundir
+from fdt import rundir
 from fdt.blobs import LocalBlobs
-from fdt.cli.arguments import RunRequest, Split
-from fdt.cli.resume import kept, resumed
+from fdt.cli import RunRequest, Split, kept, resumed
 from fdt.errors import CaptureError, UsageError, UserError
 from fdt.job import FeedData
 from fdt.report import Reporter, Reporters
@@ -236,7 +235,7 @@ def test_a_full_disk_costs_the_checkpoints_and_one_line(client, tmp_path, monkey
     keras = importlib.import_module("keras")
     with training(client, begun(tmp_path, "undisturbed")):
         expected = script(keras)
-    monkeypatch.setattr(checkpoints, "write", full)
+    monkeypatch.setattr(rundir, "write_checkpoint", full)
     with training(client, begun(tmp_path)) as notes:
         same(script(keras), expected)
     (first, second) = [line for line in notes if "a checkpoint cannot be written: " in line]  # one a fit
@@ -262,18 +261,18 @@ def test_a_write_that_is_cut_short_leaves_what_was_there(tmp_path):
 
 def test_a_checkpoint_with_one_wrong_bit_is_none(tmp_path):
     file = tmp_path / "c"
-    checkpoints.write(file, {"a": 1}, [np.arange(5)])
-    assert checkpoints.read(file)[0] == {"a": 1}
+    rundir.write_checkpoint(file, {"a": 1}, [np.arange(5)])
+    assert rundir.read_checkpoint(file)[0] == {"a": 1}
     data = bytearray(file.read_bytes())
     for place in range(0, len(data), 7):
         data[place] ^= 1
         file.write_bytes(data)
-        with pytest.raises(checkpoints.Damaged):
-            checkpoints.read(file)
+        with pytest.raises(rundir.Damaged):
+            rundir.read_checkpoint(file)
         data[place] ^= 1
     file.write_bytes(b"")
-    with pytest.raises(checkpoints.Damaged):
-        checkpoints.read(file)
+    with pytest.raises(rundir.Damaged):
+        rundir.read_checkpoint(file)
 
 
 def test_a_run_directory_is_one_runs_and_the_users_own(tmp_path):

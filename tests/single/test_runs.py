@@ -10,15 +10,14 @@ import time
 
 import pytest
 
-from fdt.cli.arguments import RunRequest
-from fdt.cli.detach import taken
+from fdt import runs
+from fdt.cli import RunRequest
+from fdt.cli.detach import Follower, taken
 from fdt.errors import UsageError, UserError
 from fdt.report import JobSummary, Reporter, Reporters
 from fdt.report.records import DetachedReporter
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
-from fdt.runs import registry, supervisor
-from fdt.runs.follow import Follower
-from fdt.runs.registry import ProcessIdentity
+from fdt.runs import ProcessIdentity
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +31,10 @@ def kept():
     """Run `python -c code` under a keeper to its end."""
 
     def run(code):
-        made = registry.create("hfdt", "a.py", [sys.executable, "-c", code])
+        made = runs.create("hfdt", "a.py", [sys.executable, "-c", code])
         with open(made.output, "wb") as out:
             process = subprocess.run(
-                [sys.executable, "-m", "fdt.runs.supervisor", str(made.directory)], stdout=out, stderr=out, timeout=60
+                [sys.executable, "-m", "fdt.runs", str(made.directory)], stdout=out, stderr=out, timeout=60
             )
         assert process.returncode == 0
         return made
@@ -44,24 +43,24 @@ def kept():
 
 
 def test_names_are_the_scripts_and_a_number():
-    names = [registry.create("hfdt", script, []).name for script in ("x/train.py", "train.py", "-a b.py", "...")]
+    names = [runs.create("hfdt", script, []).name for script in ("x/train.py", "train.py", "-a b.py", "...")]
     assert names == ["train-1", "train-2", "a-b-1", "script-1"]
-    assert [run.name for run in registry.runs()] == names
-    registry.find("train-2").write("end", {"code": 0})
-    registry.find("train-2").remove()
-    assert registry.create("nfdt", "train.py", []).name == "train-2"
+    assert [run.name for run in runs.runs()] == names
+    runs.find("train-2").write("end", {"code": 0})
+    runs.find("train-2").remove()
+    assert runs.create("nfdt", "train.py", []).name == "train-2"
     with pytest.raises(UsageError, match="no such run"):
-        registry.find("../train-1")
+        runs.find("../train-1")
 
 
 def test_only_what_is_this_users_alone_is_a_run(state):
-    ours, strange = registry.create("hfdt", "a.py", []), registry.create("hfdt", "b.py", [])
+    ours, strange = runs.create("hfdt", "a.py", []), runs.create("hfdt", "b.py", [])
     strange.directory.chmod(0o755)
-    (registry.home() / "c-1").symlink_to(ours.directory)
-    assert [run.name for run in registry.runs()] == ["a-1"]
-    registry.home().chmod(0o777)
+    (runs.home() / "c-1").symlink_to(ours.directory)
+    assert [run.name for run in runs.runs()] == ["a-1"]
+    runs.home().chmod(0o777)
     with pytest.raises(UserError, match="this user's alone"):
-        registry.create("hfdt", "a.py", [])
+        runs.create("hfdt", "a.py", [])
 
 
 def test_another_process_of_the_same_number_is_not_it():
@@ -112,7 +111,7 @@ def test_the_client_has_no_terminal_no_hangup_and_may_be_interrupted(kept):
 
 
 def test_a_run_whose_processes_are_gone_unnoted_is_lost():
-    run = registry.create("hfdt", "a.py", [])
+    run = runs.create("hfdt", "a.py", [])
     assert run.state() == "starting"
     run.write("processes", {"keeper": {"pid": os.getpid(), "started": "another boot 7"}})
     assert (run.state(), run.exit_code(), run.killed()) == ("lost", 1, True)
@@ -129,8 +128,8 @@ def test_a_run_whose_processes_are_gone_unnoted_is_lost():
 
 
 def test_the_variable_marks_one_process_only(monkeypatch):
-    run = registry.create("hfdt", "a.py", [])
-    monkeypatch.setenv(registry.VARIABLE, str(run.directory))
+    run = runs.create("hfdt", "a.py", [])
+    monkeypatch.setenv(runs.VARIABLE, str(run.directory))
     request, found = taken(RunRequest("hfdt", detach=True))
     assert (found.name, request.log_dir) == (run.name, run.logs)
     assert taken(RunRequest("hfdt", detach=True)) == (RunRequest("hfdt", detach=True), None)
@@ -138,7 +137,7 @@ def test_the_variable_marks_one_process_only(monkeypatch):
 
 @pytest.mark.parametrize(("lines", "shown"), [(None, "a\nb\nc"), (0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")])
 def test_the_last_lines_are_shown(lines, shown):
-    run = registry.create("hfdt", "a.py", [])
+    run = runs.create("hfdt", "a.py", [])
     run.output.write_bytes(b"a\nb\nc")
     run.write("end", {"code": 0})
     out = io.StringIO()
@@ -154,7 +153,7 @@ class Terminal(io.StringIO):
 
 
 def test_on_a_terminal_a_line_below_says_how_training_stands(monkeypatch):
-    run = registry.create("hfdt", "a.py", [])
+    run = runs.create("hfdt", "a.py", [])
     run.output.write_text("printed\n")
     run.write("progress", {"line": "Epoch 1/2  5/10"})
     terminal = Terminal()
@@ -196,17 +195,13 @@ def test_how_a_loop_of_the_scripts_own_stands_is_noted(asynchronous, at):
 def test_a_directory_that_cannot_be_made_is_one_line(state, monkeypatch):
     state.write_text("a file")
     with pytest.raises(UserError, match="XDG_STATE_HOME"):
-        registry.create("hfdt", "a.py", [])
+        runs.create("hfdt", "a.py", [])
 
 
 def test_the_keeper_passes_on_what_ends_it():
-    run = registry.create(
-        "hfdt", "a.py", [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
-    )
+    run = runs.create("hfdt", "a.py", [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"])
     with open(run.output, "wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", supervisor.__name__, str(run.directory)], stdout=out, stderr=out
-        )
+        process = subprocess.Popen([sys.executable, "-m", runs.__name__, str(run.directory)], stdout=out, stderr=out)
     try:
         deadline = time.monotonic() + 60
         while not (run.read("processes") and "up" in run.output.read_text()) and time.monotonic() < deadline:
@@ -220,16 +215,16 @@ def test_the_keeper_passes_on_what_ends_it():
 
 
 def test_what_ends_the_keeper_before_there_is_a_client_is_passed_on_late():
-    run = registry.create("hfdt", "a.py", [sys.executable, "-c", "import time; time.sleep(30)"])
+    run = runs.create("hfdt", "a.py", [sys.executable, "-c", "import time; time.sleep(30)"])
     code = """
 import os, signal, subprocess, sys
-from fdt.runs import supervisor
+from fdt import runs
 start = subprocess.Popen
 def late(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGTERM)
     return start(*args, **kwargs)
 subprocess.Popen = late
-supervisor.main(sys.argv[1])
+runs.main(sys.argv[1])
 """
     subprocess.run([sys.executable, "-c", code, str(run.directory)], timeout=60, check=True)
     assert run.exit_code() == 128 + signal.SIGTERM

@@ -12,7 +12,7 @@ import client_shim
 from client_shim.script import run_script
 from fdt import PACKAGES
 from fdt.errors import CaptureError, UserError
-from fdt.report.screen import Screen
+from fdt.report import Screen
 
 ENGINE = SimpleNamespace(hello=SimpleNamespace(engine="hfdt", workers=1))
 

@@ -16,7 +16,7 @@ keras = pytest.importorskip("keras")
 
 from fdt.errors import UsageError, UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
-from fdt.network.cluster import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
+from fdt.network import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
 from nfdt.simulator import command  # noqa: E402
 from nfdt.simulator.command import split_rules  # noqa: E402

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fdt import structure, tensors
+from fdt import tensors
 from fdt.blobs import LocalBlobs
 
 ARRAYS = [
@@ -53,4 +53,4 @@ def test_a_blob_is_read_by_another_store_of_the_directory(tmp_path):
 
 @pytest.mark.parametrize("value", [None, 3, [1, (2, {"a": 3, "b": None})], (), {"k": []}])
 def test_structure_survives_flattening(value):
-    assert structure.unflatten(*structure.flatten(value)) == value
+    assert tensors.unflatten(*tensors.flatten(value)) == value

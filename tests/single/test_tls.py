@@ -13,14 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from fdt.blobs import LocalBlobs
-from fdt.cli.certs import make
+from fdt.cli.hosts import make
 from fdt.errors import UsageError, UserError
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Command, Event, Ready, Setup
 from fdt.rpc.tensor_pb2 import Chunk
 from fdt.security import auth
-from fdt.security.auth import credentials
-from fdt.security.tls import TlsIdentity
+from fdt.security.auth import TlsIdentity, credentials
 from fdt.service import transport
 from fdt.service.blobs import Quota
 from fdt.service.client import TrainingClient

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from fdt.process_group import Collectives
-from fdt.process_group.shared_memory import Combined
+from fdt.process_group import Collectives, Combined
 from hfdt.collectives.inprocess import InProcessComm
 
 

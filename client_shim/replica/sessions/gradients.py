@@ -16,8 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.steps import where
-from fdt.compat.graphs import ops
-from fdt.compat.sessions import gradients_util
+from fdt.compat.tensorflow import gradients_util, ops
 from fdt.errors import CaptureError
 from fdt.patches import replace
 from fdt.typing import Array

@@ -9,8 +9,7 @@ import tensorflow as tf
 from client_shim.replica import classes
 from client_shim.replica.sessions.gradients import Gradients, of_sessions
 from client_shim.replica.steps import where
-from fdt.compat.eager import context, random_seed
-from fdt.compat.sessions import BaseSession, Optimizer, SecondOrStepTimer, SyncReplicasOptimizer
+from fdt.compat.tensorflow import BaseSession, Optimizer, SecondOrStepTimer, SyncReplicasOptimizer, context, random_seed
 from fdt.errors import CaptureError
 from fdt.patches import Patch, patched
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from client_shim.replica.sessions.gradients import NAME, GradientNode, Gradients
-from fdt.compat.sessions import FetchMapper, nest
+from fdt.compat.tensorflow import FetchMapper, nest
 
 _ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")

@@ -1,12 +1,16 @@
-"""The registry of detached runs, each a directory that only its user can enter.
+"""Detached runs: their registry, and the run supervisor, `python -m fdt.runs DIRECTORY`.
+
+A run has a directory that only its user can enter:
 
 ~/.local/state/hfdt/runs/train-1/       ($XDG_STATE_HOME instead of ~/.local/state where it is set)
     run.json          the command, when and where it started     written by the command
-    processes.json    the run supervisor and the client          written by the supervisor (supervisor.py)
+    processes.json    the run supervisor and the client          written by the supervisor
     end.json          the client's exit code                     written by the supervisor
     progress.json     the progress of training                   written by the client (fdt/report/records.py)
     output            the output of the script and of the run
     logs/             records.jsonl, a log for each worker       unless --log-dir names another directory
+
+The supervisor is the client's parent: a client that is killed, or ends by os._exit, cannot record its own end.
 """
 
 import contextlib
@@ -16,14 +20,17 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fdt.errors import UsageError, UserError
-from fdt.launch.local import describe
+from fdt.launch import describe
 from fdt.security import is_private
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -255,3 +262,38 @@ def _numbered(stem: str) -> DetachedRun:
             return DetachedRun(home() / f"{stem}-{number}")
         except FileExistsError:  # another command has just made it
             number += 1
+
+
+def main(directory: str) -> None:
+    """Run the command of the detached run in `directory`, and pass signals on to it."""
+    run = DetachedRun(Path(directory))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the client inherits it, as under nohup
+    early: list[int] = []  # signals that arrived before the client was started
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: early.append(number))  # the client gets the default, not "ignored"
+    client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=_environment(directory))
+    _pass_on(client)
+    for came in early:
+        client.send_signal(came)
+    processes = {"keeper": ProcessIdentity.of(os.getpid()), "client": ProcessIdentity.of(client.pid)}
+    with contextlib.suppress(OSError):  # a full disk: the client continues; its end is recorded if there is room
+        run.write("processes", {name: asdict(found) for name, found in processes.items() if found is not None})
+    run.write("end", {"code": client.wait(), "at": time.time()})
+
+
+def _environment(directory: str) -> dict[str, str]:
+    return {**os.environ, VARIABLE: directory, "PYTHONUNBUFFERED": "1"}  # so that output appears at once
+
+
+def _pass_on(client: "subprocess.Popen[bytes]") -> None:
+    """Forward signals to the client: a signal to the supervisor is meant for the run."""
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        client.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, tell)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

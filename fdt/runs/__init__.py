@@ -1,1 +1,0 @@
-"""Detached runs, which need no terminal: their registry, their supervisor process, and whether they still run."""

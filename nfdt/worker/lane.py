@@ -1,0 +1,191 @@
+"""A lane of a worker: its batches, which are read ahead, its channels to all shards, and an epoch's counters."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fdt.tensors import numbers
+from fdt.trainable import Trainable
+from fdt.typing import Array
+from nfdt.model.shards import Ownership
+from nfdt.transport.channel import EpochOver, Interrupted, ParameterServerChannel, Release, Weights, WorkerGradient
+
+
+class NoBatch(Exception):
+    """The epoch has no batch of the number `args[0]`."""
+
+
+class BatchReader:
+    """One lane's reader of an epoch's batches. It reads one push ahead."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._epoch = self._last = -1
+        self._reader: Any = None
+        self._asked: dict[tuple[int, int], Future[Any]] = {}  # by epoch and number
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+
+    def get(self, epoch: int, indices: Sequence[int], ahead: Sequence[int]) -> list[Any]:
+        """Return the batches `indices`, and read `ahead` in the background. Raises NoBatch."""
+        keys = [(epoch, index) for index in (*indices, *ahead)]
+        asked = {key: self._asked.get(key) or self._thread.submit(self._read, *key) for key in keys}
+        self._asked = asked
+        return [self._result(key) for key in keys[: len(indices)]]
+
+    def _result(self, key: tuple[int, int]) -> Any:
+        try:
+            return self._asked[key].result()
+        except IndexError:
+            raise NoBatch(key[1]) from None
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    def _read(self, epoch: int, index: int) -> Any:
+        if epoch != self._epoch or index <= self._last:  # a reader only moves forward
+            self._epoch, self._reader = epoch, self._source.reader(epoch)
+        self._last = index
+        return self._reader.read(index)
+
+
+class EpochCounters:
+    """A worker's counts, time and metrics of one epoch. The metric variables are the model's own."""
+
+    def __init__(self, trainable: Trainable, first: bool) -> None:
+        self._trainable, self._first = trainable, first
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new epoch."""
+        self._trainable.model.reset_metrics()
+        self._start = self._trainable.metric_arrays()
+        self.steps = self.samples = 0
+        self.busy = 0.0  # seconds
+        self.logs: Mapping[str, Any] = {}
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """Start the clock, unless it runs. Called when the worker has weights for a batch.
+
+        Between the end of an epoch and this call, the client evaluates and runs callbacks.
+        """
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds since `begin`; 0 without it."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def add(self, samples: int, logs: Mapping[str, Any], steps: int = 1) -> None:
+        """Count `steps` steps of `samples` samples in total."""
+        self.steps += steps
+        self.samples += samples
+        self.logs = logs
+
+    def counted(self) -> list[Array]:
+        """Return the current values of the metric variables."""
+        return self._trainable.metric_arrays()
+
+    def take_back(self, counted: list[Array]) -> None:
+        """Undo a skipped step: restore the metric variables to `counted`."""
+        self._trainable.write_metrics(counted)
+
+    def metrics(self) -> list[Array]:
+        """Return the arrays to sum over workers: the first worker's values, the others' changes."""
+        arrays = self._trainable.metric_arrays()
+        return arrays if self._first else [_change(a, s) for a, s in zip(arrays, self._start, strict=True)]
+
+    def floats(self) -> dict[str, float]:
+        """Return the scalar logs as numbers."""
+        return numbers(self.logs)
+
+
+def _change(now: Array, start: Array) -> Array:
+    """Return the difference. A flag keeps its value: the sum of flags over workers is a logical or."""
+    return now if now.dtype == bool else now - start
+
+
+PATIENCE_S = 600.0  # time for the restoration of a server; the engine ends workers that wait in vain
+RETRY_S = 0.1
+Pulled = list[Weights] | EpochOver | Release  # the weights of each shard
+Result = TypeVar("Result")
+
+
+class LaneChannels:
+    """One lane's channels to all shards.
+
+    A push goes to the other shards before shard 0. Shard 0's answer decides whether they answer. If a session ends, all
+    sessions restart and the exchange is repeated whole. A server that has the push already recognises its number; a
+    restored server ignores it. Methods raise Interrupted after PATIENCE_S of retries.
+    """
+
+    def __init__(self, channels: Sequence[ParameterServerChannel], owned: Sequence[Ownership]) -> None:
+        self._first, *self._followers = self.channels = channels
+        self._owned = owned
+        self._pushes = 0
+        self._open = False  # whether every channel is open
+        self._retried(lambda: None)
+
+    def ask(self) -> Pulled:
+        """Request weights and batches."""
+        return self._retried(lambda: self._pull(self._first.ask))
+
+    def end_of_data(self, batch: int) -> Pulled:
+        """Report that batch `batch` does not exist; request weights and batches."""
+        return self._retried(lambda: self._pull(lambda: self._first.end_of_data(batch)))
+
+    def push(self, gradient: WorkerGradient) -> Pulled:
+        """Push a gradient of all variables. The answer is that of the next pull."""
+        self._pushes += 1
+        return self._retried(lambda: self._push(self._pushes, [_part(gradient, shard) for shard in self._owned]))
+
+    def close(self) -> None:
+        """End all sessions."""
+        for channel in self.channels:
+            channel.close()
+
+    def _push(self, number: int, parts: Sequence[WorkerGradient]) -> Pulled:
+        for channel, part in zip(self._followers, parts[1:], strict=True):
+            channel.push(number, part)
+            if channel.answer() is not None:
+                raise RuntimeError("a server other than the first did not store a push")
+        return self._pull(lambda: self._first.push(number, parts[0]))
+
+    def _pull(self, request: Callable[[], None]) -> Pulled:
+        """Send `request` to shard 0, and let the other shards answer as it does."""
+        request()
+        answer = self._first.answer()
+        if not isinstance(answer, Weights):
+            assert answer is not None, "shard 0 stages nothing"
+            return answer
+        pulled = [answer]
+        for channel in self._followers:
+            channel.ask(answer.pull)
+            part = channel.answer()
+            assert isinstance(part, Weights), "a shard that follows answers as shard 0 does"
+            pulled.append(part)
+        return pulled
+
+    def _retried(self, exchange: Callable[[], Result]) -> Result:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                for channel in () if self._open else self.channels:
+                    channel.open()
+                self._open = True
+                return exchange()
+            except Interrupted:
+                if time.monotonic() > until:
+                    raise
+                self._open = False
+                time.sleep(RETRY_S)
+
+
+def _part(gradient: WorkerGradient, shard: Ownership) -> WorkerGradient:
+    """Return the part of a gradient of all variables that belongs to one shard."""
+    change_of = dict(zip(gradient.changed, gradient.changes, strict=True))
+    mine = [(i, other) for i, other in enumerate(shard.others) if other in change_of]
+    tensors, changes = [gradient.gradient[i] for i in shard.trainable], [change_of[other] for _, other in mine]
+    return replace(gradient, gradient=tensors, changes=changes, changed=[i for i, _ in mine])

@@ -8,15 +8,17 @@ import click
 
 from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
 from fdt.cli import flag
-from fdt.cli.hosts import HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
+from fdt.cli.hosts import HOST_FLAGS, HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     REPORTS,
     TRAINING,
     apply,
     capture_options,
+    check_emulated,
     check_min_np,
     detach_option,
+    emulate_option,
     fault_options,
     job_options,
     listen_options,
@@ -58,6 +60,15 @@ JOB_OPTIONS = (
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated", "bind_to")
+NOT_EMULATED = {
+    "workers": "-np",
+    "server": "--server",
+    "launcher": "--launcher",
+    "comm": "--comm",
+    "restarts": "--restarts",
+    "min_np": "--min-np",
+    **HOST_FLAGS,
+}
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
 PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded divides the script's own batches
 
@@ -166,6 +177,17 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     return make
 
 
+def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
+    """Return a function that makes the engine on emulated hosts, as `make_engine` does."""
+
+    def make(logs: Path) -> "HfdtEngine":
+        from hfdt.engine.emulation import EmulatedHfdtEngine
+
+        return EmulatedHfdtEngine(given["emulate"], logs, bind_to=given["bind_to"] or "cores")
+
+    return make
+
+
 @main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
 @workers_option
 @option(
@@ -178,6 +200,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @number_options
 @hosts_options
 @rank_options
+@emulate_option(RANKS)
 @fault_options
 @rank_fault_options
 @resume_options
@@ -202,15 +225,16 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     _check(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = requested(NAME, script, given)
-    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "emulate", "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
-    engine = make_engine(given)
+    engine = make_emulation(given) if given["emulate"] is not None else make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
+    early = bool(given["emulate"] or names_hosts(given))  # a host may not answer
     with starting_over(NAME, given):
-        return fits.run(request, words, settings, engine, early=names_hosts(given))  # a host may not answer
+        return fits.run(request, words, settings, engine, early=early)
 
 
 @main.command("verify", cls=ScriptCommand)
@@ -283,6 +307,7 @@ def _check(given: dict[str, Any]) -> None:
             "--commit-every needs --restarts, --min-np or --run-dir, which use the saved state. "
             f"Received: --commit-every {given['commit_every']}steps alone"
         )
+    check_emulated(given, NOT_EMULATED)
     if given["server"]:
         for name in (*RANK_OPTIONS, *HOST_OPTIONS):
             if given[name]:

@@ -15,8 +15,10 @@ from fdt.cli.options import (
     DEFAULT_WORKERS,
     REPORTS,
     capture_options,
+    check_emulated,
     check_min_np,
     detach_option,
+    emulate_option,
     fault_options,
     job_options,
     listen_options,
@@ -34,11 +36,11 @@ from fdt.environment import quiet_import
 from fdt.errors import UsageError
 from nfdt.run_options import (
     RESTARTS,
+    TRANSPORT,
     algorithm_options,
     announce,
     checked_rule,
     checkpoint_option,
-    emulate_option,
     join_at_option,
     join_endpoint,
     on_nan_option,
@@ -54,7 +56,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 NAME = "nfdt"
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
 JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
-_FLAGS = {
+NOT_EMULATED = {
     "workers": "-np",
     "server": "--server",
     "ps": "--ps",
@@ -128,7 +130,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @hosts_options
 @server_count_option
 @transport_options
-@emulate_option
+@emulate_option(TRANSPORT)
 @fault_options
 @checkpoint_option
 @on_nan_option
@@ -252,9 +254,7 @@ def _check(given: dict[str, Any]) -> None:
         raise UsageError("-H and --hostfile must be given to `nfdt serve`, not with --server. Received: --server too")
     if given["server"] and given["join_at"]:
         raise UsageError("--join-at must be given to `nfdt serve`, not with --server. Received: --server too")
-    for name, flag in _FLAGS.items() if given["emulate"] is not None else ():
-        if given[name]:
-            raise UsageError(f"--emulate takes the workers from its file. Received: {flag} {given[name]} too")
+    check_emulated(given, NOT_EMULATED)
 
 
 if __name__ == "__main__":

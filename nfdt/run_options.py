@@ -140,13 +140,6 @@ def on_nan_option(function: Decorated) -> Decorated:
     return option(FAULTS, "--on-nan", type=click.Choice(["stop", "skip"]), help=text)(function)
 
 
-def emulate_option(function: Decorated) -> Decorated:
-    """Add --emulate to a command."""
-    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
-    file = click.Path(dir_okay=False, path_type=Path)
-    return option(TRANSPORT, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)(function)
-
-
 LOOPBACK = "127.0.0.1"
 JOINING = "Workers that join"
 

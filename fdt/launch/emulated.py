@@ -2,8 +2,9 @@
 
 A host is a network, UTS and IPC namespace with a /dev/shm of its own. A cluster's links are veth pairs between bridges,
 one bridge for each node of its topology, in a separate network namespace that is connected to nothing else. A token
-bucket (tc-tbf) limits each direction of a link to its bandwidth. Latency is not emulated: it needs netem, which many
-kernels lack. The engine and its members use a Unix socket, which is on no link, for commands, data and snapshots.
+bucket (tc-tbf) limits each direction of a link to its bandwidth. A link with latency is a pair of TAP interfaces with a
+relay between them (fdt/launch/delay.py). The engine and its members use a Unix socket, which is on no link, for
+commands, data and snapshots.
 
 The kernel removes a namespace with its last process. The engine's own end closes the pipe on which the process of the
 network's namespace waits.
@@ -15,6 +16,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ from pathlib import Path
 
 from fdt.environment import thread_variables
 from fdt.errors import UsageError, UserError
-from fdt.launch import Exit, Task, describe, stop_all
+from fdt.launch import Exit, Task, delay, describe, stop_all
 from fdt.network import NetworkLink
 from fdt.network.topology import Topology
 from fdt.service.member import ENGINE_VARIABLE
@@ -34,11 +36,13 @@ BURST_S = 0.004  # seconds of a link's bandwidth that may pass at once
 LEAST_BURST = 32_000  # bytes: a few full packets
 READY_S = 20.0
 
-# Runs in the new namespaces: keep the engine's socket reachable, hide this machine's shared memory, wait for the link.
+# Runs in the new namespaces: keep the engine's socket reachable, hide this machine's shared memory, let the host's name
+# be its address (Gloo looks it up), wait for the link.
 _HOST = """
 set -e
-hostname "$1"; mount --make-rprivate /; : > "$3"; mount --bind "$2" "$3"; mount -t tmpfs tmpfs /dev/shm
-shift 3; read _; exec "$@"
+hostname "$1"; mount --make-rprivate /; : > "$4"; mount --bind "$3" "$4"; mount -t tmpfs tmpfs /dev/shm
+printf '127.0.0.1 localhost\n%s %s\n' "$2" "$1" > "$4.hosts"; mount --bind "$4.hosts" /etc/hosts
+shift 4; read _; exec "$@"
 """
 
 
@@ -95,6 +99,7 @@ class EmulatedNetwork:
             start_new_session=True,  # the terminal's Ctrl-C must not end the network before the members
         )
         self._ports = 0
+        self._relay: subprocess.Popen[bytes] | None = None
         try:
             _await_namespace(self._switch)
             self._bridges = self._build(topology)
@@ -114,17 +119,23 @@ class EmulatedNetwork:
 
     def close(self) -> None:
         """Remove the network."""
-        self._switch.kill()  # a forked child may keep the pipe open, so closing it is not enough
-        if self._switch.stdin is not None:
-            self._switch.stdin.close()
-        self._switch.wait()
+        for popen in (self._relay, self._switch):
+            if popen is not None:
+                popen.kill()  # a forked child may keep the pipe open, so closing it is not enough
+                for pipe in (popen.stdin, popen.stdout, popen.stderr):
+                    if pipe is not None:
+                        pipe.close()
+                popen.wait()
 
     def _build(self, topology: Topology) -> dict[int, str]:
         bridges = {place: f"b{number}" for number, place in enumerate(_places(topology))}
         commands = [f"link {verb}" for b in bridges.values() for verb in (f"add {b} type bridge", f"set {b} up")]
+        late = {n: latency_s for n in range(len(topology.ends)) if (latency_s := topology.channels[2 * n].latency_s)}
+        self._delay(late)
         for number, (a, b) in enumerate(topology.ends):
+            made = [] if number in late else [f"link add l{number}a type veth peer name l{number}b"]
             commands += [
-                f"link add l{number}a type veth peer name l{number}b",
+                *made,
                 f"link set l{number}a master {bridges[a]} up",
                 f"link set l{number}b master {bridges[b]} up",
             ]
@@ -133,6 +144,24 @@ class EmulatedNetwork:
             for end, link in zip("ab", topology.channels[2 * number : 2 * number + 2], strict=True):
                 self._shape(f"l{number}{end}", link)
         return bridges
+
+    def _delay(self, latencies: Mapping[int, float]) -> None:
+        """Start the relay of the links that have latency; it makes their interfaces."""
+        if not latencies:
+            return
+        links = [f"l{number}a:l{number}b:{latency_s!r}" for number, latency_s in latencies.items()]
+        inside = ["nsenter", f"--net={_network_of(self._switch.pid)}"]
+        self._relay = subprocess.Popen(
+            [*inside, sys.executable, str(Path(delay.__file__)), *links],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._relay.stdout is not None and self._relay.stderr is not None
+        if self._relay.stdout.readline() != b"ready\n":
+            said = self._relay.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+            raise UserError(f"--emulate needs /dev/net/tun for links with latency: {' '.join(said)}")
 
     def _shape(self, interface: str, link: NetworkLink) -> None:
         if math.isinf(link.bandwidth):
@@ -171,7 +200,7 @@ class EmulatedLauncher:
         engine = task.env[ENGINE_VARIABLE].removeprefix("unix:")
         ours = {ENGINE_VARIABLE: f"unix:{socket}", "FDT_RANK": str(rank), "FDT_LOCAL_RANK": "0"}
         namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount"]
-        argv = [*namespaces, "sh", "-c", _HOST, "host", host.name, engine, str(socket), *task.argv]
+        argv = [*namespaces, "sh", "-c", _HOST, "host", host.name, host.address, engine, str(socket), *task.argv]
         with open(self._run_dir / f"{task.role}-{rank}.log", "ab") as out:
             return subprocess.Popen(
                 argv,

@@ -124,6 +124,13 @@ def check_always_there(cluster: Cluster) -> None:
             )
 
 
+def read_emulated(file: Path) -> Cluster:
+    """Return the cluster of `file`, with all workers that it describes. Raises UsageError if it cannot be emulated."""
+    cluster = read_cluster(file).with_workers(None)
+    check_always_there(cluster)
+    return cluster
+
+
 def _cluster(entry: ConfigEntry) -> Cluster:
     given = entry.mapping(_CLUSTER, required=("nodes",))
     topology = given.get("topology", STAR)

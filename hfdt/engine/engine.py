@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import TooFew
-from fdt.launch import Task
+from fdt.launch import Launcher, Task
 from fdt.launch.placement import Placement
 from fdt.rpc.session_pb2 import Command, Event, Failed
 from fdt.supervise.supervisor import Supervisor
@@ -23,7 +23,7 @@ class HfdtEngine:
     Args:
         workers: The number of ranks.
         run_dir: The directory of logs.
-        launcher: "auto", "mpi" or "gloo".
+        launcher: "auto", "mpi", "gloo", or the launcher itself.
         comm: "auto", "horovod" or "mpi".
         bind_to: "cores" binds each rank to its part of the cores, "none" leaves it to the scheduler.
         placement: The hosts, where there are others than this one.
@@ -39,13 +39,15 @@ class HfdtEngine:
         workers: int,
         run_dir: Path,
         *,
-        launcher: str = "auto",
+        launcher: str | Launcher = "auto",
         comm: str = "auto",
         bind_to: str = "cores",
         placement: Placement | None = None,
     ) -> None:
         self.workers, self.run_dir = workers, run_dir
-        if placement is None:
+        if not isinstance(launcher, str):
+            started_by = launcher
+        elif placement is None:
             started_by = choose_launcher(launcher, run_dir, workers)
         else:
             started_by = placement.workers(run_dir, workers)

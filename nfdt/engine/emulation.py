@@ -9,8 +9,7 @@ from pathlib import Path
 from fdt.blobs import LocalBlobs
 from fdt.launch import Launcher, Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
-from fdt.network import Cluster
-from fdt.network.reading import check_always_there, read_cluster
+from fdt.network.reading import read_emulated
 from fdt.network.topology import SERVER, topology_of
 from fdt.service.transport import EMULATED_VARIABLE
 from fdt.supervise.supervisor import Supervisor
@@ -24,7 +23,7 @@ class EmulationEngine(NfdtEngine):
     """NFDT with one worker per node of the cluster in `file`, and one server. Raises UserError without privileges."""
 
     def __init__(self, file: Path, run_dir: Path) -> None:
-        self._cluster = emulated_cluster(file)
+        self._cluster = read_emulated(file)
         self.workers, self.run_dir = len(self._cluster.workers), run_dir
         self._network = EmulatedNetwork(topology_of(self._cluster))
         self.blobs = LocalBlobs.create()
@@ -48,10 +47,3 @@ class EmulationEngine(NfdtEngine):
             return EmulatedHost(SERVER, "server", address_of(0))
         node = self._cluster.workers[rank]
         return EmulatedHost(node.index, node.name, address_of(node.index + 1))
-
-
-def emulated_cluster(file: Path) -> Cluster:
-    """Return the cluster of `file`. Raises UsageError if it cannot be emulated."""
-    cluster = read_cluster(file).with_workers(None)
-    check_always_there(cluster)
-    return cluster

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.launch.emulated import INTERFACES, EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege
-from fdt.network import Cluster, NodeGroup
+from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
+from hfdt.cli import main as hfdt_main
 from nfdt.cli import main
 
 pytestmark = pytest.mark.exclusive
@@ -29,8 +30,8 @@ nodes: [{name: node, count: 2}]
 """
 
 
-def nfdt(*words):
-    argv = [sys.executable, "-m", "nfdt.cli", *map(str, words)]
+def nfdt(*words, engine="nfdt"):
+    argv = [sys.executable, "-m", f"{engine}.cli", *map(str, words)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -63,6 +64,62 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
     expected_s = simulated[1]["simulated_s"] - simulated[0]["simulated_s"]
     fastest_s = min(end["seconds"] for end in ends[1:])  # the first compiles; others may be slowed down
     assert fastest_s == pytest.approx(expected_s, rel=0.25)
+
+
+@pytest.mark.timeout(400)
+def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER.replace("8 Mbit/s", "1 Gbit/s, latency: 1 ms"))
+    nfdt("run", "--emulate", cluster, "--log-dir", tmp_path / "logs", SCRIPT, engine="hfdt")
+    records = [json.loads(line) for line in (tmp_path / "logs" / "records.jsonl").read_text().splitlines()]
+    reported = sum(record["bytes_sent"] for record in records if record["kind"] == "epoch_end")
+    crossed = json.loads((tmp_path / "logs" / INTERFACES).read_text())
+    assert sorted(crossed) == ["node-0", "node-1", "rendezvous"]
+    for node in ("node-0", "node-1"):  # a ring of two sends each byte once; Horovod's negotiations come on top
+        assert reported / 2 <= crossed[node]["sent"] <= 2 * reported / 2
+    assert crossed["rendezvous"]["sent"] < reported / 10
+
+
+ANSWERS = """
+import os, socket, time
+
+if os.environ["FDT_RANK"] == "0":
+    with socket.create_server(("", 5000)) as listening:
+        peer = listening.accept()[0]
+        with peer:
+            peer.sendall(peer.recv(1))
+else:
+    while True:
+        try:
+            peer = socket.create_connection(("10.77.0.1", 5000))
+            break
+        except OSError:
+            time.sleep(0.05)
+    with peer:
+        began = time.monotonic()
+        peer.sendall(b"?")
+        peer.recv(1)
+        print("took", time.monotonic() - began)
+"""
+
+
+def test_an_answer_takes_the_latency_of_its_links(tmp_path, privilege):
+    (tmp_path / "engine").touch()
+    network = EmulatedNetwork(topology_of(Cluster((NodeGroup("node", 2),), link=NetworkLink(latency_s=0.02))))
+    launcher = EmulatedLauncher(
+        tmp_path, network, lambda role, rank: EmulatedHost(rank, f"node-{rank}", address_of(rank))
+    )
+    task = Task("worker", [sys.executable, "-c", ANSWERS], 2, {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"})
+    processes = launcher.start(task)
+    try:
+        deadline = time.monotonic() + 60
+        while len(processes.exits()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        processes.stop(0.0)
+        network.close()
+    took_s = float((tmp_path / "worker-1.log").read_text().split("took")[1])
+    assert took_s >= 0.08  # two links there, two back
 
 
 def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privilege):
@@ -100,5 +157,6 @@ def test_what_cannot_be_emulated(tmp_path):
     for words in (["run", "--emulate", str(cluster)], ["control", "--emulate", "--cluster", str(cluster)]):
         result = CliRunner().invoke(main, [*words, str(script)])
         assert "--emulate needs a topology without a cycle" in result.output and result.exit_code == 2
-    result = CliRunner().invoke(main, ["run", "--emulate", str(cluster), "-np", "3", str(script)])
-    assert "--emulate takes the workers from its file. Received: -np 3 too" in result.output
+    for command in (main, hfdt_main):
+        result = CliRunner().invoke(command, ["run", "--emulate", str(cluster), "-np", "3", str(script)])
+        assert "--emulate takes the workers from its file. Received: -np 3 too" in result.output

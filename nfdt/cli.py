@@ -34,15 +34,13 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
+from nfdt.engine.join_command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
     RESTARTS,
     TRANSPORT,
     algorithm_options,
-    announce,
     checked_rule,
     checkpoint_option,
-    join_at_option,
-    join_endpoint,
     on_nan_option,
     server_count_option,
     transport_options,
@@ -85,7 +83,7 @@ main = program(
         "attach": "fdt.cli.detach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
         "control": "nfdt.control.command:control_command",
-        "join": "nfdt.run_options:join_command",
+        "join": "nfdt.engine.join_command:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
     },
 )

@@ -9,10 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fdt.network.cluster import Cluster
-
 from fdt.launch import Exit, Task
 from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, EmulatedProcesses, address_of
+from fdt.network import Cluster
 from fdt.network.reading import read_emulated
 from fdt.network.topology import SERVER, topology_of
 from hfdt.engine.engine import HfdtEngine

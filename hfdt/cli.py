@@ -13,7 +13,6 @@ from fdt.cli.options import (
     DEFAULT_WORKERS,
     REPORTS,
     TRAINING,
-    apply,
     capture_options,
     check_emulated,
     check_min_np,
@@ -34,7 +33,7 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from hfdt.options import rank_fault_options, rule_options
+from hfdt.options import RANKS, number_options, rank_fault_options, rank_options, rule_options
 
 if TYPE_CHECKING:
     from hfdt.engine.engine import HfdtEngine
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "hfdt"
-RANKS, NUMBERS = "Ranks", "Numbers"
 JOB_OPTIONS = (
     "rule",
     "multicast",
     "fp16_allreduce",
+    "bucket_mb",
     "batch",
     "lr_scale",
     "warmup_epochs",
@@ -94,69 +93,6 @@ main = program(
         "doctor": "hfdt.doctor:doctor_command",
     },
 )
-
-
-def rank_options(function: Decorated) -> Decorated:
-    """Add RANK_OPTIONS."""
-    launcher = option(
-        RANKS,
-        "--launcher",
-        type=click.Choice(["auto", "mpi", "gloo"]),
-        help="Start ranks by mpirun, or without MPI.  [default: auto, mpirun if it is installed]",
-    )
-    comm = option(
-        RANKS,
-        "--comm",
-        type=click.Choice(["auto", "horovod", "mpi"]),
-        help="Sum gradients by Horovod, or by mpi4py, which is slower.  [default: auto, Horovod if it is installed]",
-    )
-    bind_to = option(
-        RANKS,
-        "--bind-to",
-        type=click.Choice(["cores", "none"]),
-        help="Bind each rank to its share of the host's cores, or to none.  [default: cores]",
-    )
-    return apply([launcher, comm, bind_to], function)
-
-
-def number_options(function: Decorated) -> Decorated:
-    """Add the options that change the numbers or how they are computed."""
-    add = [
-        option(
-            NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats, which halves the bytes."
-        ),
-        option(
-            NUMBERS,
-            "--batch",
-            type=click.Choice(["global", "per-worker"]),
-            help="global: the script's batch size is that of all workers together, and results equal those of one "
-            "machine. per-worker: it is that of each worker, as in Horovod.  [default: global]",
-        ),
-        option(
-            NUMBERS,
-            "--lr-scale",
-            type=click.Choice(["linear", "sqrt", "none"]),
-            help="With --batch per-worker: multiply the learning rate by the number of workers, its square root, or 1."
-            "  [default: linear; none for dane and admm]",
-        ),
-        option(
-            NUMBERS,
-            "--warmup-epochs",
-            type=click.FloatRange(min=0),
-            metavar="N",
-            help="With --batch per-worker: raise the learning rate to the scaled one over N epochs.  [default: 0]",
-        ),
-        option(
-            NUMBERS,
-            "--batch-norm",
-            type=click.Choice(["sync", "local"]),
-            help="BatchNorm's statistics: of the global batch, or of each worker's part.  [default: sync]",
-        ),
-        option(
-            NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from those of one machine."
-        ),
-    ]
-    return apply(add, function)
 
 
 def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
@@ -300,6 +236,8 @@ def _check(given: dict[str, Any]) -> None:
         raise UsageError(f"--multicast needs --rule coded. Received: --multicast {given['multicast']} with rule {rule}")
     if given["fp16_allreduce"] and rule != "allreduce":
         raise UsageError(f"--fp16-allreduce needs --rule allreduce. Received: rule {rule}")
+    if given["bucket_mb"] is not None and rule != "allreduce":
+        raise UsageError(f"--bucket-mb needs --rule allreduce. Received: rule {rule}")
     if given["on_nan"] and rule != "allreduce":
         raise UsageError(f"--on-nan needs --rule allreduce. Received: --on-nan {given['on_nan']} with rule {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):

@@ -1,4 +1,4 @@
-"""The options of `hfdt run` that choose the algorithm and its parameters, and those about ranks that fail."""
+"""The options of `hfdt run` that choose the algorithm and its parameters, those about numbers, and about ranks."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fdt.errors import UsageError
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
-ALGORITHM = "Algorithm"
+ALGORITHM, NUMBERS, RANKS = "Algorithm", "Numbers", "Ranks"
 RULES = Path(__file__).parent / "algorithms"
 
 
@@ -133,6 +133,77 @@ def _of_blocks() -> list[Option]:
             help="coded: send packets by MPI's broadcast, or by IP multicast between a switch's hosts.  [default: mpi]",
         ),
     ]
+
+
+def number_options(function: Decorated) -> Decorated:
+    """Add the options that change the numbers or how they are computed."""
+    add = [
+        option(
+            NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats, which halves the bytes."
+        ),
+        option(
+            NUMBERS,
+            "--bucket-mb",
+            type=click.FloatRange(min=0),
+            metavar="MB",
+            help="Send gradients in buckets of this many megabytes, last layers first, while the rest is computed. 0: "
+            "all at once.  [default: 4]",
+        ),
+        option(
+            NUMBERS,
+            "--batch",
+            type=click.Choice(["global", "per-worker"]),
+            help="global: the script's batch size is that of all workers together, and results equal those of one "
+            "machine. per-worker: it is that of each worker, as in Horovod.  [default: global]",
+        ),
+        option(
+            NUMBERS,
+            "--lr-scale",
+            type=click.Choice(["linear", "sqrt", "none"]),
+            help="With --batch per-worker: multiply the learning rate by the number of workers, its square root, or 1."
+            "  [default: linear; none for dane and admm]",
+        ),
+        option(
+            NUMBERS,
+            "--warmup-epochs",
+            type=click.FloatRange(min=0),
+            metavar="N",
+            help="With --batch per-worker: raise the learning rate to the scaled one over N epochs.  [default: 0]",
+        ),
+        option(
+            NUMBERS,
+            "--batch-norm",
+            type=click.Choice(["sync", "local"]),
+            help="BatchNorm's statistics: of the global batch, or of each worker's part.  [default: sync]",
+        ),
+        option(
+            NUMBERS, "--allow-inexact", is_flag=True, help="Train even if results differ from those of one machine."
+        ),
+    ]
+    return apply(add, function)
+
+
+def rank_options(function: Decorated) -> Decorated:
+    """Add the options that say how ranks are started and by what they exchange tensors."""
+    launcher = option(
+        RANKS,
+        "--launcher",
+        type=click.Choice(["auto", "mpi", "gloo"]),
+        help="Start ranks by mpirun, or without MPI.  [default: auto, mpirun if it is installed]",
+    )
+    comm = option(
+        RANKS,
+        "--comm",
+        type=click.Choice(["auto", "horovod", "mpi"]),
+        help="Sum gradients by Horovod, or by mpi4py, which is slower.  [default: auto, Horovod if it is installed]",
+    )
+    bind_to = option(
+        RANKS,
+        "--bind-to",
+        type=click.Choice(["cores", "none"]),
+        help="Bind each rank to its share of the host's cores, or to none.  [default: cores]",
+    )
+    return apply([launcher, comm, bind_to], function)
 
 
 class Commits(click.ParamType[int]):

@@ -12,8 +12,8 @@ def gradient_paths() -> Picture:
         ("hfdt/worker/session.py", "Keras's train_step computes; its apply is ours", "worker"),
         ("hfdt/worker/exchange.py", "one step of the algorithm", "worker"),
         ("hfdt/algorithms/allreduce.py", "asks for the mean, then for the update", "engine"),
-        ("hfdt/worker/step_context.py", "weight of this rank's rows; one sum", "worker"),
-        ("hfdt/collectives/horovod.py", "one grouped all-reduce", "server"),
+        ("hfdt/worker/step_context.py", "weight of this rank's rows; a sum per bucket", "worker"),
+        ("hfdt/collectives/horovod.py", "a grouped all-reduce per bucket", "server"),
     )
     replicated = (
         ("replica/functions.py, eager.py", "TensorFlow's call of a function or operation", "client"),

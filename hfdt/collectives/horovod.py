@@ -21,6 +21,8 @@ class HorovodComm:
     def __init__(self) -> None:
         # A negotiation waits for the background thread's next cycle, by default 1 ms: longer than a small model's step.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
+        # By default Horovod merges buckets that happen to be ready together; how sums round depends on the buffer.
+        os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
         from horovod.tensorflow import mpi_ops
 
         mpi_ops.init()

@@ -18,7 +18,7 @@ from fdt.typing import Tensor, Variable
 from hfdt.algorithm import StepAlgorithm, Tree
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
-from hfdt.worker.step_context import StepContext, StepTerms
+from hfdt.worker.step_context import StepContext, StepTerms, nbytes
 
 Apply = Callable[[Tree, list[Any]], Any]
 
@@ -41,21 +41,29 @@ class StepGroup:
         self.whose: Tensor = None  # with a guard, after `mean`: which ranks' gradients are not finite
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
-        """Sum the ranks' weighted tensors (StepContext.weight), and the state that the forward pass assigned."""
+        """Sum the ranks' weighted tensors (StepContext.weight), and the state that the forward pass assigned.
+
+        Dense tensors leave in buckets, each as soon as the backward pass has made its tensors. The last bucket also
+        has the rows of IndexedSlices, the assigned state and the non-finite flags, which need all gradients.
+        """
         step = self._step
         slices = [t for t in tensors if isinstance(t, tf.IndexedSlices)]
         gather = Gather(step, slices) if slices else None
         dense = [t for t in tensors if t is not None and not isinstance(t, tf.IndexedSlices)]
-        dense += gather.values() if gather else []
-        weighed = [step.weigh(t, step.weight(t.dtype)) for t in dense]
+        rows = gather.values() if gather else []
+        weighed = [step.weigh(t, step.weight(t.dtype)) for t in [*dense, *rows]]
         touched = assigned_state.take_touched(step)
         wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
         said = [guard.mine(self.rank, weighed)] if guard else []  # before the cast to 16 bits may overflow
-        added = step.timed_sum([*said, *wire, *indices, *moved], "gradient")
+        order = buckets(wire[: len(dense)], step.terms.bucket_bytes)
+        last = [*wire[len(dense) :], *indices, *moved, *said]
+        sent = [[wire[i] for i in bucket] for bucket in order]
+        *sums, end = step.timed_sum([*sent[:-1], [*sent[-1], *last]], "gradient")
+        added = _by_position(order, [*sums, end[: len(sent[-1])]]) + end[len(sent[-1]) :]
         if guard:
-            self.whose = guard.whose(added.pop(0), added[: len(wire)] if step.terms.fp16 else ())
+            self.whose = guard.whose(added.pop(), added[: len(wire)] if step.terms.fp16 else ())
         assigned_state.write(touched, added[len(wire) + len(indices) :])
         wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
         return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])
@@ -144,6 +152,35 @@ class Gather:
     def _placed(self, index: int, rows: Tensor) -> Tensor:
         paddings = [[self._before[index], self._behind[index]], *[[0, 0]] * (rows.shape.rank - 1)]
         return tf.pad(rows[: self._own[index]], paddings)
+
+
+def buckets(tensors: Sequence[Tensor], least: int) -> list[list[int]]:
+    """Divide the positions of `tensors` into buckets, in the order in which the backward pass makes gradients.
+
+    That is the reverse of the variables' order: the last layers' come first. It is the same on every rank.
+
+    Args:
+        tensors: A gradient for each variable.
+        least: A bucket is full when it has this many bytes. 0: all are one bucket.
+
+    Returns:
+        One bucket or more. Only a single one is empty.
+    """
+    made: list[list[int]] = [[]]
+    size = 0
+    for position in reversed(range(len(tensors))):
+        if least and size >= least:
+            made.append([])
+            size = 0
+        made[-1].append(position)
+        size += nbytes(tensors[position])
+    return made
+
+
+def _by_position(order: list[list[int]], sums: list[list[Tensor]]) -> list[Tensor]:
+    """Return the buckets' tensors by position."""
+    found = {i: t for bucket, added in zip(order, sums, strict=True) for i, t in zip(bucket, added, strict=True)}
+    return [found[i] for i in range(len(found))]
 
 
 def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tensor]) -> Tree:

@@ -24,7 +24,7 @@ from hfdt.worker.exchange import GradientExchange
 from hfdt.worker.progress import Begin, OnBatch, listening
 from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
-from hfdt.worker.step_context import StepTerms
+from hfdt.worker.step_context import DEFAULT_BUCKET_MB, StepTerms
 
 
 @contextlib.contextmanager
@@ -131,7 +131,8 @@ class RankProgram:
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
         fp16 = is_on(self.options, "fp16_allreduce")
-        terms = StepTerms(self.comm, own_step=own, averaged=averaged, fp16=fp16)
+        bucket_bytes = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
+        terms = StepTerms(self.comm, own_step=own, averaged=averaged, fp16=fp16, bucket_bytes=bucket_bytes)
         return terms, layers, notes if self.comm.size > 1 else []
 
     def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:

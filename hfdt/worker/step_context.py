@@ -22,6 +22,8 @@ import tensorflow as tf
 from fdt.typing import Tensor, Variable
 from hfdt.collectives import Comm
 
+DEFAULT_BUCKET_MB = 4
+
 
 class Reading(Enum):
     """The meaning of a scalar that a script computed from a local batch; the probe determines it."""
@@ -41,6 +43,7 @@ class StepTerms:
 
     Attributes:
         averaged: Variables that the forward pass may assign, by id.
+        bucket_bytes: Size at which a bucket of gradients is sent; 0 sends all gradients at once.
         seen_scalar_loss: Set by tracing.
         sent_bytes: Bytes of a step by name of the exchange; filled in by tracing.
         waited: Accumulates the seconds that gradients spent in the exchange.
@@ -52,6 +55,7 @@ class StepTerms:
     averaged: Mapping[int, Variable] = field(default_factory=dict)
     may_idle: bool = True  # some rank may have no sample of some batch
     fp16: bool = False
+    bucket_bytes: int = DEFAULT_BUCKET_MB << 20
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
     waited: Variable | None = None
@@ -104,17 +108,20 @@ class StepContext:
             raise ExchangeInCompiled(what)
         name = f"hfdt.{what}.{self._calls}"
         self._calls += 1
-        self.terms.sent_bytes[name] = sum(_nbytes(t) for t in tensors)
+        self.terms.sent_bytes[name] = sum(nbytes(t) for t in tensors)
         return self.comm.sum(tensors, name)
 
-    def timed_sum(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
-        """Sum over ranks, and add the seconds since this rank was ready to the terms' `waited`, if it is set."""
+    def timed_sum(self, buckets: Sequence[Sequence[Tensor]], what: str) -> list[list[Tensor]]:
+        """Sum over ranks, each bucket in an exchange of its own, which waits for no other bucket.
+
+        The seconds since this rank had all buckets are added to the terms' `waited`, if it is set.
+        """
         if self.terms.waited is None:
-            return self.sum(tensors, what)
-        with tf.control_dependencies(tensors):
+            return [self.sum(bucket, what) for bucket in buckets]
+        with tf.control_dependencies([t for bucket in buckets for t in bucket]):
             ready = tf.timestamp()
-        added = self.sum(tensors, what)
-        with tf.control_dependencies(added):
+        added = [self.sum(bucket, what) for bucket in buckets]
+        with tf.control_dependencies([t for bucket in added for t in bucket]):
             self.terms.waited.assign_add(tf.timestamp() - ready)
         return added
 
@@ -147,5 +154,6 @@ def entered(step: StepContext | None) -> Iterator[None]:
         _here.step = before
 
 
-def _nbytes(tensor: Tensor) -> int:
+def nbytes(tensor: Tensor) -> int:
+    """Return the size of a tensor; 0 where its shape is not known yet."""
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)

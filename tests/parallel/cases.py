@@ -9,7 +9,11 @@ ROWS, BATCH, EPOCHS = 1003, 64, 3
 _SCRIPT = Path(__file__).parents[1] / "integration" / "scripts" / "same_numbers.py"
 
 
-OPTIONS = {"coded": {"rule": "coded"}, "not_finite": {"on_nan": "skip"}}  # of the job, by case
+OPTIONS = {  # of the job, by case
+    "coded": {"rule": "coded"},
+    "not_finite": {"on_nan": "skip", "bucket_mb": "0.0001"},
+    **dict.fromkeys(("two_outputs", "embedding_clipped", "compiled_step", "custom_mean"), {"bucket_mb": "0.0001"}),
+}
 
 
 def _script():

@@ -53,6 +53,7 @@ USAGE = [
         "--batch per-worker needs --rule allreduce or local_sgd or dane",
     ),
     (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce needs --rule allreduce."),
+    (hfdt, "run --rule local_sgd --bucket-mb 8 SCRIPT", "--bucket-mb needs --rule allreduce."),
     (hfdt, "run --rule dane --on-nan skip SCRIPT", "--on-nan needs --rule allreduce. Received: --on-nan skip with"),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address other than loopback needs TLS: give --tls-cert,"),
     (hfdt, "run --multicast ip SCRIPT", "--multicast needs --rule coded."),

@@ -1,5 +1,7 @@
 """The exchange and synchronised moments in memory, on plain TensorFlow."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness import batchnorm
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import StepGroup
+from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.step_context import StepContext, StepTerms
 
 
@@ -44,6 +47,39 @@ def test_slices_of_an_embedding_come_end_to_end_in_the_order_of_ranks():
     for whole in on_ranks(3, work):
         np.testing.assert_array_equal(whole.indices, [4, 4, 1])
         np.testing.assert_allclose(whole.values, [[2, 2], [2, 2], [1, 1]])
+
+
+@pytest.mark.parametrize("fp16", [False, True])
+def test_buckets_do_not_change_the_numbers(fp16):
+    rng = np.random.default_rng(2)
+    given = [[rng.normal(size=n).astype("float32") for n in (7, 1, 30, 5)] for _ in range(3)]
+    counted = tf.Variable([0, 0, 1], dtype=tf.int64)
+    untrained = SimpleNamespace(seeds=[], non_trainable=[], metrics=[])
+
+    def mean(comm, bucket_bytes):
+        assigned = tf.Variable([float(comm.rank)])
+        terms = StepTerms(comm, fp16=fp16, bucket_bytes=bucket_bytes)
+        terms.guard = Guard(untrained, counted, terms, skips=True)
+        step = StepContext(terms, tf.constant([comm.rank + 1, 6], tf.int64))
+        step.touched = {0: assigned}
+        slices = tf.IndexedSlices(tf.fill([1, 2], 3.0), tf.constant([comm.rank]), tf.constant([10, 2]))
+        group = StepGroup(step)
+        *dense, rows = group.mean([given[comm.rank][0], None, *map(tf.constant, given[comm.rank][1:]), slices])
+        exchanges = [name for name in terms.sent_bytes if "gradient" in name]
+        return len(exchanges), [*dense, rows.values, rows.indices, assigned, group.whose]
+
+    def work(comm):
+        return [mean(comm, size) for size in (0, 1, 40)]
+
+    for (one, whole), (each, apart), (few, mixed) in on_ranks(3, work):
+        assert (one, each, few) == (1, 4, 2)
+        for plain, *others in zip(whole, apart, mixed, strict=True):
+            for other in others:
+                assert (plain is None) == (other is None)
+                assert plain is None or np.array_equal(plain, other)
+        np.testing.assert_array_equal(whole[-3], [0, 1, 2])
+        np.testing.assert_allclose(whole[-2], [0 / 6 + 2 / 6 + 6 / 6])
+        assert not any(whole[-1])
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (5, 2, 1), (7, 1, 0)])

@@ -101,11 +101,9 @@ def _set_first_moments(
     optimizer: Any, slots: Any, variables: Sequence[Any], direction: Sequence[Tensor], fresh: Sequence[Tensor]
 ) -> None:
     beta = momentum_of(optimizer)
+    index_of = getattr(optimizer, "_get_variable_index", None)  # Keras 3, also for variables of TensorFlow's
     for variable, u, g in zip(variables, direction, fresh, strict=True):
-        if isinstance(variable, tf.Variable):  # tf_keras
-            index = optimizer._index_dict[optimizer._var_key(variable)]
-        else:
-            index = optimizer._get_variable_index(variable)
+        index = index_of(variable) if index_of else optimizer._index_dict[optimizer._var_key(variable)]
         slots[index].assign((1.0 - beta) / beta * (u - g))
 
 

@@ -6,12 +6,14 @@ import keras
 import numpy as np
 import numpy.testing as npt
 import pytest
+import tensorflow as tf
 import tf_keras
 
 from fdt.errors import UsageError, UserError
 from nfdt import algorithm_registry
 from nfdt.algorithms import dc_asgd
 from nfdt.model.settings import rule_of
+from nfdt.model.variables import off
 from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.server.instructions import EpochDone, Send
@@ -181,6 +183,18 @@ def test_every_rule_says_what_it_is():
 def test_the_default_is_ddc_asgd_with_every_optimizer(optimizer, rule):
     assert algorithm_registry.default_for(optimizer, []) == rule
     rule_of(Options(), optimizer, [])
+
+
+@pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("variable", [tf.Variable, keras.Variable])
+def test_an_adaptive_optimizer_divides_the_direction_of_a_variable_of_either_kind(lib, variable):
+    if lib is tf_keras and variable is keras.Variable:
+        pytest.skip("tf_keras has TensorFlow's variables only")
+    optimizer, w = lib.optimizers.Adam(0.1), variable([1.0, 2.0])
+    optimizer.build([w])
+    with off(optimizer, [w], [tf.constant([3.0, 4.0])], [tf.constant([1.0, 1.0])]) as passed:
+        npt.assert_array_equal(passed[0], [1.0, 1.0])
+    npt.assert_allclose(optimizer._momentums[0].numpy(), [2 / 9, 3 / 9], rtol=1e-6)  # (1 - beta) / beta (u - g)
 
 
 @pytest.mark.parametrize("lib", [keras, tf_keras], ids=["keras", "tf_keras"])

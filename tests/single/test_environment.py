@@ -61,7 +61,9 @@ def test_a_process_is_really_bound():
 def test_ranks_without_mpi_are_told_how_many_they_are_now(monkeypatch, tmp_path):
     """After a loss there may be fewer of them than the run began with."""
     told = {}
-    monkeypatch.setattr(launchers, "start_rendezvous", lambda hosts, workers: SimpleNamespace(server_address=("", workers)))
+    monkeypatch.setattr(
+        launchers, "start_rendezvous", lambda hosts, workers: SimpleNamespace(server_address=("", workers))
+    )
     monkeypatch.setattr(LocalLauncher, "start", lambda self, task: told.update(self._rank_env(1)))
     launchers.choose_launcher("gloo", tmp_path, 3).start(Task("worker", ("python",), 2))
     assert (told["HOROVOD_SIZE"], told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == ("2", "2")

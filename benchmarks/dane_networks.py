@@ -1,8 +1,8 @@
 """DANE and other algorithms of rounds on LeNets, MNIST and CIFAR-10: test accuracy by round, and averages until 98 %.
 
     python benchmarks/dane_networks.py                                       # MNIST, LeNet5, 1, 2 and 4 workers
-    python benchmarks/dane_networks.py --data cifar10 --rule "dane(mu=0.1)" -np 4 --batches per-worker
-    python benchmarks/dane_networks.py --rule allreduce                      # the averages that allreduce needs
+    python benchmarks/dane_networks.py --data cifar10 --algorithm "dane(mu=0.1)" -np 4 --batches per-worker
+    python benchmarks/dane_networks.py --algorithm allreduce                      # the averages that allreduce needs
 
 It uses HFDT's own session with ranks as threads of this process: real gradients and averages, no network. Accuracy and
 rounds are measured, which do not depend on where ranks run; seconds are not.
@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=["mnist", "cifar10"], default="mnist")
     parser.add_argument("--net", choices=["lenet3", "lenet5"], default="lenet5")
-    parser.add_argument("--rule", default="dane")
+    parser.add_argument("--algorithm", default="dane")
     parser.add_argument("-np", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--epochs", type=int, default=6, help="a round each, under dane")
     parser.add_argument("--batch", type=int, default=64)
@@ -64,7 +64,8 @@ def rounds(args: argparse.Namespace) -> None:
         paper = PAPER.get((args.data, args.net, size))
         reached = next((str(i + 1) for i, a in enumerate(curve) if a >= MARK), "not reached")
         console.print(
-            f"{args.data} {args.net} {args.rule} -np {size}, SGD {args.rate:g}, batches {args.batch} {args.batches}: "
+            f"{args.data} {args.net} {args.algorithm} -np {size}, SGD {args.rate:g}, "
+            f"batches {args.batch} {args.batches}: "
             f"test accuracy by round {' '.join(f'{a:.4f}' for a in curve)}; best {max(curve):.4f}"
             f"{f', paper {paper}' if paper else ''}; rounds to {MARK:.0%}: {reached} "
             f"({time.monotonic() - began:.0f} s)"
@@ -79,7 +80,7 @@ def accuracies(args: argparse.Namespace, size: int, x: Any, y: Any, test: Any) -
 
     models = [network(args, x.shape[1:]) for _ in range(size)]
     flavor = flavor_of(models[0])
-    options = {"rule": args.rule, "batch": args.batches, "lr_scale": "none"}
+    options = {"rule": args.algorithm, "batch": args.batches, "lr_scale": "none"}
     with patches(flavor.name), opened(flavor, models, args, x, y) as source:
 
         def rank(comm: Any) -> list[float]:
@@ -133,7 +134,7 @@ def allreduce(args: argparse.Namespace) -> None:
 
 def main() -> int:
     args = arguments()
-    (allreduce if args.rule == "allreduce" else rounds)(args)
+    (allreduce if args.algorithm == "allreduce" else rounds)(args)
     return 0
 
 

@@ -100,7 +100,7 @@ def main() -> None:
                 out.write(json.dumps({"rule": rule, "rate": rate, "seed": given.seed, "curve": found}) + "\n")
             rows.append([rule, f"{rate:.3g}", *told(found, alone)])
             console.print("  " + ", ".join(rows[-1]), style="dim")
-    heads = ["rule", "rate x", "simulated s to it", "epochs to it", "best", "after 1 epoch", "after 2"]
+    heads = ["algorithm", "rate x", "simulated s to it", "epochs to it", "best", "after 1 epoch", "after 2"]
     table(f"{given.cluster.stem}, to {alone:.2f} points (alone, 2 epochs), seed {given.seed}", heads, rows)
 
 

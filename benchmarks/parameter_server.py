@@ -15,7 +15,7 @@ from harness import Run
 
 
 def nfdt(workers: int, rule: str, words: Sequence[str]) -> Run:
-    return harness.run([*harness.engine("nfdt", workers, "--rule", rule), "--async", *words])
+    return harness.run([*harness.engine("nfdt", workers, "--algorithm", rule), "--async", *words])
 
 
 def strategy(workers: int, words: Sequence[str]) -> Run:
@@ -28,12 +28,12 @@ def strategy(workers: int, words: Sequence[str]) -> Run:
 def main() -> int:
     parser = throughput.parser(__doc__, epochs=6)
     parser.add_argument("--rate", type=float, default=0.005)
-    parser.add_argument("--rule", default="asgd", help="NFDT's algorithm; asgd is what the peer does")
+    parser.add_argument("--algorithm", default="asgd", help="NFDT's algorithm; asgd is what the peer does")
     args = parser.parse_args()
     words = throughput.words(args, "rate")
-    ours = f"nfdt run --rule {args.rule} --async -np {args.np} (Keras fit, unmodified)"
+    ours = f"nfdt run --algorithm {args.algorithm} --async -np {args.np} (Keras fit, unmodified)"
     sides = {
-        ours: functools.partial(nfdt, args.np, args.rule, words),
+        ours: functools.partial(nfdt, args.np, args.algorithm, words),
         "hand-written ParameterServerStrategy loop (tf.Module)": functools.partial(strategy, args.np, words),
     }
     rates = throughput.compare(sides, args)

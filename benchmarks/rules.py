@@ -78,7 +78,7 @@ def show(wanted: Sequence[Run], done: dict[Run, dict[str, float]], by_rate: bool
         cells = [[run for run in wanted if label(run, by_rate) == name and run.workers in (n, 1)] for n in columns]
         rows.append([name, *(cell([done[run]["accuracy"] for run in runs if run in done]) for runs in cells)])
     title = f"{wanted[0].data}, {wanted[0].epochs} epochs, accuracy in points{', held out' * wanted[0].held_out}"
-    table(title, ["rule", *(f"{n} workers" for n in columns)], rows)
+    table(title, ["algorithm", *(f"{n} workers" for n in columns)], rows)
 
 
 def label(run: Run, by_rate: bool) -> str:

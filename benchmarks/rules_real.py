@@ -46,7 +46,7 @@ def argv(run: Run, log_dir: str) -> list[str]:
     script, words = str(harness.ROOT / "examples" / f"{run.script}.py"), [*run.words, "--seed", str(run.seed)]
     if run.side == ALONE:
         return [sys.executable, script, *words]
-    named = ["--rule", run.rule, "-np", str(run.workers), "--seed", str(run.seed), "--log-dir", log_dir]
+    named = ["--algorithm", run.rule, "-np", str(run.workers), "--seed", str(run.seed), "--log-dir", log_dir]
     command = ["run", "--async"] if run.side == REAL else ["simulate"]
     return [sys.executable, "-m", "nfdt.cli", *command, *named, script, "--", *words]
 
@@ -97,7 +97,7 @@ def show(wanted: Sequence[Run], done: dict[Run, dict[str, float]]) -> None:
             cells.append(f"{statistics.fmean(result['tau'] for result in found):.1f}" if found else "-")
         rows.append([rule, *cells])
     title = f"{wanted[0].script} {' '.join(wanted[0].words)}, {wanted[-1].workers} workers, test accuracy in points"
-    harness.table(title, ["rule", "real", "staleness", "simulated", "staleness"], rows)
+    harness.table(title, ["algorithm", "real", "staleness", "simulated", "staleness"], rows)
 
 
 def main() -> None:

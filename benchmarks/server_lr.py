@@ -24,7 +24,7 @@ SCRIPT = harness.ROOT / "examples" / "fashion_mnist_cnn.py"
 
 def simulate(rate: float, args: argparse.Namespace, directory: Path) -> SimulationOutcome:
     """Return the record of one run. Raises harness.Failed."""
-    options = ["--rule", "server_optimizer", "--server-lr", str(rate), "--local-steps", str(args.local_steps)]
+    options = ["--algorithm", "server_optimizer", "--server-lr", str(rate), "--local-steps", str(args.local_steps)]
     options += ["--server-optimizer", args.optimizer, "--workers", str(args.workers), "--seed", str(args.seed)]
     argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, "--data", str(directory), "--quiet", str(SCRIPT)]
     env = {**os.environ, **harness.QUIET}

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--pushes", type=int, default=10_000)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rule", default="asgd")
+    parser.add_argument("--algorithm", default="asgd")
     return parser.parse_args()
 
 
@@ -41,7 +41,16 @@ def simulate(args: argparse.Namespace, pushes: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         cluster = Path(scratch) / "cluster.yaml"
         cluster.write_text(CLUSTER)
-        options = ["--cluster", str(cluster), "--workers", str(args.workers), "--rule", args.rule, "--data", scratch]
+        options = [
+            "--cluster",
+            str(cluster),
+            "--workers",
+            str(args.workers),
+            "--algorithm",
+            args.algorithm,
+            "--data",
+            scratch,
+        ]
         rows = pushes // EPOCHS * args.batch
         words = [f"--rows={rows}", f"--batch={args.batch}", f"--epochs={EPOCHS}", "--rate=0.0005", "--momentum=0"]
         argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, str(harness.SCRIPTS / "keras_fit.py")]
@@ -72,7 +81,9 @@ def main() -> int:
         ]
         for run in runs
     ]
-    title = f"{args.workers:,} simulated workers, {args.rule}, 57 k weights, batch {args.batch}; {harness.machine()}"
+    title = (
+        f"{args.workers:,} simulated workers, {args.algorithm}, 57 k weights, batch {args.batch}; {harness.machine()}"
+    )
     heads = ["pushes", "wall", "gradients", "updates", "simulator", "a push", "simulated"]
     harness.table(title, heads, rows)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6

@@ -21,7 +21,7 @@ from client_shim.state import ScriptRun, Settings
 from client_shim.summary import summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
-from fdt.report import JobSummary, Reporters, nbytes
+from fdt.report import JobSummary, Reporters, nbytes, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
@@ -51,9 +51,8 @@ class _Seen(BaseException):
 def inspect(script: str, words: Sequence[str], engine: str, workers: int, settings: Settings) -> int:
     """Run `script` up to its first `fit` and print what that would send.
 
-    A script with training loops of its own is not run, because nothing would be sent. The capture of each training call
-    and
-    its reason are printed for both kinds of script.
+    A script with training loops of its own is not run, because nothing would be sent. For both kinds of script the
+    capture of each training call is printed, with its reason.
 
     Args:
         script: Path of the user's Python file.
@@ -99,7 +98,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
 def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
     """Return lines on how the ranks of a script with training loops of its own divide its batches."""
     lines = [
-        f"capture:    replica: {workers} ranks run the script; this process is one of them",
+        f"capture:    replica: on {quantity(workers, 'rank')}, each of which runs the script; this process is rank 0",
         f"batches:    {_SHARE[engine]}",
     ]
     if looked.capture != "replica":
@@ -163,13 +162,14 @@ def report(found: Inspection) -> list[str]:
     """Return one line for each fact."""
     job = found.job
     steps = job.steps_per_epoch
+    samples = quantity(job.samples, "sample") if job.samples else "number of samples not known"
     facts = {
         "model": f"{job.model}, {job.parameters:,} trainable parameters, {nbytes(job.gradient_bytes)}",
         "loss": job.loss or "the model's own",
         "optimizer": job.optimizer,
-        "data": f"{_DATA[job.data]}, {f'{job.samples:,} samples' if job.samples else 'number of samples not known'}, "
-        f"{nbytes(job.data_bytes)} in shared memory" + (f" ({found.note})" if found.note else ""),
-        "batch": f"{job.batch_size} samples" if job.batch_size else "not known",
+        "data": f"{_DATA[job.data]}, {samples}, {nbytes(job.data_bytes)} in shared memory"
+        + (f" ({found.note})" if found.note else ""),
+        "batch": quantity(job.batch_size, "sample") if job.batch_size else "not known",
         "steps": f"{steps:,} per epoch" if steps else "not known before the end of the data",
         "epochs": f"{job.epochs - job.initial_epoch}" + (", with validation" if job.validation else ""),
         "once": f"{nbytes(job.state_bytes + job.data_bytes)} at the start (model, optimizer, data), then "
@@ -201,9 +201,9 @@ def traffic(job: JobSummary) -> dict[str, str]:
     """Return what one step sends, as a line of the report."""
     sent = nbytes(step_bytes(job))
     if job.engine == "hfdt":
-        return {"per step": f"each of {job.workers} workers sends and receives {sent} (ring all-reduce)"}
+        return {"per step": f"each worker, of {job.workers}, sends and receives {sent} (ring all-reduce)"}
     return {
-        "per step": f"a worker pushes {sent} and pulls as much; the server does so with each of {job.workers} workers"
+        "per step": f"a worker pushes {sent} and pulls as much; the server does so with each worker, of {job.workers}"
     }
 
 
@@ -212,21 +212,18 @@ def outlook(found: Inspection) -> dict[str, str]:
     job = found.job
     if found.step_s is None:
         return {"time": "not measured: the script reads the data"}
-    cores = len(os.sched_getaffinity(0))
-    lines = {
-        "compute": f"{_milliseconds(found.step_s)} per step, measured on this machine: the whole batch on {cores} cores"
-    }
+    cores = quantity(len(os.sched_getaffinity(0)), "core")
+    lines = {"compute": f"{_milliseconds(found.step_s)} per step, measured on this machine: the whole batch on {cores}"}
     for link, speed in LINKS.items():
         lines[f"at {link}"] = _share(job, found.step_s, step_bytes(job) / speed)
-    return lines
+    return {**lines, "assumed": "each worker has a machine like this one"}
 
 
 def _share(job: JobSummary, step_s: float, link_s: float) -> str:
     """Return one line on computing and sending time, and on the expected speed-up.
 
     Synchronous workers each compute a part of the batch, then all send. Asynchronous workers compute whole batches and
-    share
-    the server's link.
+    share the server's link.
     """
     if job.engine == "hfdt":
         compute_s = step_s / job.workers
@@ -236,10 +233,8 @@ def _share(job: JobSummary, step_s: float, link_s: float) -> str:
         compute_s = step_s
         total_s = max(compute_s + link_s, job.workers * link_s)
         gain = job.workers * step_s / total_s
-    return (
-        f"{_milliseconds(link_s)} to send, {_milliseconds(compute_s)} to compute: about {gain:.1f} times as fast as "
-        "one worker, if each worker has a machine like this one"
-    )
+    sent, computed = _milliseconds(link_s), _milliseconds(compute_s)
+    return f"{sent} to send, {computed} to compute: about {gain:.1f} times as fast as one worker"
 
 
 def _milliseconds(seconds: float) -> str:

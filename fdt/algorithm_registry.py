@@ -1,4 +1,4 @@
-"""The registry of an engine's algorithms, by name: `dc_asgd`, `dc_asgd(lam=0.1)`, or a user's file, `my_rule.py(k=3)`.
+"""The registry of an engine's algorithms, by name: `dc_asgd`, `dc_asgd(lam=0.1)`, or a file, `my_algorithm.py(k=3)`.
 
 An algorithm's parameters are the keyword arguments of `rule(...)` in its file. A new file in an engine's package of
 algorithms adds an algorithm. Each engine has its registry: nfdt/algorithm_registry.py, hfdt/algorithm_registry.py.
@@ -69,7 +69,7 @@ class AlgorithmRegistry(Generic[Made]):
         for key in values:
             if key not in known and others is None:
                 raise UsageError(
-                    f"rule {name} has no such parameter; its parameters: {', '.join(known) or 'none'}. Received: {key}"
+                    f"{name} has no such parameter; its parameters: {', '.join(known) or 'none'}. Received: {key}"
                 )
         try:
             typed = {k: _typed(name, known[k], v) if k in known else v for k, v in values.items()}
@@ -78,7 +78,7 @@ class AlgorithmRegistry(Generic[Made]):
             raise UsageError(str(error)) from None
         if not isinstance(made, self.kind):
             raise UsageError(
-                f"a rule's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
+                f"an algorithm's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
                 f"Received: {name}, whose rule() returned {type(made).__name__}"
             )
         return made
@@ -87,7 +87,7 @@ class AlgorithmRegistry(Generic[Made]):
         """Return the text of the algorithm that the command line chooses; None where it chooses none.
 
         Args:
-            text: The value of --rule; None: `default`.
+            text: The value of --algorithm; None: `default`.
             default: The engine's default algorithm.
             options: Options that stand for a parameter of some algorithms.
             given: The command line's options.
@@ -102,7 +102,7 @@ class AlgorithmRegistry(Generic[Made]):
                 continue
             if name not in owners:
                 said = flag(option)
-                raise UsageError(f"{said} needs --rule {' or '.join(owners)}. Received: {said} with rule {name}")
+                raise UsageError(f"{said} needs --algorithm {' or '.join(owners)}. Received: {said} with {name}")
             chosen[parameter] = value
         if text is None and not chosen:
             return None
@@ -120,18 +120,19 @@ class AlgorithmRegistry(Generic[Made]):
         if name.endswith(".py"):
             return self._load(Path(name))
         if name not in self.names():
-            raise UsageError(f"--rule must be one of {', '.join(self.names())}, or a .py file. Received: {name}")
+            raise UsageError(f"--algorithm must be one of {', '.join(self.names())}, or a .py file. Received: {name}")
         return importlib.import_module(f"{self.rules.__name__}.{name}")
 
     def _load(self, path: Path) -> Any:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None or not path.is_file():
-            raise UsageError(f"--rule must name a file that exists. Received: {path}")
+            raise UsageError(f"--algorithm must name a file that exists. Received: {path}")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if not hasattr(module, "rule"):
             raise UsageError(
-                f"a rule's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). Received: {path}"
+                f"an algorithm's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
+                f"Received: {path}"
             )
         return module
 
@@ -150,7 +151,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         assert isinstance(call, ast.Call) and not call.args
         return name, _keywords(call)
     except (SyntaxError, AssertionError, ValueError):
-        raise UsageError(f"a rule must be NAME or NAME(parameter=value, ...). Received: {text}") from None
+        raise UsageError(f"an algorithm must be NAME or NAME(parameter=value, ...). Received: {text}") from None
 
 
 def _value(node: ast.expr) -> Any:
@@ -192,5 +193,5 @@ def _typed(name: str, parameter: inspect.Parameter, value: Any) -> Any:
         return float(value)
     if set(kinds) <= CHECKED and type(value) not in kinds:
         text = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-        raise UsageError(f"rule {name}: {parameter.name} must be {text}. Received: {value!r}")
+        raise UsageError(f"{name}: {parameter.name} must be {text}. Received: {value!r}")
     return value

@@ -19,7 +19,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fdt.blobs import Blobs
 
 
 def cores() -> int:
@@ -227,20 +230,23 @@ ROOM_BYTES = 64 << 10  # more than AutoGraph writes into one file
 UNUSED = ("matplotlib", "sklearn")
 
 
-def warm_up(run_dir: Path, *, computes: bool) -> None:
+def warm_up(blobs: "Blobs", *, computes: bool) -> None:
     """Import TensorFlow and Keras, select the GPU, and start the runtime, which TensorFlow starts at first use.
 
     Args:
-        run_dir: The directory for AutoGraph's generated files.
+        blobs: The engine's store. AutoGraph's generated files are written into its directory and removed with it.
         computes: Whether this is a worker, which uses a GPU of its host if there are any; a server uses none.
 
     Raises:
         ImportError: TensorFlow or Keras is missing.
     """
+    from fdt.blobs import LocalBlobs  # imports NumPy, which --help does not need
+
     with lasting(), hidden(UNUSED):
         import tensorflow as tf
 
-        keep_generated_code(run_dir)
+        if isinstance(blobs, LocalBlobs):  # else this member is on another host
+            keep_generated_code(blobs.directory)
         if computes:
             share_gpus(tf, local_rank())
         else:
@@ -265,8 +271,7 @@ def keep_generated_code(directory: Path) -> None:
     """Make AutoGraph write its files into `directory`. It removes them at a normal exit, but members are killed."""
     from fdt.compat.tensorflow import loader
 
-    if directory.is_dir():  # else: a run on another host
-        loader.tempfile = SimpleNamespace(NamedTemporaryFile=functools.partial(_file_with_room, directory))
+    loader.tempfile = SimpleNamespace(NamedTemporaryFile=functools.partial(_file_with_room, directory))
 
 
 def _file_with_room(directory: Path, **words: Any) -> Any:

@@ -1,6 +1,6 @@
 """The registry of HFDT's algorithms, the files of hfdt/algorithms. Their syntax is in fdt/algorithm_registry.py.
 
-Some parameters have an option of their own on the command line: `--dane-mu 0.1` stands for `--rule "dane(mu=0.1)"`.
+Some parameters have an option of their own: `--dane-mu 0.1` stands for `--algorithm "dane(mu=0.1)"`.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
     """Merge the options of the command line into the text of the algorithm.
 
     Args:
-        text: The value of --rule; None is the default.
+        text: The value of --algorithm; None is the default.
         given: The options of the command line by name; those of OPTIONS are read.
 
     Returns:
-        The text with the parameters that are given, or None where neither --rule nor an option of OPTIONS is given.
+        The text with the given parameters, or None where neither --algorithm nor an option of OPTIONS is given.
 
     Raises:
         UsageError: The algorithm cannot be made, or an option belongs to another one.
@@ -46,7 +46,7 @@ def spelled(text: str | None, given: Mapping[str, Any]) -> str | None:
     return _book.spelled(text, DEFAULT, OPTIONS, given)
 
 
-def step_rule(text: str) -> StepAlgorithm:
+def step_algorithm(text: str) -> StepAlgorithm:
     """Make the algorithm that `text` names, for a training loop of the script's own.
 
     Raises:
@@ -54,5 +54,7 @@ def step_rule(text: str) -> StepAlgorithm:
     """
     made = make(text)
     if not isinstance(made, StepAlgorithm):
-        raise UserError(f"a training loop of the script's own needs a rule that exchanges gradients. Received: {text}")
+        raise UserError(
+            f"a training loop of the script's own needs an algorithm that exchanges gradients. Received: {text}"
+        )
     return made

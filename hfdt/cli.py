@@ -33,7 +33,7 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from hfdt.options import RANKS, number_options, rank_fault_options, rank_options, rule_options
+from hfdt.options import RANKS, algorithm_options, number_options, rank_fault_options, rank_options
 
 if TYPE_CHECKING:
     from hfdt.engine.engine import HfdtEngine
@@ -69,7 +69,7 @@ NOT_EMULATED = {
     **HOST_FLAGS,
 }
 PER_WORKER_ONLY = {"lr_scale": "--lr-scale", "warmup_epochs": "--warmup-epochs"}
-PER_WORKER_RULES = ("allreduce", "local_sgd", "dane", "admm")  # coded divides the script's own batches
+PER_WORKER_ALGORITHMS = ("allreduce", "local_sgd", "dane", "admm")  # coded divides the script's own batches
 
 EXAMPLES = """\b
 Examples:
@@ -77,7 +77,7 @@ Examples:
   hfdt run train.py -np 4 --epochs 10           arguments after the script are the script's, except -np
   hfdt run --log-dir logs train.py -np 4        options of hfdt stand before the script
   hfdt run --batch per-worker train.py -np 4    four times the batch: faster, but other numbers
-  hfdt run --rule dane train.py -np 4           two averages per epoch instead of one per batch
+  hfdt run --algorithm dane train.py -np 4      two averages per epoch instead of one per batch
   hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a continues
   hfdt run --verify 10 train.py -np 4           compare 10 steps with the script alone, then run
   hfdt run --detach train.py -np 4              run in the background; hfdt attach shows it
@@ -132,7 +132,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @option(TRAINING, "--async", "asynchronous", is_flag=True, hidden=True)
 @seed_option
 @capture_options
-@rule_options
+@algorithm_options
 @number_options
 @hosts_options
 @rank_options
@@ -178,7 +178,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @steps_option
 @seed_option
 @capture_options
-@rule_options
+@algorithm_options
 @number_options
 @rank_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
@@ -230,16 +230,18 @@ def _check(given: dict[str, Any]) -> None:
             if given[name] is not None:
                 raise UsageError(f"{spelled} needs --batch per-worker. Received: {spelled} {given[name]}")
     rule = (given["rule"] or "allreduce").partition("(")[0]
-    if given["batch"] == "per-worker" and rule not in PER_WORKER_RULES:
-        raise UsageError(f"--batch per-worker needs --rule {' or '.join(PER_WORKER_RULES)}. Received: rule {rule}")
+    if given["batch"] == "per-worker" and rule not in PER_WORKER_ALGORITHMS:
+        raise UsageError(
+            f"--batch per-worker needs --algorithm {' or '.join(PER_WORKER_ALGORITHMS)}. Received: --algorithm {rule}"
+        )
     if given["multicast"] and rule != "coded":
-        raise UsageError(f"--multicast needs --rule coded. Received: --multicast {given['multicast']} with rule {rule}")
+        raise UsageError(f"--multicast needs --algorithm coded. Received: --multicast with {rule}")
     if given["fp16_allreduce"] and rule != "allreduce":
-        raise UsageError(f"--fp16-allreduce needs --rule allreduce. Received: rule {rule}")
+        raise UsageError(f"--fp16-allreduce needs --algorithm allreduce. Received: --algorithm {rule}")
     if given["bucket_mb"] is not None and rule != "allreduce":
-        raise UsageError(f"--bucket-mb needs --rule allreduce. Received: rule {rule}")
+        raise UsageError(f"--bucket-mb needs --algorithm allreduce. Received: --algorithm {rule}")
     if given["on_nan"] and rule != "allreduce":
-        raise UsageError(f"--on-nan needs --rule allreduce. Received: --on-nan {given['on_nan']} with rule {rule}")
+        raise UsageError(f"--on-nan needs --algorithm allreduce. Received: --on-nan with {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):
         raise UsageError(
             "--commit-every needs --restarts, --min-np or --run-dir, which use the saved state. "

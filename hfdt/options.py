@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import FAULTS, CountType, Duration, apply, rule_names
+from fdt.cli.options import FAULTS, CountType, Duration, algorithm_names, apply
 from fdt.cli.program import option
 from fdt.errors import UsageError
 
@@ -15,7 +15,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 ALGORITHM, NUMBERS, RANKS = "Algorithm", "Numbers", "Ranks"
-RULES = Path(__file__).parent / "algorithms"
+ALGORITHMS = Path(__file__).parent / "algorithms"
 
 
 class Redundancy(CountType):
@@ -42,15 +42,15 @@ class MulticastType(click.ParamType[str]):
         return str(value)
 
 
-def rule_options(function: Decorated) -> Decorated:
-    """Add --rule, and the options that stand for parameters of algorithms (hfdt/algorithm_registry.py, OPTIONS)."""
+def algorithm_options(function: Decorated) -> Decorated:
+    """Add --algorithm, and the options for parameters of algorithms (hfdt/algorithm_registry.py, OPTIONS)."""
     rule = option(
         ALGORITHM,
-        "--rule",
         "--algorithm",
         "rule",
+        old=["--rule"],
         metavar="NAME|NAME(PARAMETER=VALUE)",
-        help=f"The algorithm: {rule_names(RULES)}, or a .py file.  [default: allreduce]",
+        help=f"The algorithm: {algorithm_names(ALGORITHMS)}, or a .py file.  [default: allreduce]",
     )
     return apply([rule, *_of_rounds(), *_of_blocks()], function)
 
@@ -225,7 +225,7 @@ def rank_fault_options(function: Decorated) -> Decorated:
     """Add --commit-every, --stall-timeout and --on-nan."""
     commits = "How often to save the state that --restarts, --min-np and --resume continue from.  [default: 1epoch]"
     stalls = (
-        "A rank that keeps the others waiting this long counts as lost. After half the time a line tells where it is.  "
+        "A rank that keeps the others waiting this long counts as lost. After half of it a line names its position.  "
         "[default: none; the line comes after 60s]"
     )
     nan = (

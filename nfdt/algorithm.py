@@ -78,7 +78,7 @@ class AlgorithmUpdate:
     Attributes:
         gradient: List of arrays, one per trainable variable and in its shape.
         lr_scale: Factor on the optimizer's learning rate, 0-d or a number.
-        momentum: "captured": the optimizer applies its own momentum. "rule": the optimizer's momentum is off, and
+        momentum: "captured": the optimizer applies its own momentum. "algorithm": the optimizer's momentum is off, and
             `gradient` is the algorithm's whole direction mu v + g (nfdt/model/variables.py).
         fresh: The g of that direction, whose squares an adaptive optimizer accumulates. None: all of `gradient`.
         steps: If given, the captured optimizer only counts this number of steps. The server subtracts `gradient` from
@@ -87,7 +87,7 @@ class AlgorithmUpdate:
 
     gradient: list[Array]
     lr_scale: Array = 1.0
-    momentum: Literal["captured", "rule"] = "captured"
+    momentum: Literal["captured", "algorithm"] = "captured"
     fresh: list[Array] | None = None
     steps: int | None = None
 

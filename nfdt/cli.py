@@ -39,7 +39,7 @@ from nfdt.run_options import (
     RESTARTS,
     TRANSPORT,
     algorithm_options,
-    checked_rule,
+    checked_algorithm,
     checkpoint_option,
     on_nan_option,
     server_count_option,
@@ -66,9 +66,9 @@ NOT_EMULATED = {
 
 EXAMPLES = """\b
 Examples:
-  nfdt run train.py -np 4                            four workers, asynchronous
+  nfdt run train.py -np 4                            four workers; --async is the default
   nfdt run train.py -np 4 --sync                     all workers' gradients, then one update
-  nfdt run --rule "dc_asgd(lam=0.1)" train.py -np 4  an algorithm with a parameter
+  nfdt run --algorithm "dc_asgd(lam=0.1)" train.py   an algorithm with a parameter
   nfdt run --log-dir logs train.py --epochs 10       options of nfdt before the script, the script's after it
   nfdt run --run-dir runs/a train.py -np 4           save each epoch; nfdt run --resume runs/a continues
   nfdt run --detach train.py -np 4                   run in the background; nfdt attach shows it
@@ -149,7 +149,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim.state import Settings
     from nfdt.replica.follower import make_rank
 
-    given["rule"] = checked_rule(given)
+    given["rule"] = checked_algorithm(given)
     if given["checkpoint_every"] and given["restarts"] is None:
         given["restarts"] = RESTARTS
     _check(given)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fdt.cli.options import FAULTS, CountType, Duration, apply, declared_options, rule_names
+from fdt.cli.options import FAULTS, CountType, Duration, algorithm_names, apply, declared_options
 from fdt.cli.program import option
 from fdt.errors import UsageError
 from nfdt.options import CHECKPOINT_S, DEFAULT, SYNCHRONOUS
@@ -15,33 +15,33 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ALGORITHM, TRANSPORT = "Algorithm", "Servers and transport"
 RESTARTS = 3  # default with --checkpoint-every alone
-RULES = Path(__file__).parent / "algorithms"
-DECLARED = declared_options(RULES)
+ALGORITHMS = Path(__file__).parent / "algorithms"
+DECLARED = declared_options(ALGORITHMS)
 
 
 def algorithm_options(function: Decorated) -> Decorated:
-    """Add --async, --sync, --rule, the options that algorithms declare, and --partition to a command."""
+    """Add --async, --sync, --algorithm, the options that algorithms declare, and --partition to a command."""
     add = [
         option(
             ALGORITHM,
             "--async",
             "asynchronous",
             is_flag=True,
-            help="Apply each worker's gradient when it arrives (default); may also stand after the script.",
+            help="The default: apply each worker's gradient when it arrives; may also stand after the script.",
         ),
         option(
             ALGORITHM,
             "--sync",
             is_flag=True,
-            help=f"The same as --rule {SYNCHRONOUS}; may also stand after the script.",
+            help=f"The same as --algorithm {SYNCHRONOUS}; may also stand after the script.",
         ),
         option(
             ALGORITHM,
-            "--rule",
             "--algorithm",
             "rule",
+            old=["--rule"],
             metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"The algorithm, which applies stale gradients: {rule_names(RULES)}, or a .py file."
+            help=f"The algorithm that applies gradients: {algorithm_names(ALGORITHMS)}, or a .py file."
             f"  [default: {DEFAULT}]",
         ),
         *(declared.decorator(ALGORITHM) for declared in DECLARED),
@@ -55,7 +55,7 @@ def algorithm_options(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
-def checked_rule(given: dict[str, Any]) -> str | None:
+def checked_algorithm(given: dict[str, Any]) -> str | None:
     """Return the algorithm that the options choose, or None for the default of the optimizer.
 
     Raises:
@@ -64,7 +64,9 @@ def checked_rule(given: dict[str, Any]) -> str | None:
     if given["sync"] and given["asynchronous"]:
         raise UsageError("training is either synchronous or asynchronous. Received: --sync and --async")
     if given["sync"] and given["rule"] is not None:
-        raise UsageError(f"--sync means --rule {SYNCHRONOUS}. Received: --rule {given['rule']} too; give one of them")
+        raise UsageError(
+            f"--sync means --algorithm {SYNCHRONOUS}. Received: --algorithm {given['rule']} too; give one of them"
+        )
     if not given["sync"] and all(given[name] is None for name in ("rule", *(o.name for o in DECLARED))):
         return None  # imports neither algorithms nor NumPy: the script may never train
     from nfdt import algorithm_registry

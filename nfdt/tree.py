@@ -240,7 +240,7 @@ class TracedValue:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a rule must not use arrays as conditions: use minimum and maximum of nfdt/tree.py, or Python values"
+            "an algorithm must not use arrays as conditions: use minimum and maximum of nfdt/tree.py, or Python values"
         )
 
     def __neg__(self) -> "TracedValue":

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from client_shim.replica.steps import where
 from fdt.errors import CaptureError
 from fdt.process_group import ReplicaGroup
+from fdt.report import quantity
 from replica.engine import PlacementEngine
 
 UNDIVIDED = (
@@ -89,7 +90,7 @@ class PlacedRank:
         if not self._said:
             self._said = True
             at, what, rows = entry.first
-            self._say(f"replicated: {at}, {what}, {rows} rows on {self._group.size} ranks")
+            self._say(f"replicated: {at}, {what}, {quantity(rows, 'row')} on {quantity(self._group.size, 'rank')}")
         self._samples += entry.rows[0]
 
     def _count_session(self, share: Any) -> None:

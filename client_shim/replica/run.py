@@ -24,7 +24,7 @@ from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch import describe, spawn, stop_all
 from fdt.process_group.root import RemotePeers, RootGroup
-from fdt.report import Reporters
+from fdt.report import Reporters, quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
 from fdt.supervise.outcome import died_of, tail
 
@@ -223,7 +223,7 @@ def _report(said: Sequence[Mapping[str, Any]], seconds: float, tell: Reporters, 
     for line in counts[0].get("notes", ()):
         tell.note(line)
     if counts[0]["replicated"]:
-        tell.note(f"{counts[0]['replicated']} steps were not divided: every rank did the same work")
+        tell.note(f"not divided: {quantity(counts[0]['replicated'], 'step')}; every rank did the same work")
 
 
 def settle_hashing() -> None:

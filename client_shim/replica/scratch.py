@@ -8,13 +8,14 @@ names.
 import builtins
 import contextlib
 import functools
+import inspect
 import io
 import os
 import shutil
 import tempfile
 import threading
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -26,14 +27,13 @@ from fdt.patches import replace
 
 _WRITING = frozenset("wax+")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-# Name in `os`: positions of its path arguments.
-_MAKES = {"mkdir": (0,)}
-_CHANGES = {"rename": (0, 1), "replace": (0, 1), "chmod": (0,), "utime": (0,), "truncate": (0,)}
-_READS = {"stat": (0,), "lstat": (0,), "access": (0,)}
-_LISTS = {"listdir": (0,), "scandir": (0,)}
+# Name in `os`: its path arguments, which come first.
+_PATH = ("path",)
+_MAKES = {"mkdir": _PATH}
+_CHANGES = {"rename": ("src", "dst"), "replace": ("src", "dst"), "chmod": _PATH, "utime": _PATH, "truncate": _PATH}
+_READS = {"stat": _PATH, "lstat": _PATH, "access": _PATH}
+_LISTS = {"listdir": _PATH, "scandir": _PATH}
 _REMOVES = ("remove", "unlink", "rmdir")
-# names of path arguments that are given as keywords
-_NAMES = frozenset(("file_prefix", "save_path", "logdir", "export_dir", "path", "filename", "filenames"))
 
 
 class Scratch:
@@ -144,8 +144,8 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
         maps = (_MAKES, scratch.written), (_CHANGES, scratch.changed), (_READS, scratch.read), (_LISTS, scratch.listed)
         for names, mapping in maps:
-            for name, places in names.items():
-                replace(stack, os, name, _mapped(getattr(os, name), mapping, places))
+            for name, paths in names.items():
+                replace(stack, os, name, _mapped(getattr(os, name), mapping, dict(enumerate(paths))))
         for owner, name in (*((os, name) for name in _REMOVES), (shutil, "rmtree")):
             replace(stack, owner, name, _removing(scratch, getattr(owner, name)))
         for hook in compat.FILE_FUNCTIONS:
@@ -193,13 +193,15 @@ def _removing(scratch: Scratch, original: Any) -> Any:
     return remove
 
 
-def _mapped(original: Any, mapping: Callable[[Any], Any], places: tuple[int, ...]) -> Any:
+def _mapped(original: Any, mapping: Callable[[Any], Any], paths: Mapping[int, str]) -> Any:
+    """Return `original` with its path arguments mapped. `paths`: their names by position."""
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if any(key.endswith("dir_fd") and value is not None for key, value in kwargs.items()):
             return original(*args, **kwargs)
-        args = tuple(_each(mapping, a) if i in places else a for i, a in enumerate(args))
-        kwargs = {key: _each(mapping, value) if key in _NAMES else value for key, value in kwargs.items()}
+        args = tuple(_each(mapping, a) if i in paths else a for i, a in enumerate(args))
+        kwargs = {key: _each(mapping, value) if key in paths.values() else value for key, value in kwargs.items()}
         return original(*args, **kwargs)
 
     return call
@@ -217,7 +219,9 @@ def _each(mapping: Callable[[Any], Any], paths: Any) -> Any:
 def _patch(stack: contextlib.ExitStack, hook: compat.FileFunction, mapping: Callable[[Any], Any], module: Any) -> None:
     owner = getattr(module, hook.owner) if hook.owner else module
     if hasattr(owner, hook.name):  # not in every version of TensorFlow
-        replace(stack, owner, hook.name, _mapped(getattr(owner, hook.name), mapping, (hook.position,)))
+        original = getattr(owner, hook.name)
+        path = {hook.position: list(inspect.signature(original).parameters)[hook.position]}
+        replace(stack, owner, hook.name, _mapped(original, mapping, path))
 
 
 def _patch_opening(stack: contextlib.ExitStack, scratch: Scratch, kind: str, module: Any) -> None:

@@ -16,6 +16,7 @@ from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
 from fdt.cli.signals import ended_by_signals, undisturbed
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
+from fdt.report import quantity
 
 if TYPE_CHECKING:
     from client_shim.verify.compare import Comparison
@@ -71,8 +72,7 @@ def verified(request: VerifyRequest) -> str:
 
 
 def _title(request: VerifyRequest) -> str:
-    workers = f"{request.workers} worker{'s' if request.workers != 1 else ''}"
-    return f"{request.engine} verify {request.script}: alone and on {workers}"
+    return f"{request.engine} verify {request.script}: alone and on {quantity(request.workers, 'worker')}"
 
 
 def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[str]]":

@@ -79,7 +79,7 @@ def make_comparable(call: "FitCall", note: Callable[[str], None]) -> None:
         setattr(layer, name, 0.0)
     if quiet:
         call.model.train_function = None  # the traced function has the old rates
-        note(f"{len(quiet)} dropout rates are 0 in all runs: in a divided run each rank draws other random numbers")
+        note("dropout is off in all runs: in a divided run each rank draws other random numbers")
     if drawing:
         note(f"{RANDOM} {', '.join(drawing[:3])}")
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from client_shim.verify.comparable import RANDOM
 from client_shim.verify.compare import BLUNT, Comparison, Difference, LineResult, StepResult
 from client_shim.verify.records import RecordedRun
+from fdt.report import quantity
 
 _RULE_WIDTH = 100  # columns of a terminal
 EQUAL, DIFFERS, UNPROVEN = "equal", "different", "not proven"
@@ -55,7 +56,8 @@ def judge(alone: RecordedRun, shaken: RecordedRun, divided: RecordedRun, compare
         return Verdict(UNPROVEN, _unsteady(compared.steps[0]))
     if len(shaken.steps) != len(alone.steps):
         return Verdict(
-            UNPROVEN, f"the script alone took {len(alone.steps)} steps, and {len(shaken.steps)} when run again"
+            UNPROVEN,
+            f"the script alone took {quantity(len(alone.steps), 'step')}, and {len(shaken.steps)} when run again",
         )
     drawing = next((note for note in divided.notes if note.startswith(RANDOM)), None)
     if first is not None:
@@ -96,8 +98,7 @@ def _unsteady(step: StepResult) -> str:
 
 def _counted(compared: Comparison) -> str:
     steps, lines = len(compared.steps), len(compared.lines)
-    shown = f" and {lines} printed line{'s' if lines != 1 else ''}" if lines else ""
-    return f"{steps} step{'s' if steps != 1 else ''}{shown}"
+    return quantity(steps, "step") + (f" and {quantity(lines, 'printed line')}" if lines else "")
 
 
 def percent(part: float) -> str:
@@ -130,8 +131,8 @@ def show(out: Console, title: str, compared: Comparison, notes: Sequence[str], v
         out.print(_nearest(compared), style="dim")
     if compared.lines:
         out.print(_lines(out, compared))
-    for text in (*notes, *compared.left_out):
-        out.print(Text(f"note: {text}", "yellow"), soft_wrap=not out.is_terminal)
+    for line in (*notes, *compared.left_out):
+        out.print(Text(f"note: {line}", "yellow"), soft_wrap=not out.is_terminal)
     show_verdict(out, verdict)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fdt.cli.signals import held_back, undisturbed
 from fdt.errors import UsageError
+from fdt.report import quantity
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, checked, new_token
 from fdt.service.client import TrainingClient
 from fdt.service.server import Engine, serve
@@ -47,7 +48,7 @@ def remote(
             raise UsageError(f"the server at {address} is {hello.engine}'s; use `{hello.engine} run`")
         if workers not in (None, hello.workers):
             raise UsageError(
-                f"the server at {address} has {hello.workers} workers. Received: -np {workers}; "
+                f"the server at {address} has {quantity(hello.workers, 'worker')}. Received: -np {workers}; "
                 f"leave -np out, or give it to `{engine} serve`"
             )
         yield client

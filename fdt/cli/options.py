@@ -250,7 +250,7 @@ def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str
     return {name: "1" if value is True else str(value) for name, value in chosen.items()}
 
 
-def rule_names(rules: Path) -> str:
+def algorithm_names(rules: Path) -> str:
     """Return the names of the algorithms in that folder, without importing them."""
     return ", ".join(sorted(file.stem for file in rules.glob("*.py") if not file.stem.startswith("_")))
 

@@ -5,7 +5,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -26,11 +26,16 @@ TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them
 
 
 class Option(click.Option):
-    """An option under a heading of the help."""
+    """An option under a heading of the help. `old`: spellings that are accepted, and neither shown nor completed."""
 
-    def __init__(self, *args: Any, group: str = OTHER_OPTIONS, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, group: str = OTHER_OPTIONS, old: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.group = group
+        self.group, self.old = group, old
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown, self.opts = self.opts, [*self.opts, *self.old]
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
 
 
 def option(group: str, *names: str, **kwargs: Any) -> Callable[[Decorated], Decorated]:
@@ -53,7 +58,13 @@ class Command(click.Command):
 
 
 class TakesScript(Command, abc.ABC):
-    """A command that takes a script. It completes its own options, and all else, also after `--`, as a path."""
+    """A command that takes a script. It completes its own options, and all else, also after `--`, as a path.
+
+    Attributes:
+        arguments_of_script: States where the script's arguments stand, for the error of an unknown option.
+    """
+
+    arguments_of_script: str
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -76,12 +87,15 @@ class TakesScript(Command, abc.ABC):
         flags: set[str] = set()
         for param in self.get_params(ctx):
             if isinstance(param, click.Option):
-                (flags if param.is_flag or param.count else valued).update(param.opts + param.secondary_opts)
+                names = [*param.opts, *param.secondary_opts, *getattr(param, "old", ())]
+                (flags if param.is_flag or param.count else valued).update(names)
         return valued, flags
 
 
 class ScriptCommand(TakesScript):
     """A command that takes a script and its arguments; the callback gets `script`, `words`, and our options."""
+
+    arguments_of_script = "the script's own arguments stand after the script"
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "script.py", "[SCRIPT'S ARGUMENTS]"]
@@ -104,16 +118,14 @@ class OptionsAnywhere(TakesScript):
     """A ScriptCommand whose options may stand before or after the script; the script's arguments follow `--`."""
 
     allow_extra_args = True
+    arguments_of_script = "the script's own arguments stand after --"
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["script.py", "[OPTIONS]", "[-- SCRIPT'S ARGUMENTS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
-        try:
-            scripts = Command.parse_args(self, ctx, args[:end])
-        except click.NoSuchOption as error:
-            raise UsageError(f"{error.format_message()} The script's arguments must follow --") from None
+        scripts = Command.parse_args(self, ctx, args[:end])
         if len(scripts) != 1:
             said = " ".join(scripts) or "none"
             raise UsageError(f"`{ctx.command_path}` needs one script, whose arguments follow --. Received: {said}")
@@ -172,6 +184,8 @@ class CommandGroup(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return error.exit_code
+        except click.NoSuchOption as error:
+            return self._fail(f"error: {_unknown(error)}", error.exit_code)
         except click.ClickException as error:
             return self._fail(f"error: {error.format_message()}", error.exit_code)
         except Ended as ended:
@@ -207,6 +221,17 @@ def checked_script(path: str) -> str:
     if not os.access(path, os.R_OK):
         raise UsageError(f"the script cannot be read. Received: {path}")
     return path
+
+
+def _unknown(error: click.NoSuchOption) -> str:
+    """Return the line for an unknown option: the nearest one, where the script's arguments stand, and the help."""
+    assert error.ctx is not None
+    command, given = error.ctx.command, error.option_name
+    names = [name for param in command.get_params(error.ctx) for name in param.opts]
+    near = [name for name in names if name.startswith(given)] or get_close_matches(given.lower(), names, 1, 0.75)
+    hints = [f"did you mean {near[0]}?" if near else "", getattr(command, "arguments_of_script", "")]
+    listed = " ".join(hint + ("" if hint.endswith("?") else ";") for hint in hints if hint)
+    return f"no such option. Received: {given}; {listed} `{error.ctx.command_path} --help` lists the options"
 
 
 def _whose(command: str, script: str, names: list[str]) -> str:

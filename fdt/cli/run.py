@@ -157,7 +157,7 @@ def _reported(
     noted: "DetachedRun | None",
 ) -> int:
     """Call `body` with reporters. `workers`: the number of workers, 0 where none is started yet."""
-    from fdt.report import Reporters
+    from fdt.report import Reporters, quantity
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
@@ -165,11 +165,13 @@ def _reported(
     try:
         if request.verbose and request.server is None:
             logs.keep = True
-            whose = f"{workers} workers; their" if workers else "the workers'"
+            whose = f"{quantity(workers, 'worker')}; their" if workers else "the workers'"
             reporters.note(f"{whose} logs are in {logs.directory}")
         code = body(reporters)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
+        if code:  # the script's error is printed; nothing that reads as success follows it
+            summary.silence()
         return code
     except BaseException:
         summary.silence()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fdt.cli.signals import ended_by_signals, undisturbed
+from fdt.report import quantity
 
 if TYPE_CHECKING:
     from fdt.security.auth import TlsIdentity
@@ -103,12 +104,12 @@ def _announce(name: str, workers: int, address: str, token_file: Path | None, lo
     from fdt.security.auth import TOKEN_VARIABLE
 
     option = f"--token-file {token_file} " if token_file else ""
-    click.echo(f"{name}: {workers} workers at {address}")
+    click.echo(f"{name}: {quantity(workers, 'worker')} at {address}")
     click.echo(f"{name}: token in {token_file or TOKEN_VARIABLE}, logs in {logs}")
     click.echo(f"{name}: to train on it: {name} run --server {address} {option}script.py")
 
 
-def _write_privately(path: Path, text: str) -> None:
+def _write_privately(path: Path, content: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
+        file.write(content + "\n")

@@ -61,6 +61,8 @@ FILE_FUNCTIONS = (
     FileFunction(_FILE_IO, "", "delete_file_v2", 0, True),
     FileFunction(_FILE_IO, "", "rename_v2", 0, True),
     FileFunction(_FILE_IO, "", "rename_v2", 1, True),
+    FileFunction(_FILE_IO, "", "copy_v2", 0, False),
+    FileFunction(_FILE_IO, "", "copy_v2", 1, True),
     FileFunction(_FILE_IO, "", "file_exists_v2", 0, False),
     FileFunction(_FILE_IO, "", "is_directory_v2", 0, False),
     FileFunction(_FILE_IO, "", "list_directory_v2", 0, False),

@@ -23,6 +23,7 @@ from fdt.errors import UserError
 from fdt.launch import Launcher, probe
 from fdt.launch.hosts import Host, allot, behind, is_here, last_line, ranks, start
 from fdt.launch.over_hosts import HostsLauncher, OneByOneLauncher
+from fdt.report import quantity
 from fdt.security.auth import TlsIdentity
 
 PORTS = 8  # free ports requested of each host, one for each server that it may get
@@ -120,7 +121,8 @@ def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed
         report("hosts", [check for check in table(found) if check.ok is False], _console())
         names = ", ".join(one.host.name for one in bad)
         raise UserError(
-            f"{len(bad)} of {len(found)} hosts are not ready: {names}: {_first(bad[0])}; `doctor -H` shows all checks"
+            f"not ready: {names} ({len(bad)} of {quantity(len(found), 'host')}): {_first(bad[0])}; `doctor -H` shows "
+            "all checks"
         )
     return found
 

@@ -135,6 +135,12 @@ def format_logs(values: Mapping[str, Any]) -> str:
     return " - ".join(shown)
 
 
+def quantity(number: int, noun: str) -> str:
+    """Return `1 step`, `2,000 steps`, `3 batches`."""
+    ending = "" if number == 1 else "es" if noun.endswith(("tch", "s", "x")) else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def duration(seconds: float) -> str:
     """Return `0.4s`, `42s`, `3:07`, `1:02:03`."""
     if seconds < 10:

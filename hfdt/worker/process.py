@@ -48,7 +48,7 @@ def main() -> None:
 def _warm_up(member: Member) -> tuple[Any, list[str]]:
     if os.environ.get("HFDT_BIND_TO", "cores") == "cores":
         bind_to_share(local_rank(), local_size())
-    warm_up(member.run_dir, computes=True)
+    warm_up(member.blobs, computes=True)
     from hfdt.collectives import choose
     from hfdt.collectives.adapters import CountedComm
 

@@ -92,7 +92,7 @@ def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:
 
 def _why_not(spec: JobSpec, rule: Any) -> str:
     if not isinstance(rule, StepAlgorithm):
-        return "the ranks of this rule differ within a round"
+        return "the ranks differ within a round of this algorithm"
     if isinstance(spec.data, FeedData):
         return "the script's process reads the batches"
     if spec.fit.batch_hooks is not BatchHooks.NONE:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
+from fdt.report import quantity
 from fdt.typing import Dataset, Tensor, Variable
 from hfdt.algorithm import LocalProblem, RoundAlgorithm, Tree
 from hfdt.collectives import Comm
@@ -263,12 +264,12 @@ class _Counting:
 
 def says(name: str, rule: RoundAlgorithm, whole_batches: bool) -> str:
     """Describe an epoch, a round, `iterations` and schedules under `rule`, in one line for the user."""
-    counted = "iterations and schedules count a worker's own steps"
+    counted, batches = "iterations and schedules count a worker's own steps", quantity(rule.batches, "batch")
     if rule.batches and whole_batches:
-        return f"{name}: a round is {rule.batches} batches of each worker, then an average; {counted}"
+        return f"{name}: a round is {batches} of each worker, then an average; {counted}"
     if rule.batches:
         return (
-            f"{name}: a round is {rule.batches} batches, of which each worker trains on its part, then an average; "
+            f"{name}: a round is {batches}, of which each worker trains on its part, then an average; "
             "an epoch is one pass over the data; iterations and schedules count batches, as alone"
         )
     if rule.solver == "cg":

@@ -142,7 +142,7 @@ class RankProgram:
         asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
         if asked:
             raise CaptureError(
-                "--rule coded computes each block of a batch alone. Received: a model that needs the whole batch "
+                "--algorithm coded computes each block of a batch alone. Received: a model that needs the whole batch "
                 f"({', '.join(sorted(asked))}); --allow-inexact computes it per block"
             )
 
@@ -151,7 +151,7 @@ class RankProgram:
         if not model.jit_compile or model.run_eagerly or isinstance(self.rule, RoundAlgorithm):
             return False, []
         if isinstance(self.rule, BlockAlgorithm):
-            return False, ["jit_compile is off: the rule computes each block of a batch alone"]
+            return False, ["jit_compile is off: the algorithm computes each block of a batch alone"]
         reason = exchange.why_not(self.trainable.flavor, model, terms)
         return not reason, [f"jit_compile is off: {reason}"] if reason else []
 

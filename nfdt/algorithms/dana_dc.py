@@ -56,7 +56,7 @@ def rule(lam: float = 0.04) -> AsyncAlgorithm:
         fresh = compensated(push.gradient, params, mine.seen, lam)
         v = with_momentum(mine.v, fresh, push.mu)
         return (
-            AlgorithmUpdate(v, momentum="rule", fresh=fresh),
+            AlgorithmUpdate(v, momentum="algorithm", fresh=fresh),
             Shared(sum_with(shared.total, v, mine.v)),
             Mine(v, mine.seen),
         )

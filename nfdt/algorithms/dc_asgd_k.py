@@ -40,6 +40,6 @@ def rule(lam: float = 0.04, mu: float | None = None) -> AsyncAlgorithm:
     def push(shared: Shared, seen: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         fresh = compensated(push.gradient, params, seen, lam)
         v = with_momentum(shared.v, fresh, push.mu if mu is None else mu)
-        return AlgorithmUpdate(v, momentum="rule", fresh=fresh), Shared(v), seen
+        return AlgorithmUpdate(v, momentum="algorithm", fresh=fresh), Shared(v), seen
 
     return AsyncAlgorithm(init, send_and_keep, push)

@@ -52,18 +52,20 @@ class Mine(NamedTuple):
     sent: list[Array]
 
 
-def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
+def rule(k: float = 4.0, momentum: str = "algorithm") -> AsyncAlgorithm:
     """Return DDC-ASGD.
 
     Args:
         k: Drift, in updates in a gradient's own direction, at which the gradient counts half; > 0.
-        momentum: "rule": the algorithm's momentum replaces the optimizer's. "captured": the optimizer keeps its own.
+        momentum: "algorithm": the algorithm's replaces the optimizer's. "captured": the optimizer keeps its own.
 
     Raises:
         ValueError: If a parameter is out of range.
     """
     require(k > 0, "ddc_asgd", "k must be > 0", k=k)
-    require(momentum in ("rule", "captured"), "ddc_asgd", "momentum must be rule or captured", momentum=momentum)
+    require(
+        momentum in ("algorithm", "captured"), "ddc_asgd", "momentum must be algorithm or captured", momentum=momentum
+    )
 
     def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
         if workers == 1:
@@ -89,7 +91,7 @@ def rule(k: float = 4.0, momentum: str = "rule") -> AsyncAlgorithm:
             return AlgorithmUpdate(fresh), shared._replace(step=step), mine
         v = with_momentum(mine.v, fresh, push.mu)
         total, direction = sum_with(shared.total, v, mine.v), running_square(shared.direction, v, KEEP)
-        return AlgorithmUpdate(v, momentum="rule", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
+        return AlgorithmUpdate(v, momentum="algorithm", fresh=fresh), Shared(total, direction, step), Mine(v, mine.sent)
 
     def leave(shared: State, mine: State, worker: int) -> State:
         if shared is None:

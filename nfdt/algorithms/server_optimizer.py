@@ -49,7 +49,7 @@ OPTIONS = {  # options of the command line that set a parameter
 PAPER = {"sgd": (1.0, 0.0), "adagrad": (0.01, 0.9), "adam": (0.01, 0.9), "yogi": (0.01, 0.9)}  # (lr, momentum)
 TINY = 1e-30
 NAME = "server_optimizer"
-NOTE = "server_optimizer: a push is of {} batches; optimizer.iterations and schedules count {}"
+NOTE = "server_optimizer: batches of a push: {}; optimizer.iterations and schedules count {}"
 
 
 class Shared(NamedTuple):

@@ -8,7 +8,7 @@ from nfdt.worker.process import NfdtWorker
 def main() -> None:
     """Run the worker and its server until the engine ends them."""
     member = Member.attach("worker")
-    warm_up(member.run_dir, computes=True)
+    warm_up(member.blobs, computes=True)
     from nfdt.server.local import LocalServer  # imports TensorFlow
 
     NfdtWorker(member, LocalServer(member.blobs).serve).run()

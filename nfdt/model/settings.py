@@ -40,7 +40,9 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
         UsageError: If `--overlap on` is given for an algorithm that makes workers wait.
     """
     if options.overlap == "on" and rule.waits:
-        raise UsageError("--overlap on needs a rule that does not wait for other workers. Received: one that waits")
+        raise UsageError(
+            "--overlap on needs an algorithm that does not wait for other workers. Received: one that waits"
+        )
     if fed:
         return 1
     if options.overlap == "auto":
@@ -48,7 +50,7 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
     return 2 if options.overlap == "on" else 1
 
 
-def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> AsyncAlgorithm:
+def algorithm_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> AsyncAlgorithm:
     """Return the requested algorithm, or the default one.
 
     Args:
@@ -64,7 +66,7 @@ def rule_of(options: Options, optimizer: Any, trainable: Sequence[Any]) -> Async
     rule = algorithm_registry.make(name)
     if rule.needs_sgd and not is_sgd(optimizer):
         raise UserError(
-            f"rule {name} needs SGD, because it predicts the optimizer's steps. Received: {type(inner).__name__}"
+            f"{name} needs SGD, because it predicts the optimizer's steps. Received: {type(inner).__name__}"
         )
     if rule.local_steps is not None:
         _check_local(inner)

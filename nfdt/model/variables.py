@@ -1,8 +1,8 @@
 """Access to the variables and the optimizer of a captured model, for Keras 3 and tf_keras.
 
 `off` switches the captured optimizer's momentum off for one update, where the algorithm's momentum replaces it.
-`AlgorithmUpdate.momentum` is then "rule". The algorithm's direction is u = mu v + g: mu is SGD's momentum or Adam's
-beta_1, g the fresh gradient.
+`AlgorithmUpdate.momentum` is then "algorithm". The algorithm's direction is u = mu v + g: mu is SGD's momentum or
+Adam's beta_1, g the fresh gradient.
 
     SGD, nesterov or not            w <- w - eta u
     Adam, AdamW, Adamax, Nadam,     the first moment becomes (1 - beta_1) u, the value of beta_1 m + (1 - beta_1) g
@@ -72,7 +72,7 @@ def off(
     inner = inner_optimizer(optimizer)
     if reason := _reason(optimizer):
         raise UserError(
-            f"a rule with momentum of its own needs an optimizer whose momentum can be turned off: {reason}"
+            f"an algorithm with momentum of its own needs an optimizer whose momentum can be turned off: {reason}"
         )
     kind = _kind(inner)
     adaptive = momentum_of(inner) > 0 and kind in FIRST_MOMENTS
@@ -112,7 +112,7 @@ def _reason(optimizer: Any) -> str:
     inner = inner_optimizer(optimizer)
     kind = _kind(inner)
     if inner is not optimizer:
-        return f"gradients that overflow would stay in the rule's momentum. Received: {type(optimizer).__name__}"
+        return f"gradients that overflow would stay in the algorithm's momentum. Received: {type(optimizer).__name__}"
     if not hasattr(inner, "update_step"):  # tf_keras's optimizers.legacy keep their momentum elsewhere
         return f"a legacy optimizer always uses its own. Received: {kind}"
     if getattr(inner, "gradient_accumulation_steps", None):
@@ -207,7 +207,9 @@ def _rate(inner: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
         return {"_get_current_learning_rate": lambda: change(tf.cast(original(), tf.float32))}
     if "_learning_rate" in vars(inner):  # tf_keras; its jit-compiled function would keep the first scale
         return {"_learning_rate": change(current_rate(inner)), "jit_compile": False}
-    raise UserError(f"a rule that sets the learning rate needs a Keras optimizer. Received: {type(inner).__name__}")
+    raise UserError(
+        f"an algorithm that sets the learning rate needs a Keras optimizer. Received: {type(inner).__name__}"
+    )
 
 
 @dataclass

@@ -18,7 +18,7 @@ from fdt.ops import IdentityMap
 from fdt.process_group import Push, ReplicaGroup
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
-from nfdt.replica.numpy_applier import ServerRule
+from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
 Vector = Any
@@ -50,7 +50,7 @@ class OptimizerExchange:
         self.variables = list(variables)
         self.raw = [tensor_variable(v) for v in variables]
         self._sizes = [int(v.shape.num_elements()) for v in self.raw]
-        self._poll, self._rule = poll, ServerRule(rule, group.size, momentum_of(optimizer))
+        self._poll, self._rule = poll, ServerAlgorithm(rule, group.size, momentum_of(optimizer))
         self._form, self.taus = self._rule.form, self._rule.taus
         self._present = [True] * len(self.raw)
         self._waiting: list[Push] = []
@@ -221,7 +221,7 @@ class OptimizerExchange:
 
 def _check(optimizer: Any, rule: AsyncAlgorithm) -> None:
     if rule.needs_sgd and not is_sgd(optimizer):
-        raise CaptureError(f"this rule needs SGD. Received: {type(optimizer).__name__}; use another rule")
+        raise CaptureError(f"this algorithm needs SGD. Received: {type(optimizer).__name__}; use another one")
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:

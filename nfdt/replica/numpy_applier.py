@@ -18,7 +18,7 @@ from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.transport.channel import WorkerGradient
 
 HELD = (
-    "a training loop of the script's own needs a rule that applies each push when it arrives. Received: {}; use "
+    "a training loop of the script's own needs an algorithm that applies each push when it arrives. Received: {}; use "
     + PLAIN
 )
 
@@ -46,7 +46,7 @@ def form_of(rule: AsyncAlgorithm, workers: int) -> Form:
     update, _, _ = rule.push(shared, mine, one, Push(0, one, number, number, number, number, one))
     if update is None or update.steps is not None:
         raise CaptureError(HELD.format("one that applies pushes later, or has an optimizer of its own"))
-    return Form(update.momentum == "rule", not isinstance(update.lr_scale, float) or update.lr_scale != 1.0)
+    return Form(update.momentum == "algorithm", not isinstance(update.lr_scale, float) or update.lr_scale != 1.0)
 
 
 class Arithmetic:
@@ -100,7 +100,7 @@ class Arithmetic:
         return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)
 
 
-class ServerRule:
+class ServerAlgorithm:
     """An algorithm at rank 0: it turns the workers' gradients into updates, and weights into pulls.
 
     Args:

@@ -46,10 +46,10 @@ _WITHOUT_MOMENTUM = (
 )
 _RATES = ("_learning_rate_tensor", "_lr_t")
 OWN_MOMENTUM = (
-    "a rule with momentum of its own can replace that of MomentumOptimizer and AdamOptimizer only, if they get all "
-    f"gradients unchanged. Received: {{}}; use {PLAIN}, or {CAPTURED}"
+    "an algorithm with momentum of its own can replace that of MomentumOptimizer and AdamOptimizer only, if they get "
+    f"all gradients unchanged. Received: {{}}; use {PLAIN}, or {CAPTURED}"
 )
-NOT_SGD = "this rule needs SGD. Received: {}; use another rule"
+NOT_SGD = "this algorithm needs SGD. Received: {}; use another one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class Optimizers:
         return {str(v.op.name) for optimizer in own for v in _variables(optimizer, graph)}
 
 
-def rule_for(
+def algorithm_for(
     text: str | None, applied: Sequence[Applied], variables: Sequence[Any], *, can_be_off: bool
 ) -> AsyncAlgorithm:
     """Return the algorithm for the gradients of `applied`.

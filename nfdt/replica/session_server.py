@@ -17,7 +17,7 @@ from client_shim.replica.sessions.gradients import GradientNode
 from client_shim.replica.sessions.plans import collected
 from fdt.typing import Array
 from nfdt.replica import session_optimizers
-from nfdt.replica.numpy_applier import Arithmetic, ServerRule
+from nfdt.replica.numpy_applier import Arithmetic, ServerAlgorithm
 from nfdt.replica.session_optimizers import Applied, momentum_of
 from nfdt.replica.session_steps import SessionStep
 
@@ -127,9 +127,9 @@ class SessionAlgorithm:
     ) -> None:
         momentum = momentum_of(taken, applied, variables)
         off = momentum is not None
-        made = session_optimizers.rule_for(rule, applied, variables, can_be_off=off)
+        made = session_optimizers.algorithm_for(rule, applied, variables, can_be_off=off)
         self._momentum = momentum if size > 1 else None  # with a single worker the optimizer works alone
-        self.rule = ServerRule(made, size, self._momentum.mu if self._momentum else 0.0)
+        self.rule = ServerAlgorithm(made, size, self._momentum.mu if self._momentum else 0.0)
         session_optimizers.check(made, applied, momentum=self.rule.form.momentum, can_be_off=off)
         self.variables = frozenset(taken.variables)
         self._taken, self._applied = taken, applied
@@ -140,7 +140,7 @@ class SessionAlgorithm:
         gradients: list[Array] = list(made.gradient)
         slots: list[Any] = []
         held: list[Array] = []
-        if self.rule.form.momentum and made.momentum == "rule" and self._momentum is not None:
+        if self.rule.form.momentum and made.momentum == "algorithm" and self._momentum is not None:
             slots = list(self._momentum.slots)
             gradients, held = self._momentum.off(gradients, made.gradient if made.fresh is None else made.fresh)
         scale = float(made.lr_scale) if self.rule.form.scales else 1.0

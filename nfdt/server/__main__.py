@@ -122,7 +122,7 @@ def _state(message: Any) -> State:
 def main() -> None:
     """Run a parameter server until the engine ends it."""
     member = Member.attach("server")
-    warm_up(member.run_dir, computes=False)
+    warm_up(member.blobs, computes=False)
     ServerProcess(member).run()
 
 

@@ -178,8 +178,8 @@ class ModelApplier:
         scale = (True, update.lr_scale.node) if hasattr(update.lr_scale, "node") else update.lr_scale
         given = tape.outputs(update.gradient)
         fresh = given if update.fresh is None else tape.outputs(update.fresh)
-        fresh_of_rule = fresh if update.momentum == "rule" else None
-        return _Program(tape, outputs, given, fresh_of_rule, scale, update.steps, absent, changed)
+        fresh_of_algorithm = fresh if update.momentum == "algorithm" else None
+        return _Program(tape, outputs, given, fresh_of_algorithm, scale, update.steps, absent, changed)
 
     def _run(self, program: _Program, changes: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the tensors of `program.outputs`, and apply its update to the variables."""

@@ -22,7 +22,7 @@ from fdt.job import FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.trainable import Trainable
-from nfdt.model.settings import lanes_of, rule_of, server_optimizer
+from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
 from nfdt.model.shards import own, partial
 from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState, WorkerState
@@ -55,7 +55,7 @@ class ServedJob:
         if len(self.trainable.flavor.optimizers(self.trainable.model)) > 1:
             raise CaptureError("NFDT needs a model with one optimizer. Received: several; use --capture replica")
         self.ownership = own(self.trainable, self.shard, self.shards)
-        self.rule = rule_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
+        self.rule = algorithm_of(self.options, self.trainable.model.optimizer, self.trainable.trainable)
         self.lanes = lanes_of(self.options, self.rule, self.workers, fed=isinstance(self.spec.data, FeedData))
         self.trainable.load(self.spec.state, self.blobs)
         part, own_optimizer = self.ownership.part, None

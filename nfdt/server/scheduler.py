@@ -267,7 +267,9 @@ class Scheduler:
             self.state.flush()
             self._serve(epoch)
             if not self._computing:
-                raise RuntimeError("a rule must let a worker continue after flush(). Received: None for every pull")
+                raise RuntimeError(
+                    "an algorithm must let a worker continue after flush(). Received: None for every pull"
+                )
 
     def _end(self, epoch: Epoch) -> None:
         self.state.flush()

@@ -17,7 +17,7 @@ from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
-from nfdt.run_options import algorithm_options, checked_rule
+from nfdt.run_options import algorithm_options, checked_algorithm
 
 if TYPE_CHECKING:
     from fdt.cli.run import Client
@@ -80,8 +80,8 @@ def simulation_options(function: Decorated) -> Decorated:
         option(
             REPORTS,
             "--compare",
-            metavar="RULE,RULE,...",
-            help="Run the script once per rule, with the same seed; print one table.",
+            metavar="NAME,NAME,...",
+            help="Run the script once per algorithm, with the same seed; print one table.",
         ),
         option(
             REPORTS,
@@ -104,7 +104,7 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
 
     Gradients are real, and the clock is simulated. The same seed always gives the same bits.
     """
-    given["rule"] = checked_rule(given)
+    given["rule"] = checked_algorithm(given)
     given["workers"] = len(_cluster(given).workers)
     if given["report"] is not None:
         from nfdt.simulator.plots import check_matplotlib
@@ -115,10 +115,12 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
     if given["compare"] is None:
         return _simulate(script, words, given)
     if given["rule"] is not None:
-        raise UsageError(f"--compare names the rules. Received: --rule {given['rule']} too")
+        raise UsageError(f"--compare names the algorithms. Received: --algorithm {given['rule']} too")
     for name in OF_ONE_RUN:
         if given[name] is not None:
-            raise UsageError(f"--compare writes each rule's data to --report. Received: {flag(name)} {given[name]} too")
+            raise UsageError(
+                f"--compare writes each algorithm's data to --report. Received: {flag(name)} {given[name]} too"
+            )
     return _compare(script, words, given)
 
 
@@ -193,7 +195,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     from nfdt.simulator.outcome import print_table, write_table
     from nfdt.simulator.plots import write_report
 
-    rules = split_rules(given["compare"])
+    rules = split_algorithms(given["compare"])
     for rule in rules:
         algorithm_registry.make(rule)
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
@@ -221,7 +223,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
     from nfdt.simulator.outcome import DATA
 
     (directory / DATA).unlink(missing_ok=True)
-    options = ["--rule", rule, "--data", str(directory), "--workers", str(given["workers"])]
+    options = ["--algorithm", rule, "--data", str(directory), "--workers", str(given["workers"])]
     options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--quiet"]
     for name in ("cluster", "partition"):
         options += [f"--{name}", str(given[name])] if given[name] is not None else []
@@ -257,7 +259,7 @@ def _read(directory: Path) -> "SimulationOutcome":
     return SimulationOutcome.read(directory)
 
 
-def split_rules(text: str) -> list[str]:
+def split_algorithms(text: str) -> list[str]:
     """Split `asgd,dc_asgd(lam=0.1)` at the commas outside of parentheses."""
     parts, depth = [""], 0
     for letter in text:
@@ -268,7 +270,9 @@ def split_rules(text: str) -> list[str]:
             parts[-1] += letter
     rules = [part.strip() for part in parts]
     if len(rules) < 2 or not all(rules) or len(set(rules)) < len(rules):
-        raise UsageError(f"--compare must name two rules or more, each once, separated by commas. Received: {text}")
+        raise UsageError(
+            f"--compare must name two algorithms or more, each once, separated by commas. Received: {text}"
+        )
     return rules
 
 

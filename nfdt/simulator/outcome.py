@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fdt.report import JobSummary, Reporter, duration, nbytes, rate
+from fdt.report import JobSummary, Reporter, duration, nbytes, quantity, rate
 from nfdt.model import Spread, spread
 from nfdt.simulator.record import RECORD
 
@@ -39,7 +39,7 @@ class Collector(Reporter):
 class SimulationOutcome:
     """Result of one simulated run. `fits` has the format of record.py; `logs` is by fit and epoch."""
 
-    rule: str
+    algorithm: str
     seed: int
     workers: int
     fits: list[dict[str, Any]]
@@ -56,8 +56,8 @@ class SimulationOutcome:
     def of(cls, run_dir: Path, logs: list[list[dict[str, float]]], seed: int) -> "SimulationOutcome":
         """Return the result of the simulation that ran in `run_dir`."""
         record = json.loads((run_dir / RECORD).read_text())
-        rules = list(dict.fromkeys(fit["rule"] for fit in record["fits"]))
-        return cls(", ".join(rules), seed, record["workers"], record["fits"], logs)
+        algorithms = list(dict.fromkeys(fit["algorithm"] for fit in record["fits"]))
+        return cls(", ".join(algorithms), seed, record["workers"], record["fits"], logs)
 
     @classmethod
     def read(cls, directory: Path) -> "SimulationOutcome":
@@ -67,7 +67,7 @@ class SimulationOutcome:
     def write(self, directory: Path) -> None:
         """Write the result to DATA in `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
-        kept = {name: getattr(self, name) for name in ("rule", "seed", "workers", "fits", "logs")}
+        kept = {name: getattr(self, name) for name in ("algorithm", "seed", "workers", "fits", "logs")}
         (directory / DATA).write_text(json.dumps(kept))
 
     # -- numbers ---------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ def summary(outcome: SimulationOutcome) -> dict[str, str]:
     share = f"{overhead_s / wall_s:.0%}" if wall_s else ""
     return {
         "workers": f"{outcome.workers:,}, simulated",
-        "rule": outcome.rule,
+        "algorithm": outcome.algorithm,
         "simulated": f"{duration(outcome.simulated_s)}, {per_second}",
-        "trained": f"{total('pushes'):,.0f} steps, {total('samples'):,.0f} samples",
+        "trained": f"{quantity(int(total('pushes')), 'step')}, {quantity(int(total('samples')), 'sample')}",
         "staleness": str(spread(outcome.staleness) or ""),
         "moved": f"{nbytes(total('bytes_sent'))} sent, {nbytes(total('bytes_received'))} received "
         "by workers, over the simulated links",
@@ -164,11 +164,11 @@ def write_points(outcomes: list[SimulationOutcome], file: Path) -> None:
     heads = ["fit", "epoch", "pushes", "samples", "epoch_samples", "simulated_s"]
     with open(file, "w", newline="", encoding="utf-8") as out:
         table = csv.writer(out)
-        table.writerow(["rule", *heads, *names])
+        table.writerow(["algorithm", *heads, *names])
         for outcome in outcomes:
             for point in outcome.points():
                 logs = [point["logs"].get(name, "") for name in names]
-                table.writerow([outcome.rule, *(point[head] for head in heads), *logs])
+                table.writerow([outcome.algorithm, *(point[head] for head in heads), *logs])
 
 
 def _validated(name: str) -> bool:
@@ -190,13 +190,13 @@ def _smooth(values: list[float]) -> list[float]:
 
 
 WIDTH = 110  # columns, if the output is not a terminal
-HEADS = ("rule", "metric", "final", "simulated_s", "pushes", "staleness_mean", "staleness_median", "staleness_max")
+HEADS = ("algorithm", "metric", "final", "simulated_s", "pushes", "staleness_mean", "staleness_median", "staleness_max")
 
 
 def row(outcome: SimulationOutcome) -> dict[str, str | float]:
     """Return one run's line by column name."""
     taus = spread(outcome.staleness) or Spread(0.0, 0.0, 0.0)
-    found = (outcome.rule, outcome.metric, outcome.final, outcome.simulated_s, outcome.total("pushes"), *taus)
+    found = (outcome.algorithm, outcome.metric, outcome.final, outcome.simulated_s, outcome.total("pushes"), *taus)
     return dict(zip(HEADS, found, strict=True))
 
 
@@ -206,12 +206,20 @@ def print_table(outcomes: Sequence[SimulationOutcome]) -> None:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = WIDTH
-    for head in ("rule", outcomes[0].metric or "metric", "simulated s", "pushes", "staleness", "median", "largest"):
-        table.add_column(head, justify="left" if head == "rule" else "right")
+    for head in (
+        "algorithm",
+        outcomes[0].metric or "metric",
+        "simulated s",
+        "pushes",
+        "staleness",
+        "median",
+        "largest",
+    ):
+        table.add_column(head, justify="left" if head == "algorithm" else "right")
     for outcome in outcomes:
         _, _, final, simulated_s, pushes, mean, median, largest = row(outcome).values()
         table.add_row(
-            outcome.rule,
+            outcome.algorithm,
             f"{final:.4f}",
             f"{simulated_s:,.1f}",
             f"{pushes:,.0f}",

@@ -71,7 +71,7 @@ def _curves(axes: Any, outcomes: Sequence[SimulationOutcome], x: str) -> None:
     for number, outcome in enumerate(outcomes):
         look = _look(number)
         lines.append(outcome.training_curve(x))
-        axes.plot(*lines[-1], **look, label=textwrap.fill(outcome.rule, LINE))
+        axes.plot(*lines[-1], **look, label=textwrap.fill(outcome.algorithm, LINE))
         xs, ys = outcome.validation_curve(x)
         axes.plot(xs, ys, "o", color=look["color"], markersize=5)
         validated = validated or bool(xs)
@@ -124,7 +124,7 @@ def _histograms(figure: Any, outcomes: Sequence[SimulationOutcome]) -> None:
         for tau, count in outcome.staleness.items():
             shares[tau // width] += count / outcome.staleness.total()
         _panel(axes).stairs(shares, edges, color=f"C{number}", fill=True)
-        said = f"{outcome.rule}: {spread(outcome.staleness) or 'no pushes'}"
+        said = f"{outcome.algorithm}: {spread(outcome.staleness) or 'no pushes'}"
         axes.set_title(textwrap.fill(said, LINE), loc="left", fontsize=9)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(3))

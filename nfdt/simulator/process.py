@@ -67,7 +67,7 @@ def described_cluster() -> Cluster:
 def main() -> None:
     """Run the process of a simulated run until the engine ends it."""
     member = Member.attach("worker")
-    warm_up(member.run_dir, computes=True)
+    warm_up(member.blobs, computes=True)
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()

@@ -3,7 +3,7 @@
 One JSON file in the run's directory, RECORD, written when a fit ends:
 
     {"workers": 8,
-     "fits": [{"rule", "epochs": [...], "points": [...], "staleness": {tau: pushes}, "links": {name: bytes}}, ...]}
+     "fits": [{"algorithm", "epochs": [...], "points": [...], "staleness": {tau: pushes}, "links": {name: bytes}}, ...]}
 
 A point is the state after a push. `pushes`, `samples` and `simulated_s` count from the start of the fit. `logs` are
 Keras's running metrics since the start of the epoch, `epoch_samples` samples ago.
@@ -85,7 +85,7 @@ class EpochRecord:
 class FitRecord:
     """Record of one fit. `links`: bytes by direction of each link."""
 
-    rule: str
+    algorithm: str
     epochs: list[EpochRecord] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)

@@ -84,7 +84,7 @@ class SimulatedJob:
         self._pushes = dict.fromkeys(range(lanes), 0)
         self._done = self._samples = 0
         self._moved_before = 0, 0  # bytes before this epoch
-        self.record = FitRecord(self._rule_name())
+        self.record = FitRecord(self._algorithm_name())
         self._pause = self._env.event()
         self._over: Event | None = None
         self._enroll()
@@ -121,7 +121,7 @@ class SimulatedJob:
         if self._over is not None:
             self._end_epoch(self._over)
 
-    def _rule_name(self) -> str:
+    def _algorithm_name(self) -> str:
         trainable = self._trainable
         return self._job.options.rule or algorithm_registry.default_for(trainable.model.optimizer, trainable.trainable)
 

@@ -145,7 +145,7 @@ def state_of(message: Any) -> State:
 def main() -> None:
     """Run a worker until the engine ends it."""
     member = Member.attach("worker")
-    warm_up(member.run_dir, computes=True)
+    warm_up(member.blobs, computes=True)
     NfdtWorker(member).run()
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from fdt.data import Feed, open_source
 from fdt.job import BatchHooks, FeedData, JobSpec
 from fdt.keras.variables import shifted_seed, tensor_variable
+from fdt.report import quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
 from fdt.trainable import Trainable
-from nfdt.model.settings import lanes_of, rule_of
+from nfdt.model.settings import algorithm_of, lanes_of
 from nfdt.options import Options
 from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
 from nfdt.worker.lane import BatchReader, EpochCounters, LaneChannels, NoBatch, Pulled
@@ -67,7 +68,7 @@ class WorkerJob:
             flavor=spec.program.flavor,
         )
         self.steps: int | None = self._source.steps
-        rule = rule_of(self._options, trainable.model.optimizer, trainable.trainable)
+        rule = algorithm_of(self._options, trainable.model.optimizer, trainable.trainable)
         self.notes = [note for note in (rule.note, *self._find_notes()) if note]
         self._step = paced(step.of(rule), member.rank, spec.seed)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
@@ -199,8 +200,9 @@ class WorkerJob:
             yield "steps_per_execution is not used by nfdt: workers push after each step"
         if self.steps and self.steps < self._member.size:
             yield (
-                f"an epoch has {self.steps} batches for {self._member.size} workers, which take whole batches, so some "
-                "have nothing to do; give fit a smaller batch_size, or use hfdt run, which divides batches"
+                f"an epoch has {quantity(self.steps, 'batch')} for {self._member.size} workers, which take "
+                "whole batches, so some have nothing to do; give fit a smaller batch_size, or use hfdt run, which "
+                "divides batches"
             )
 
     def _vary_seeds(self) -> None:

@@ -49,8 +49,8 @@ def privilege():
 def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(CLUSTER)
-    nfdt("run", "--emulate", cluster, "--rule", "asgd", "--overlap", "off", "--log-dir", tmp_path / "logs", SCRIPT)
-    nfdt("simulate", SCRIPT, "--cluster", cluster, "--rule", "asgd", "--data", tmp_path / "data")
+    nfdt("run", "--emulate", cluster, "--algorithm", "asgd", "--overlap", "off", "--log-dir", tmp_path / "logs", SCRIPT)
+    nfdt("simulate", SCRIPT, "--cluster", cluster, "--algorithm", "asgd", "--data", tmp_path / "data")
     records = [json.loads(line) for line in (tmp_path / "logs" / "records.jsonl").read_text().splitlines()]
     ends = [record for record in records if record["kind"] == "epoch_end"]
     crossed = json.loads((tmp_path / "logs" / INTERFACES).read_text())

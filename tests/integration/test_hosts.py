@@ -278,7 +278,7 @@ HFDT, NFDT = (*PYTHON, "-m", "hfdt.cli"), (*PYTHON, "-m", "nfdt.cli")
     ("command", "words", "where"),
     [
         (HFDT, (), ("-H", "host2:1,host3:1")),
-        (NFDT, ("--rule", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
+        (NFDT, ("--algorithm", "ssgd", "--ps", "1"), ("-H", "host1:1,host2:1,host3:1")),
     ],
     ids=["hfdt", "nfdt"],
 )

@@ -18,7 +18,7 @@ def simulate(*options):
 @pytest.mark.timeout(400)
 def test_the_same_bits_for_a_seed_alone_and_in_a_comparison(tmp_path):
     pytest.importorskip("matplotlib")
-    alone = simulate("--rule", "asgd", "--data", str(tmp_path / "alone"))
+    alone = simulate("--algorithm", "asgd", "--data", str(tmp_path / "alone"))
     compared = simulate("--compare", "asgd,ssgd", "--report", str(tmp_path))
     lines = [line for line in compared.stdout.splitlines() if line.startswith("weights")]
     assert alone.stdout.strip() == lines[0] != lines[1]
@@ -28,5 +28,5 @@ def test_the_same_bits_for_a_seed_alone_and_in_a_comparison(tmp_path):
     assert said["trained"].strip() == "24 steps, 384 samples"
     assert {"simulated", "staleness", "moved", "wall time"} <= set(said)
     rows = json.loads((tmp_path / "compare.json").read_text())
-    assert [row["rule"] for row in rows] == ["asgd", "ssgd"] and rows[1]["staleness_max"] == 0
+    assert [row["algorithm"] for row in rows] == ["asgd", "ssgd"] and rows[1]["staleness_max"] == 0
     assert (tmp_path / "accuracy_by_simulated_seconds.png").stat().st_size > 10_000

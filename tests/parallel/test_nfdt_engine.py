@@ -241,14 +241,18 @@ def test_gradients_that_are_not_finite(single, digits):
         single.fit(model, x, y, shuffle=False)
 
 
-def test_no_blob_is_left(single, digits):
+def test_no_blob_is_left_and_no_generated_code_among_the_logs(single, digits):
+    engine = single.engine
+
     def count():
-        return len(list(single.engine.blobs.directory.iterdir()))
+        return len(list(engine.blobs.directory.iterdir()))
 
     single.fit(dense(keras.optimizers.SGD(0.1)), *digits)
     before = count()
     single.fit(dense(keras.optimizers.SGD(0.1)), *digits, epochs=3)
     assert count() == before + 5, "the job's own: program (2), state (2) and data, which are the client's to drop"
+    generated = [path for owner in (engine.blobs.directory, engine.run_dir) for path in owner.glob("__autograph_*")]
+    assert {path.parent for path in generated} == {engine.blobs.directory}
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])

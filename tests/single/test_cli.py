@@ -33,40 +33,62 @@ USAGE = [
     (hfdt, "run -np 0 SCRIPT", "-np must be a number of workers, 1 or more. Received: 0"),
     (hfdt, "run SCRIPT -np two", "-np must be a number of workers, 1 or more. Received: two"),
     (hfdt, "run SCRIPT -np", "Option '-np' requires an argument."),
-    (hfdt, "run --lgo-dir x SCRIPT", "No such option '--lgo-dir'"),
+    (hfdt, "run --lgo-dir x SCRIPT", "no such option. Received: --lgo-dir; did you mean --log-dir?"),
     (hfdt, "run --seed -1 SCRIPT", "--seed must be a seed, 0 or more. Received: -1"),
     (hfdt, "run SCRIPT --async", "hfdt trains synchronously; use `nfdt run`. Received: --async"),
     (hfdt, "run --lr-scale sqrt SCRIPT", "--lr-scale needs --batch per-worker. Received: --lr-scale sqrt"),
-    (hfdt, "run --rule nope SCRIPT", "--rule must be one of admm, allreduce"),
+    (hfdt, "run --rule nope SCRIPT", "--algorithm must be one of admm, allreduce"),
     (hfdt, "run --local-steps 0 SCRIPT", "--local-steps must be a number of batches, 1 or more. Received: 0"),
-    (hfdt, "run --dane-mu 1 SCRIPT", "--dane-mu needs --rule dane. Received: --dane-mu with rule allreduce"),
-    (hfdt, "run --rule dane --dane-mu -1 SCRIPT", "dane: mu must be 0 or more, or not given. Received: mu=-1.0"),
     (
         hfdt,
-        "run --rule dane(nu=1) SCRIPT",
-        "rule dane has no such parameter; its parameters: eta, mu, local_epochs, solver.",
+        "run --dane-mu 1 SCRIPT",
+        "--dane-mu needs --algorithm dane. Received: --dane-mu with allreduce",
     ),
-    (hfdt, "run --rule admm --admm-rho 0 SCRIPT", "admm: rho must be above 0. Received: rho=0.0"),
+    (hfdt, "run --algorithm dane --dane-mu -1 SCRIPT", "dane: mu must be 0 or more, or not given. Received: mu=-1.0"),
     (
         hfdt,
-        "run --rule coded --batch per-worker SCRIPT",
-        "--batch per-worker needs --rule allreduce or local_sgd or dane",
+        "run --algorithm dane(nu=1) SCRIPT",
+        "dane has no such parameter; its parameters: eta, mu, local_epochs, solver.",
     ),
-    (hfdt, "run --rule local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce needs --rule allreduce."),
-    (hfdt, "run --rule local_sgd --bucket-mb 8 SCRIPT", "--bucket-mb needs --rule allreduce."),
-    (hfdt, "run --rule dane --on-nan skip SCRIPT", "--on-nan needs --rule allreduce. Received: --on-nan skip with"),
+    (hfdt, "run --algorithm admm --admm-rho 0 SCRIPT", "admm: rho must be above 0. Received: rho=0.0"),
+    (
+        hfdt,
+        "run --algorithm coded --batch per-worker SCRIPT",
+        "--batch per-worker needs --algorithm allreduce or local_sgd or dane",
+    ),
+    (hfdt, "run --algorithm local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce needs --algorithm allreduce."),
+    (
+        hfdt,
+        "run --algorithm dane --on-nan skip SCRIPT",
+        "--on-nan needs --algorithm allreduce. Received: --on-nan with",
+    ),
+    (hfdt, "run --algorithm local_sgd --bucket-mb 8 SCRIPT", "--bucket-mb needs --algorithm allreduce."),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address other than loopback needs TLS: give --tls-cert,"),
-    (hfdt, "run --multicast ip SCRIPT", "--multicast needs --rule coded."),
-    (hfdt, "run --rule coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),
+    (hfdt, "run --multicast ip SCRIPT", "--multicast needs --algorithm coded."),
+    (hfdt, "run --algorithm coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),
     (hfdt, "run --server here SCRIPT", "an address must be HOST:PORT or unix:PATH. Received: 'here'"),
     (hfdt, "run --server 127.0.0.1:5 SCRIPT", "--server needs a token: give --token-file FILE, or set FDT_TOKEN"),
     (hfdt, "run --server 127.0.0.1:5 --comm mpi SCRIPT", "--comm must be given to `hfdt serve`"),
     (hfdt, "serve --host 0.0.0.0", "an address other than loopback needs TLS: give --tls-cert,"),
     (hfdt, "train.py -np 2", "a script needs the command run: hfdt run train.py -np 2"),
     (hfdt, "serv", "no such command. Received: 'serv'; did you mean serve?"),
+    (
+        hfdt,
+        "run -n 2 SCRIPT",
+        "no such option. Received: -n; did you mean -np? the script's own arguments stand after the script; "
+        "`hfdt run --help` lists the options",
+    ),
+    (hfdt, "run --epochs 5 SCRIPT", "Received: --epochs; the script's own arguments stand after the script; `hfdt"),
+    (hfdt, "serve --prot 1", "Received: --prot; did you mean --port? `hfdt serve --help` lists the options"),
+    (nfdt, "simulate SCRIPT --epochs 3", "Received: --epochs; the script's own arguments stand after --; `nfdt"),
+    (nfdt, "run --algoritm ssp SCRIPT", "Received: --algoritm; did you mean --algorithm? the"),
     (nfdt, "run SCRIPT --sync --async", "training is either synchronous or asynchronous."),
-    (nfdt, "run --rule asgd SCRIPT --sync", "--sync means --rule ssgd. Received: --rule asgd too; give one of them"),
-    (nfdt, "run --rule nope SCRIPT", "nope"),
+    (
+        nfdt,
+        "run --algorithm asgd SCRIPT --sync",
+        "--sync means --algorithm ssgd. Received: --algorithm asgd too; give one of them",
+    ),
+    (nfdt, "run --algorithm nope SCRIPT", "nope"),
     (nfdt, "simulate --compare asgd,nope SCRIPT", "must be one of asgd, dana_dc,"),
     (nfdt, "simulate --data /proc/none SCRIPT", "--data cannot be written: [Errno"),
     (nfdt, "run --ps 0 SCRIPT", "--ps must be a number of servers, 1 or more. Received: 0"),
@@ -87,8 +109,9 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(command, argv, said, s
 def test_help_has_groups_examples_and_the_default_number_of_workers(command):
     ended = call(command, "run", "--help")
     assert ended.exit_code == 0
-    for words in ("[OPTIONS] script.py", "Output:", "Examples:", "[default: 2]", "-- -np 3"):
+    for words in ("[OPTIONS] script.py", "Output:", "Examples:", "[default: 2]", "-- -np 3", "--algorithm NAME"):
         assert words in " ".join(ended.stdout.split())
+    assert "--rule" not in ended.stdout, "an old spelling is accepted and not shown"
 
 
 def test_version():
@@ -155,9 +178,9 @@ def test_the_command_imports_nothing_that_is_slow():
 
 COMPLETED = [
     (hfdt, "ru", ["plain,run"]),
-    (hfdt, "run --ru", ["plain,--rule", "plain,--run-dir"]),
-    (hfdt, "run SCRIPT --ru", ["plain,--rule", "plain,--run-dir"]),
-    (hfdt, "run nowhere.py -np 2 --ru", ["plain,--rule", "plain,--run-dir"]),
+    (hfdt, "run --ru", ["plain,--run-dir"]),
+    (hfdt, "run SCRIPT --ru", ["plain,--run-dir"]),
+    (hfdt, "run nowhere.py -np 2 --ru", ["plain,--run-dir"]),
     (hfdt, "run --launcher ", ["plain,auto", "plain,mpi", "plain,gloo"]),
     (hfdt, "run --launcher=m", ["plain,mpi"]),
     (hfdt, "run --run-dir x --launcher mpi", ["plain,mpi"]),
@@ -167,7 +190,7 @@ COMPLETED = [
     (hfdt, "run SCRIPT -- --ru", ["file,--ru"]),
     (hfdt, "verify --st", ["plain,--steps"]),
     (hfdt, "no_such --ru", []),
-    (nfdt, "run --rule asgd SCRIPT --lo", ["plain,--local-steps", "plain,--log-dir"]),
+    (nfdt, "run --algorithm asgd SCRIPT --lo", ["plain,--local-steps", "plain,--log-dir"]),
     (nfdt, "control nowhere.py --seed 1 --cl", ["plain,--cluster"]),
     (nfdt, "simulate --compare asgd SCRIPT --rep", ["plain,--report"]),
 ]

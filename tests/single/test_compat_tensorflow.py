@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 import fdt
-from client_shim.replica import scratch
 from fdt.compat import FILE_CLASSES, FILE_FUNCTIONS
 from fdt.compat import tensorflow as private
 from fdt.patches import Patch, patched
@@ -21,7 +20,8 @@ v1 = tf.compat.v1
 X, V = tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.Variable(1.0)
 PLUS = tf.function(lambda x: x + V, autograph=False)
 PACKAGES = ("fdt", "client_shim", "replica", "hfdt", "nfdt")
-PATHS = scratch._NAMES | {"path_to_string", "src", "dst", "pattern"}
+PATHS = {"file_prefix", "save_path", "logdir", "export_dir", "path", "filename", "filenames"}
+PATHS |= {"path_to_string", "src", "dst", "pattern"}
 
 
 def gradient(function):

@@ -147,15 +147,15 @@ def test_programs_need_peers():
     ("argv", "said"),
     [
         (["control", "SCRIPT"], "Missing option '--cluster'"),
-        (["control", "SCRIPT", "--steps", "3"], "The script's arguments must follow --"),
+        (["control", "SCRIPT", "--steps", "3"], "Received: --steps; the script's own arguments stand after --;"),
         (["control", "SCRIPT", "other.py", "--cluster", "YAML"], "needs one script"),
         (["control", "SCRIPT", "--cluster", "YAML"], "neither join nor leave. Received: n, which joins"),
         (
             ["simulate", "SCRIPT", "--cluster", "YAML", "--workers", "3"],
             "--workers must be 2, as in the cluster, or left out. Received: 3",
         ),
-        (["simulate", "SCRIPT", "--compare", "asgd"], "two rules or more"),
-        (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--rule", "asgd"], "--compare names the rules"),
+        (["simulate", "SCRIPT", "--compare", "asgd"], "two algorithms or more"),
+        (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--algorithm", "asgd"], "--compare names the algorithms"),
         (["simulate", "SCRIPT", "--compare", "asgd,ssgd", "--log-dir", "out"], "Received: --log-dir out too"),
     ],
 )

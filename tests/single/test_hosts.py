@@ -107,7 +107,7 @@ def test_what_is_not_ready_is_a_table_and_one_line(monkeypatch, capsys):
     monkeypatch.setattr(hosts, "argv_on", lambda host, argv: words[host])
     with pytest.raises(UserError) as refused:
         demand([Host("old", 1), Host("bare", 1)])
-    assert "2 of 2 hosts are not ready: old, bare: TensorFlow: 1.0 (this machine has 2" in str(refused.value)
+    assert "not ready: old, bare (2 of 2 hosts): TensorFlow: 1.0 (this machine has 2" in str(refused.value)
     table = capsys.readouterr().err
     assert "bare: reachable" in table and "no python" in table and "old: Keras" in table
     assert "old: Python" not in table, "what is right is not listed"

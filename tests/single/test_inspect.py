@@ -51,7 +51,7 @@ def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys,
     assert "arrays, 8 samples" in facts["data"]
     assert facts["steps"].strip() == "2 per epoch"
     assert facts["epochs"].strip() == "2, with validation"
-    assert "each of 2 workers sends and receives 32 bytes" in facts["per step"]
+    assert "each worker, of 2, sends and receives 32 bytes" in facts["per step"]
     assert " ms per step" in facts["compute"]
     kernel, bias = seen[0].get_weights()
     np.testing.assert_array_equal(kernel, np.ones((3, 2)))
@@ -76,7 +76,7 @@ def test_a_loop_of_the_scripts_own_is_named_with_its_capture_and_not_run(script,
     first, second, third, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{path}:3: replica: train_on_batch: every rank runs the script")
     assert second.startswith(f"{path}:4: extract: fit")
-    assert third == "capture:    replica: 3 ranks run the script; this process is one of them"
+    assert third == "capture:    replica: on 3 ranks, each of which runs the script; this process is rank 0"
     assert last == "batches:    each rank takes a part of every batch"
 
 
@@ -99,6 +99,7 @@ def test_a_link_that_takes_as_long_as_the_step_halves_the_gain():
     (slow,) = [line for line in lines if line.startswith("at 1 Gbit/s:")]
     assert "0.048 ms to send, 0.048 ms to compute" in slow
     assert "about 2.0 times as fast as one worker" in slow
+    assert lines[-1] == "assumed:    each worker has a machine like this one"
 
 
 def test_an_asynchronous_server_is_never_faster_than_its_link():

@@ -98,7 +98,7 @@ def momentum_rule(scale=1.0):
 
     def push(v, mine, params, push):
         v = zip_map(lambda v, g: push.mu * v + g, v, push.gradient)
-        return AlgorithmUpdate(v, lr_scale=scale, momentum="rule", fresh=push.gradient), v, mine
+        return AlgorithmUpdate(v, lr_scale=scale, momentum="algorithm", fresh=push.gradient), v, mine
 
     return AsyncAlgorithm(init, asgd.rule().pull, push)
 

@@ -9,7 +9,7 @@ keras = pytest.importorskip("keras")
 from fdt.errors import UserError  # noqa: E402
 from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network import equal_nodes  # noqa: E402
-from nfdt.model.settings import rule_of  # noqa: E402
+from nfdt.model.settings import algorithm_of  # noqa: E402
 from nfdt.options import Options  # noqa: E402
 from tests.single.simulations import FEATURES, ROWS, model, simulate  # noqa: E402
 
@@ -115,4 +115,4 @@ def test_batch_hooks_are_called_for_each_batch():
 
 def test_an_average_of_the_weights_is_refused():
     with pytest.raises(UserError, match="use_ema"):
-        rule_of(Options("server_optimizer"), keras.optimizers.SGD(0.1, use_ema=True), [])
+        algorithm_of(Options("server_optimizer"), keras.optimizers.SGD(0.1, use_ema=True), [])

@@ -12,7 +12,7 @@ import tf_keras
 from fdt.errors import UsageError, UserError
 from nfdt import algorithm_registry
 from nfdt.algorithms import dc_asgd
-from nfdt.model.settings import rule_of
+from nfdt.model.settings import algorithm_of
 from nfdt.model.variables import off
 from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState
@@ -182,7 +182,7 @@ def test_every_rule_says_what_it_is():
 )
 def test_the_default_is_ddc_asgd_with_every_optimizer(optimizer, rule):
     assert algorithm_registry.default_for(optimizer, []) == rule
-    rule_of(Options(), optimizer, [])
+    algorithm_of(Options(), optimizer, [])
 
 
 @pytest.mark.parametrize(("lib", "variable"), [(keras, tf.Variable), (keras, keras.Variable), (tf_keras, tf.Variable)])
@@ -217,9 +217,9 @@ def test_the_default_suits_the_weights(lib, layer, rule):
 
 @pytest.mark.parametrize("name", [name for name in RULES if algorithm_registry.make(name).needs_sgd])
 def test_a_rule_that_needs_sgd_is_refused_with_another(name):
-    assert rule_of(Options(name), keras.optimizers.SGD(0.1), []).needs_sgd
+    assert algorithm_of(Options(name), keras.optimizers.SGD(0.1), []).needs_sgd
     with pytest.raises(UserError, match="needs SGD.* Received: Adam"):
-        rule_of(Options(name), keras.optimizers.Adam(), [])
+        algorithm_of(Options(name), keras.optimizers.Adam(), [])
 
 
 @pytest.mark.parametrize(

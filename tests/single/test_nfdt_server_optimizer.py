@@ -140,7 +140,7 @@ def test_values_are_literals_names_and_objects(text, parameters):
 
 @pytest.mark.parametrize("text", ["r(a=b.c)", "r(a=F(1))", "r(a=1+x)", "r(a={**b})", "r(**b)"])
 def test_another_value_is_one_line(text):
-    with pytest.raises(UsageError, match=r"a rule must be NAME or NAME\(parameter=value, ...\)"):
+    with pytest.raises(UsageError, match=r"an algorithm must be NAME or NAME\(parameter=value, ...\)"):
         parse(text)
 
 
@@ -181,9 +181,9 @@ def test_an_algorithms_file_declares_its_options(tmp_path):
     (tmp_path / "other.py").write_text("def rule(): ...")
     (declared,) = declared_options(tmp_path)
     assert (declared.name, declared.rule, declared.parameter, declared.kind) == ("a_b", "mine", "ab", "float")
-    text = run_options.checked_rule(given(rule="server_optimizer", server_optimizer="adamw", server_lr=0.1))
+    text = run_options.checked_algorithm(given(rule="server_optimizer", server_optimizer="adamw", server_lr=0.1))
     made = algorithm_registry.make(text)
     assert made.optimizer == {"class_name": "adamw", "config": {"learning_rate": 0.1}}
-    assert run_options.checked_rule(given()) is None
-    with pytest.raises(UsageError, match="--local-steps needs --rule server_optimizer. Received: --local-steps"):
-        run_options.checked_rule(given(local_steps=3, rule="asgd"))
+    assert run_options.checked_algorithm(given()) is None
+    with pytest.raises(UsageError, match="--local-steps needs --algorithm server_optimizer. Received: --local-steps"):
+        run_options.checked_algorithm(given(local_steps=3, rule="asgd"))

@@ -357,7 +357,7 @@ def _uncollected(sessions, x, w):
         ("asgd", "in their graph's collections.*Received: Variable,", _uncollected),
         ("dana_dc", "with momentum of its own can replace.*Received: MomentumOptimizer", lambda s, x, w:
             _applied(s, v1.train.MomentumOptimizer(0.1, 0.9), [(2 * _gradient(s, x, w)[0], w)])),
-        ("dana_dc", "this rule needs SGD. Received: Adagrad", lambda s, x, w:
+        ("dana_dc", "this algorithm needs SGD. Received: Adagrad", lambda s, x, w:
             _applied(s, v1.train.AdagradOptimizer(0.1), [(_gradient(s, x, w)[0], w)])),
     ],
 )  # fmt: skip

@@ -76,6 +76,20 @@ def test_what_is_removed_and_moved_stays_in_the_real_folder(world, tmp_path):
         assert not os.listdir("logs")
 
 
+def test_paths_that_are_keywords_are_mapped(world, tmp_path):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
+        os.mkdir(path="logs/a")
+        with open(file="logs/a/1.txt", mode="w") as file:
+            file.write("one")
+        os.rename(src="logs/a/1.txt", dst="logs/a/2.txt")
+        os.replace(src="data.txt", dst="logs/a/3.txt")
+        assert sorted(os.listdir(path="logs/a")) == ["2.txt", "3.txt"]
+        assert os.stat(path="logs/a/2.txt").st_size == 3
+        assert read("data.txt") == "given\n", "rank 0's file is moved in this rank's copy only"
+        os.remove(path="logs/a/2.txt")
+        shutil.rmtree(path="logs/a")
+
+
 def test_a_folder_that_is_there_already_lists_its_files(world, tmp_path):
     with diverted(tmp_path / "scratch", tmp_path / "ours"):
         os.makedirs(world, exist_ok=True)
@@ -99,6 +113,12 @@ with diverted(Path(sys.argv[1]), Path(sys.argv[1]) / "ours"):
     assert [row.numpy() for row in dataset] == [b"row"]
     dataset.save("saved")
     assert len(list(tf.data.Dataset.load("saved"))) == 1
+    tf.io.write_file(filename="logs/a.txt", contents="text")
+    tf.io.gfile.copy(src="logs/a.txt", dst="logs/b.txt")
+    tf.io.gfile.rename(src="logs/b.txt", dst="logs/c.txt")
+    assert len(tf.io.gfile.glob(pattern="logs/c.txt")) == 1 and not tf.io.gfile.glob(pattern="logs/b.txt")
+    tf.io.gfile.copy(src="data.txt", dst="logs/d.txt")
+    assert tf.io.gfile.exists(path="logs/d.txt")
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path / "scratch")]

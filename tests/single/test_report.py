@@ -6,7 +6,18 @@ import sys
 
 import pytest
 
-from fdt.report import JobSummary, Reporter, Reporters, Screen, duration, format_logs, format_number, nbytes, rate
+from fdt.report import (
+    JobSummary,
+    Reporter,
+    Reporters,
+    Screen,
+    duration,
+    format_logs,
+    format_number,
+    nbytes,
+    quantity,
+    rate,
+)
 from fdt.report.progress import Plain
 from fdt.report.records import Jsonl
 from fdt.report.status import EpochProgress
@@ -136,6 +147,9 @@ def test_notes_are_lines_on_stderr_and_the_end_of_a_lost_workers_log_is_shown(ca
         (duration(59.4), "59s"),
         (duration(61), "1:01"),
         (duration(3723), "1:02:03"),
+        (quantity(1, "step"), "1 step"),
+        (quantity(2000, "epoch"), "2,000 epochs"),
+        (quantity(0, "batch"), "0 batches"),
         (nbytes(999), "999 bytes"),
         (nbytes(1200), "1.2 kB"),
         (nbytes(999_700), "1 MB"),
@@ -162,11 +176,11 @@ def test_summary_is_a_fact_a_line_on_stderr(capsys):
         "workers": "2",
         "trained": "1 epoch, 10 steps, 640 samples, 4.0s",
         "throughput": "160 samples/s",
-        "speed-up": "about 1.10 (sum of the workers' computing time / wall time)",
+        "computing": "1.10 workers at the same time, on average",
         "moved": "3 kB sent, 2 MB received by workers",
         "staleness": "mean 1.25, median 1, largest 3",
-        "worker 0": "384 samples, 6 steps, 3.0s, computing 80% of it",
-        "worker 1": "256 samples, 4 steps, 2.0s, computing 100% of it",
+        "worker 0": "6 steps, 384 samples, 3.0s (80% computing, 20% waiting)",
+        "worker 1": "4 steps, 256 samples, 2.0s (100% computing, 0% waiting)",
         "logs": "/logs",
     }
 
@@ -180,6 +194,17 @@ def test_summary_adds_epochs_up_and_weighs_staleness_by_steps(capsys):
         summary.event(Event(epoch_end=EpochEnd(steps=steps, samples=10, extra=extra)))
     summary.close()
     assert "mean 1.25, median 2, largest 8" in capsys.readouterr().err
+
+
+def test_summary_of_one_worker_whose_computing_time_is_not_measured(capsys):
+    summary = Summary("hfdt", 1, "", clock=Clock())
+    summary.epoch_begin(0)
+    share = WorkerShare(rank=0, steps=1, samples=1, seconds=2)
+    summary.event(Event(epoch_end=EpochEnd(steps=1, samples=1, workers=[share])))
+    summary.close()
+    err = capsys.readouterr().err
+    assert "1 epoch, 1 step, 1 sample, " in err and "worker 0:    1 step, 1 sample, 2.0s\n" in err
+    assert "computing" not in err
 
 
 def test_summary_of_nothing_and_of_an_error_is_nothing(capsys):

@@ -19,7 +19,7 @@ from fdt.job import BatchHooks, State  # noqa: E402
 from fdt.network import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noqa: E402
 from nfdt.cli import main  # noqa: E402
 from nfdt.simulator import command  # noqa: E402
-from nfdt.simulator.command import split_rules  # noqa: E402
+from nfdt.simulator.command import split_algorithms  # noqa: E402
 from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_table  # noqa: E402
 from nfdt.simulator.plots import _keep_in_sight, write_report  # noqa: E402
 from nfdt.simulator.record import SimulationRecord  # noqa: E402
@@ -188,7 +188,7 @@ def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
     (tmp_path / "dana_dc" / "run.json").write_text("of an earlier comparison")
 
     def run(argv):
-        rule, directory = argv[argv.index("--rule") + 1], Path(argv[argv.index("--data") + 1])
+        rule, directory = argv[argv.index("--algorithm") + 1], Path(argv[argv.index("--data") + 1])
         if rule != "dana_dc":
             outcome(tmp_path, rule).write(directory)
         return 3 if rule == "dana_dc" else 0
@@ -198,7 +198,7 @@ def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
     ended = CliRunner().invoke(main, argv)
     assert ended.exit_code == 1
     assert "runs failed: exit code 3 under dana_dc" in ended.stderr.splitlines()[-1]
-    assert [row["rule"] for row in json.loads((tmp_path / "compare.json").read_text())] == ["asgd", "ssgd"]
+    assert [row["algorithm"] for row in json.loads((tmp_path / "compare.json").read_text())] == ["asgd", "ssgd"]
     assert "asgd" in ended.stdout and not (tmp_path / "dana_dc" / "run.json").exists()
 
 
@@ -253,11 +253,11 @@ def test_what_diverges_leaves_the_picture():
 
 
 def test_rules_are_split_outside_parentheses():
-    assert split_rules("asgd, dc_asgd(lam=0.1,x=2),ssgd") == ["asgd", "dc_asgd(lam=0.1,x=2)", "ssgd"]
+    assert split_algorithms("asgd, dc_asgd(lam=0.1,x=2),ssgd") == ["asgd", "dc_asgd(lam=0.1,x=2)", "ssgd"]
     nested = "server_optimizer(optimizer=sgd, learning_rate=CosineDecay(a=1, b=[2, 3]), sync=true)"
-    assert split_rules(f"asgd,{nested}") == ["asgd", nested]
-    with pytest.raises(UsageError, match="two rules or more"):
-        split_rules("asgd")
+    assert split_algorithms(f"asgd,{nested}") == ["asgd", nested]
+    with pytest.raises(UsageError, match="two algorithms or more"):
+        split_algorithms("asgd")
 
 
 def test_more_workers_than_batches():

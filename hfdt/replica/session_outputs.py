@@ -133,9 +133,14 @@ def _is_narrow(array: Cell) -> bool:
 def added(
     name: str, arrays: Sequence[Array], sparse: Sequence[str], weight: float, exchange: GroupedExchange
 ) -> list[Array]:
-    """Return the arrays, each combined over ranks. NumPy arrays.
+    """Return the arrays of a gradient over all ranks: dense ones weighted and summed. A collective.
 
-    `weight`: of this rank. `sparse`: as `GradientNode.sparse`; rows of a rank of weight 0 are left out.
+    Args:
+        name: The name of the exchange.
+        arrays: NumPy arrays of any shape.
+        sparse: The kind of each array, as in `GradientNode.sparse`; sparse ones are concatenated, with weighted values.
+        weight: The weight of this rank; 0 leaves the rows of its sparse arrays out.
+        exchange: The collectives.
     """
     mine = [_weighed(array, kind, weight) for array, kind in zip(arrays, sparse, strict=True)]
     placements = _placements(name, mine, sparse, exchange)

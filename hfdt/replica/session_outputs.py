@@ -7,7 +7,7 @@ rows of embeddings are concatenated and other arrays are added.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL, Placement, Shard, divided
 
-Cell = Any  # an array
+Cell: TypeAlias = Array
 INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 

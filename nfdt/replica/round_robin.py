@@ -68,6 +68,10 @@ class RoundRobin:
         self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # by function that it called
         self._syncs = self._first = self._next = 0  # `_first`, `_next`: step numbers since the synchronisation
 
+    def count_update(self) -> None:
+        """Count an update of this step, or of another's."""
+        self.applied += 1
+
     def now(self) -> str:
         """Return the owner of the running step: "mine", "others", or "" if no step is taken in turn."""
         return self.calling or (self._whose if self._whose and self.running() else "")

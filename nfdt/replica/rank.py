@@ -272,5 +272,5 @@ def _trains(loop: Site | None) -> bool:
 
 
 def _has_batches(argument: Any) -> bool:
-    """Return whether a step function takes batches from this argument itself."""
+    """Return whether a step function that gets this argument draws batches from it."""
     return isinstance(argument, (tf.data.Dataset, tf.data.Iterator))

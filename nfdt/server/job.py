@@ -22,12 +22,11 @@ from fdt.job import FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.trainable import Trainable
-from fdt.typing import Tensor
 from nfdt.model.settings import lanes_of, rule_of, server_optimizer
 from nfdt.model.shards import own, partial
 from nfdt.options import Options
 from nfdt.server.algorithm_state import AlgorithmState, WorkerState
-from nfdt.server.applier import ModelApplier, Sent
+from nfdt.server.applier import ModelApplier
 from nfdt.server.batch_dispatcher import Epoch
 from nfdt.transport.buffers import Layout, array_over
 from nfdt.tree import leaves, lower, tree_map
@@ -37,7 +36,7 @@ from nfdt.tree import leaves, lower, tree_map
 class ServedJob:
     """One job on one server.
 
-    `loads` counts how often the client's weights were written.
+    `loads` counts how often the client's weights were written. After each load, the next pull contains all variables.
     """
 
     spec: JobSpec
@@ -74,10 +73,6 @@ class ServedJob:
             self.applier.refresh()
             self.loads += 1
 
-    def pulls(self) -> "SessionPulls":
-        """Return what a new session of a worker receives."""
-        return SessionPulls(self)
-
     @property
     def groups(self) -> list[list[Any]]:
         """All variables of this server by group: the model's, the captured optimizer's, the algorithm's optimizer's."""
@@ -106,18 +101,6 @@ class ServedJob:
         owned = {i for shard in range(1, self.shards) for i in own(self.trainable, shard, self.shards).model}
         count = len(self.trainable.trainable) + len(self.trainable.non_trainable)
         return [i for i in range(count) if i not in owned]
-
-
-class SessionPulls:
-    """The variables of a session's pulls: all in the first one and after each load of `job`, else the changed ones."""
-
-    def __init__(self, job: ServedJob) -> None:
-        self._job, self._loads = job, 0
-
-    def placed(self, sent: Sent) -> tuple[list[int], list[Tensor]]:
-        """Return the positions and tensors of the next pull, as Sent.placed."""
-        everything, self._loads = self._loads != self._job.loads, self._job.loads
-        return sent.placed(everything=everything)
 
 
 @dataclass(frozen=True)

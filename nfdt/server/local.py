@@ -10,6 +10,7 @@ from fdt.job import JobSpec
 from fdt.rpc.session_pb2 import Event
 from fdt.trainable import Trainable, build
 from nfdt.model.shards import Ownership
+from nfdt.server.applier import SessionPulls
 from nfdt.server.instructions import Replies
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import ShardService
@@ -57,7 +58,7 @@ class LocalChannel:
     def open(self) -> None:
         """Open a session of the shard service."""
         self._replies = self._shard_service.open(self._worker, self._steps, heard=self._heard)
-        self._pulls = self._shard_service.job.pulls()
+        self._pulls = SessionPulls()
 
     def ask(self, pull: int = 0) -> None:
         """Request weights and batches."""
@@ -80,7 +81,7 @@ class LocalChannel:
             self._heard = reply.epoch + 1
         if isinstance(reply, (EpochOver, Release)):
             return reply
-        positions, tensors = self._pulls.placed(reply.sent)
+        positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)
         return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull)
 
     def close(self) -> None:

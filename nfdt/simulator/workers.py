@@ -16,7 +16,7 @@ from fdt.data.arrays import ArraySource
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server.applier import Sent
+from nfdt.server.applier import Sent, SessionPulls
 from nfdt.server.instructions import Reply
 from nfdt.server.shard_service import ShardService
 from nfdt.transport.buffers import nbytes_of
@@ -58,7 +58,7 @@ class SimulatedChannel:
 
     def open(self) -> None:
         """Open a session of the shard service, which calls `put`."""
-        self._pulls = self._shard_service.job.pulls()
+        self._pulls = SessionPulls()
         self._shard_service.connect(self._lane, self._steps, self)
 
     def ask(self, pull: int = 0) -> None:
@@ -96,7 +96,7 @@ class SimulatedChannel:
 
     def begin_pull(self) -> int:
         """Count the weights of the last answer, which begin to travel. Return their bytes."""
-        nbytes = self._nbytes("pull", *self._pulls.placed(self._sent))
+        nbytes = self._nbytes("pull", *self._pulls.placed(self._sent, self._shard_service.job.loads))
         self.bytes_received += nbytes
         return nbytes
 

@@ -14,6 +14,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from fdt.typing import Tensor  # noqa: E402
 from nfdt import algorithm_registry  # noqa: E402
 from nfdt.model.variables import OwnedVariables  # noqa: E402
 from nfdt.server.algorithm_state import AlgorithmState  # noqa: E402
@@ -22,7 +23,6 @@ from nfdt.server.instructions import EpochDone, Instruction, Send  # noqa: E402
 from nfdt.server.scheduler import Scheduler  # noqa: E402
 from nfdt.transport.channel import EpochOver, WorkerGradient  # noqa: E402
 
-Tensor = Any
 ALONE = "alone"
 BATCH = 64
 HELD_OUT = 10_000

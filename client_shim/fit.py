@@ -49,11 +49,8 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
     call.flavor.refuse(model)
     if not call.flavor.compiled(model) or arguments["epochs"] <= (arguments["initial_epoch"] or 0):
         return call.local()  # Keras raises its own error, or trains no epoch
-    run.busy = True
-    try:
+    with run.fitting():
         return _fit(run, call)
-    finally:
-        run.busy = False
 
 
 def _fit(run: ScriptRun, call: FitCall) -> Any:
@@ -66,7 +63,7 @@ def _fit(run: ScriptRun, call: FitCall) -> Any:
             return call.local()
         trainable = Trainable(call.flavor, call.model)
         seed = seed_of(run)
-        run.fits += 1
+        run.count_fit()
         fit_checkpoints = _fit_checkpoints(run, call, captured, trainable, seed)
         if fit_checkpoints is not None and fit_checkpoints.saved is not None and fit_checkpoints.saved.done:
             return fit_checkpoints.replay()

@@ -13,7 +13,7 @@ from fdt import PACKAGES
 from fdt.cli.signals import Ended
 from fdt.errors import EXIT_INTERRUPTED, UserError
 
-_OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
+OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 
 Rewrite = Callable[[ast.Module], ast.Module]
 
@@ -136,7 +136,7 @@ def without_our_frames(error: BaseException, seen: set[int] | None = None) -> No
 def _stripped(traceback: TracebackType | None) -> TracebackType | None:
     kept = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+        if not traceback.tb_frame.f_code.co_filename.startswith(OUR_FOLDERS):
             kept.append(traceback)
         traceback = traceback.tb_next
     rebuilt: TracebackType | None = None

@@ -1,7 +1,8 @@
 """State of one run of a script, and the command line's decisions about capture."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fdt.report import Reporters
@@ -9,7 +10,6 @@ from fdt.report import Reporters
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
     from fdt.blobs import Blobs
     from fdt.rundir import RunDir
-from dataclasses import field
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,19 @@ class ScriptRun:
     busy: bool = False
     directory: "RunDir | None" = None
     instead: Callable[..., Any] | None = None
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Be busy while the context lasts."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
+
+    def count_fit(self) -> None:
+        """Count a `fit` that trains."""
+        self.fits += 1
 
     @property
     def blobs(self) -> "Blobs":

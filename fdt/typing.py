@@ -34,6 +34,10 @@ class Variable(Protocol):
         """Add `value` to the value."""
         ...
 
+    def assign_sub(self, value: Any) -> Any:
+        """Subtract `value` from the value."""
+        ...
+
     def numpy(self) -> Array:
         """Return a copy of the value."""
         ...

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from nfdt.tree import Array, Tree
 
-State = Any
+State = Tree
 
 
 @dataclass(frozen=True)

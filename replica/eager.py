@@ -19,7 +19,7 @@ from replica.convert import Converter
 from replica.entry import RowEntry
 from replica.graph.flatten import WRITES
 from replica.placement import REPLICATE, Placement, Shard, divided, global_shape
-from replica.plan import PAYING, Arg, Array, OpCall, Plan, plan
+from replica.plan import PAYING, Arg, Array, OpCall, Plan, pays, plan
 from replica.report import DivisionReport
 from replica.rules.shape import known_outputs
 from replica.tape import refuse_forward_mode
@@ -113,7 +113,7 @@ class Eager:
             if type(tensor) is EagerTensor and tensor._placement is not None:
                 placed = True
                 break
-        if not placed and not (op in PAYING and self.pays(inputs[0])):
+        if not placed and not (op in PAYING and self._pays(inputs[0])):
             return self._original(op_name, num_outputs, inputs, attrs, ctx, name)
         if mode.undivided:
             return self._undivided(op_name, num_outputs, inputs, attrs, ctx, name)
@@ -130,12 +130,9 @@ class Eager:
         whole = [self._converter.whole(t) if _is_eager(t) else t for t in inputs]
         return self._original(op, count, whole, attrs, ctx, name)
 
-    def pays(self, tensor: Tensor) -> bool:
+    def _pays(self, tensor: Tensor) -> bool:
         """Return whether a replicated tensor has rows to divide."""
-        if type(tensor) is not EagerTensor:
-            return False
-        shape = local_shape_of(tensor)
-        return len(shape) > 1 and shape[0] >= max(2, self.size) and self.size > 1
+        return type(tensor) is EagerTensor and pays(local_shape_of(tensor), self.size)
 
     def _placed(self, op: str, count: int, inputs: Sequence[Tensor], attrs: Any, ctx: Any, name: Any) -> Any:
         entry = self._planned(op, inputs, attrs, ctx)
@@ -200,13 +197,11 @@ class Eager:
         return learnt.entries.get(values) or self._plan(learnt, op, inputs, attrs)
 
     def _plan(self, learnt: "_Learnt", op: str, inputs: Sequence[Tensor], attrs: Any) -> "_Cached":
-        used: set[int] = set(learnt.used)
+        used = set(learnt.used)
         args = tuple(self._arg(op, i, t, used) for i, t in enumerate(inputs))
         call = OpCall(op, dict(zip(attrs[::2], attrs[1::2], strict=True)) if attrs else {}, args, self.size)
         cached = _Cached(plan(call), known_outputs(call), inputs)
-        if tuple(sorted(used)) != learnt.used or len(learnt.entries) >= _PLANS_KEPT:
-            learnt.used, learnt.entries = tuple(sorted(used)), {}
-        learnt.entries[tuple(value_bytes(inputs[i]) for i in learnt.used)] = cached
+        learnt.remember(tuple(sorted(used)), inputs, cached)
         return cached
 
     def _arg(self, op: str, index: int, tensor: Tensor, used: set[int]) -> Arg:
@@ -214,7 +209,7 @@ class Eager:
             return Arg(REPLICATE, None)
         placement = tensor._placement or REPLICATE
         shape = tensor._shape_tuple()
-        if index == 0 and op in PAYING and placement is REPLICATE and self.pays(tensor):
+        if index == 0 and op in PAYING and placement is REPLICATE and self._pays(tensor):
             placement = Shard(0, divided(shape[0], self.size))
 
         def known() -> Array | None:
@@ -242,6 +237,12 @@ class _Learnt:
     def __init__(self) -> None:
         self.used: tuple[int, ...] = ()
         self.entries: dict[tuple[bytes, ...], _Cached] = {}
+
+    def remember(self, used: tuple[int, ...], inputs: Sequence[Tensor], cached: _Cached) -> None:
+        """Keep a plan for which the rule read the values of the inputs `used`."""
+        if used != self.used or len(self.entries) >= _PLANS_KEPT:
+            self.used, self.entries = used, {}
+        self.entries[tuple(value_bytes(inputs[i]) for i in used)] = cached
 
 
 def _is_eager(tensor: Any) -> bool:

@@ -53,13 +53,10 @@ class PlacementEngine:
 
     def _patches(self) -> list[Patch]:
         return [
-            *tape.patches(self._taken),
+            *tape.patches(self.variables.begin_training),
             *reads.patches(self.converter),
             *self._eager.patches(),
             *self.entry.patches(),
             *self.variables.patches(),
             *self._functions.patches(),
         ]
-
-    def _taken(self) -> None:
-        self.variables.training = True

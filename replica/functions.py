@@ -51,6 +51,15 @@ class _Variant:
     entries: dict[tuple[bytes, ...], tuple[Any, Emitted]] = field(default_factory=dict)
     frozen: set[int] = field(default_factory=set)
 
+    def remember(self, inputs: Sequence[Any], made: Any, result: Emitted) -> None:
+        """Keep an emitted function, which `made` runs; after _KINDS of them, values are constants no more."""
+        used = tuple(sorted({*self.used, *result.used}))
+        if used != self.used:
+            self.used, self.entries = used, {}
+        self.entries[tuple(value_bytes(inputs[i]) for i in used)] = made, result
+        if len(self.entries) > _KINDS:
+            self.frozen, self.used, self.entries = {*self.frozen, *used}, (), {}
+
 
 @dataclass
 class _Function:
@@ -148,16 +157,8 @@ class Functions:
         plain = re.sub(r"_*\d+|^__", "", function.name.decode())  # the numbers differ between ranks
         result = emitted_for(known.flat, arguments, values, self._converter.exchange, plain)
         made = atomic_function.from_func_graph(f"divided_{name}", result.graph, {})
-        self._remember(kind, inputs, (made, result))
+        kind.remember(inputs, made, result)
         return made, result
-
-    def _remember(self, kind: _Variant, inputs: Sequence[Any], made: tuple[Any, Emitted]) -> None:
-        used = tuple(sorted({*kind.used, *made[1].used}))
-        if used != kind.used:
-            kind.used, kind.entries = used, {}
-        kind.entries[tuple(value_bytes(inputs[i]) for i in used)] = made
-        if len(kind.entries) > _KINDS:
-            kind.frozen, kind.used, kind.entries = {*kind.frozen, *used}, (), {}
 
     def _run(self, function: Any, emitted: Any, result: Emitted, inputs: Sequence[Any]) -> list[Any]:
         ctx = context.context()

@@ -124,7 +124,7 @@ class Plan:
         return self.outputs[index] if len(self.outputs) > 1 else self.outputs[0]
 
 
-# Operations worth dividing: their first input is divided where it is replicated and has enough rows.
+# Operations worth dividing: their first input is divided where it is replicated and `pays`.
 PAYING = frozenset(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 # Operations whose rules also hold for lists. Other rules must not take the shape of a list's elements.
 _OF_LISTS = frozenset(("AddN", "Identity", "IdentityN", "StopGradient", "ZerosLike"))
@@ -161,6 +161,11 @@ def of_lists(op: str) -> bool:
 def of_lists_alone(op: str) -> bool:
     """Return whether an operation makes lists or Optionals, or reads their elements."""
     return op.startswith(("TensorList", "EmptyTensorList", "Optional"))
+
+
+def pays(shape: Shape, size: int) -> bool:
+    """Return whether a replicated tensor of this shape has rows to divide over `size` ranks."""
+    return len(shape) > 1 and (shape[0] or 0) >= max(2, size) and size > 1
 
 
 def replicated(call: OpCall) -> Plan:

@@ -18,7 +18,7 @@ UNDIVIDED = (
 
 
 class SessionHooks(Protocol):
-    """TensorFlow 1's sessions, which are divided in another way."""
+    """The patches of an engine for TensorFlow 1's sessions, in which placements are not used."""
 
     def installed(self) -> contextlib.AbstractContextManager[None]: ...
 

@@ -71,7 +71,7 @@ class SessionRuns(abc.ABC):
 
     @abc.abstractmethod
     def _untrained(self, session: Any, plan: FetchPlan, feeds: dict[Any, Any], run: Callable[[], Any]) -> Any:
-        """Return the values of any other run, which `run` executes."""
+        """Return the values of `plan.fetches` from a run that does not train; `run()` executes it on this rank."""
 
     def _rank_0s(self, what: str, value: Any) -> Any:
         return self._group.broadcast(value, what)

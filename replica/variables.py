@@ -43,7 +43,7 @@ class ReplicatedVariables:
         self._assigned: dict[int, int] = {}
         self._where: dict[int, str] = {}
         self._checked = 0
-        self.training = False  # whether a gradient has been computed
+        self._training = False  # whether a gradient has been computed
         self.steps = 0
 
     def patches(self) -> list[Patch]:
@@ -66,11 +66,15 @@ class ReplicatedVariables:
         self._by_handle[id(variable.handle)] = len(self._made)
         self._made.append(weakref.ref(variable))
 
+    def begin_training(self) -> None:
+        """Note that a gradient is computed: assignments of variables may be steps from now on."""
+        self._training = True
+
     # -- assigned --------------------------------------------------------------------------------------------------
     def assigned(self, handles: Sequence[Any]) -> None:
         """Record that an operation or a function is about to assign these variables."""
         at = ""
-        for handle in handles if self.training else ():
+        for handle in handles if self._training else ():
             place = self._by_handle.get(id(handle))
             variable = None if place is None else self._made[place]()
             if place is None or variable is None or not variable.trainable:

@@ -1,8 +1,9 @@
-"""Refuse the glossary's refused words in identifiers and docstrings, and a class name that stands in two packages.
+"""Refuse the glossary's refused words in identifiers and docstrings, a class name that stands in two packages, and
+assignments to attributes that only a class of another module declares.
 
 `python tests/check_names.py` is part of `make check`. names_exceptions.txt lists the remaining cases, a count for each
-file and word. A count may only fall: `python tests/check_names.py --write` writes the list anew and refuses to make it
-longer.
+file and word; ".name" is an attribute, of objects that are not the project's own. A count may only fall:
+`python tests/check_names.py --write` writes the list anew and refuses to make it longer.
 """
 
 import ast
@@ -11,9 +12,11 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
+
+from fdt import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("fdt", "client_shim", "replica", "hfdt", "nfdt")
 EXCEPTIONS = Path(__file__).with_name("names_exceptions.txt")
 REFUSED = set(
     "crew hub door knock guest guests party parties invite invited meeting meetings desk desks ledger roster courier "
@@ -30,6 +33,7 @@ def main(argv: list[str]) -> int:
     """Return 0 when the tree holds no more refused names than names_exceptions.txt allows."""
     found = collections.Counter(finding for path in sources() for finding in findings(path))
     found.update(duplicates())
+    found.update(assignments())
     allowed = read_exceptions()
     more = {key: count for key, count in found.items() if count > allowed[key]}
     fewer = {key: count for key, count in allowed.items() if count > found[key]}
@@ -37,7 +41,8 @@ def main(argv: list[str]) -> int:
         EXCEPTIONS.write_text("".join(f"{path} {word} {n}\n" for (path, word), n in sorted(found.items())))
         return 0
     for (path, word), count in sorted(more.items()):
-        print(f"{path}: {word!r} is refused (docs/glossary.md): {count} times, {allowed[path, word]} are excepted")
+        why = "an object's attributes are assigned by its own class" if word.startswith(".") else "docs/glossary.md"
+        print(f"{path}: {word!r} is refused ({why}): {count} times, {allowed[path, word]} are excepted")
     for path, word in sorted(fewer):
         print(f"{path}: {word!r} has become rarer: run python tests/check_names.py --write")
     print(f"names: {len(more)} refused, {sum(found.values())} excepted")
@@ -102,6 +107,39 @@ def duplicates() -> Iterator[Finding]:
         protocol = any("Protocol" in ast.unparse(base) for node in found.values() for base in node.bases)
         if len(packages) > 1 and not protocol:
             yield " ".join(sorted(found)).replace(" ", ","), name
+
+
+def assignments() -> Iterator[Finding]:
+    """Yield attributes that a module assigns on objects other than `self` and that only other modules' classes declare.
+
+    Fields of protobuf messages are left out: a message is filled in by the function that makes it.
+    """
+    trees = {path: ast.parse(path.read_text()) for path in sources()}
+    declared = {path: set(declarations(tree)) for path, tree in trees.items()}
+    fields = {name for path in ROOT.glob("proto/**/*.proto") for name in re.findall(r"(\w+) = \d+", path.read_text())}
+    for path, tree in trees.items():
+        others = set().union(*(names for other, names in declared.items() if other != path)) - declared[path] - fields
+        for node in ast.walk(tree):
+            if is_assigned(node) and not is_own(node) and node.attr in others:
+                yield path.relative_to(ROOT).as_posix(), f".{node.attr}"
+
+
+def declarations(tree: ast.Module) -> Iterator[str]:
+    """Yield the attributes of a module's classes: annotated ones, and those that their methods assign."""
+    for owner in ast.walk(tree):
+        if isinstance(owner, ast.ClassDef):
+            for node in owner.body:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    yield node.target.id
+            yield from (node.attr for node in ast.walk(owner) if is_assigned(node) and is_own(node))
+
+
+def is_assigned(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+
+
+def is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
 def module_of(path: Path) -> str:

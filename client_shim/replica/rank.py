@@ -105,7 +105,7 @@ class InstalledRank:
                 if active and self.rank is None:
                     self.rank = make(group, options, self._say)
                     if self._turns is not None:
-                        self._turns.rank = self.rank.by_hand
+                        self._turns.pass_on_to(self.rank.by_hand)
                     stack.enter_context(self.rank.in_tensorflow())
 
             def keras(flavor: str) -> Callable[[Any], None]:

@@ -35,6 +35,10 @@ class StepHooks:
     rank: Any = None
     marks: tuple[bytes, ...] = (b"GradientTape",)  # a module without any of these is not rewritten
 
+    def pass_on_to(self, rank: Any) -> None:
+        """Pass calls on to `rank`; None: to no rank."""
+        self.rank = rank
+
     def step(self) -> contextlib.AbstractContextManager[None]:
         """Surround the outermost tape of a step."""
         return contextlib.nullcontext() if self.rank is None else self.rank.step()
@@ -212,7 +216,7 @@ class _StepRewriter(ast.NodeTransformer):
         return node
 
     def _owner(self, node: Any) -> Any:
-        """Rewrite the owner of an attribute."""
+        """Rewrite the value before a dot: it passes StepHooks.array in place of StepHooks.local."""
         node = self.visit(node)
         if _is_call(node, "local"):
             node.func.attr = "array"

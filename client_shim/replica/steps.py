@@ -15,7 +15,6 @@ import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -30,14 +29,13 @@ from client_shim.replica.syntax import (
     resolved,
     scope_of,
 )
-from fdt import PACKAGES
+from client_shim.script import OUR_FOLDERS
 
 APPLIES = ("apply_gradients", "minimize")
 _CALLS_BACK = os.path.join("tensorflow", "python", "ops", "script_ops.py")  # py_function, numpy_function, generators
 BATCHWISE = "train_on_batch"
 TAKES = ("GradientTape", "minimize", "gradients", "compute_gradients")
 
-_OURS = tuple(str(Path(__file__).resolve().parents[2] / name) + "/" for name in PACKAGES)
 _PATHS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
 _LIBRARIES = tuple(f"{path}/" for path in _PATHS)
 _KERAS = tuple(f"{path}/{name}/" for path in _PATHS for name in ("keras", "tf_keras"))
@@ -87,7 +85,7 @@ class Site:
 
 def of_script(path: str) -> bool:
     """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated."""
-    return not path.startswith(("<", *_OURS, *_LIBRARIES)) and "__autograph_generated" not in path
+    return not path.startswith(("<", *OUR_FOLDERS, *_LIBRARIES)) and "__autograph_generated" not in path
 
 
 def by_script() -> bool:
@@ -191,7 +189,7 @@ def _body(loop: Loop, line: int) -> list[ast.AST]:
 
 
 def _beside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the statements among `nodes`, also in branches, but not loops."""
+    """Yield the statements of `nodes` and of their `if`, `with` and `try` blocks, without loops."""
     for node in nodes:
         if isinstance(node, (ast.If, ast.With, ast.withitem, ast.Try, ast.ExceptHandler)):
             yield from _beside(ast.iter_child_nodes(node))

@@ -19,7 +19,7 @@ def own(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def both(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Return the sums that are in both, without attributes that callbacks set anew at each `fit`."""
+    """Return the checksums that two dictionaries share: attributes that callbacks set anew at each `fit` differ."""
     return dict(one.items() & other.items())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from client_shim.replica.steps import where
 from client_shim.verify.plan import RECORDS, RecordingPlan, values_file
-from client_shim.verify.variables import TrackedVariable, TrackedVariables, read, shake, unit_of
+from client_shim.verify.variables import TrackedVariable, TrackedVariables, read, unit_of
 
 
 class RecordingDone(SystemExit):
@@ -84,7 +84,7 @@ class Recorder:
         if self._trained and any(variable.trainable for variable in moved) and self._steps < self._plan.steps:
             self._record(pairs, values)
         for each, _ in pairs:
-            each.last = values.get(each.name, each.last)
+            each.note(values.get(each.name, each.last))
         self._open, self._trained, self._held = None, False, []
 
     def note(self, text: str) -> None:
@@ -102,7 +102,7 @@ class Recorder:
         for each, variable in self.variables.living():
             lost = self._steps == 0 and not _same(each.last, each.shaken)
             if variable.trainable and each.last is not None and (each.shaken is None or lost):
-                shake(each, variable)
+                each.shake(variable)
 
     def _record(self, pairs: Any, values: Mapping[str, np.ndarray]) -> None:
         self._steps += 1

@@ -167,7 +167,7 @@ def _steps(out: Console, title: str, compared: Comparison) -> Table:
 
 
 def _columns(each: Difference | None, form: str) -> list[str | Text]:
-    """Return value, difference and noise."""
+    """Return three cells: the value alone, its difference and its noise. `form`: the format of the value."""
     if each is None:
         return ["-", "", ""]
     style = "red" if each.beyond else "green"

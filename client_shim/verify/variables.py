@@ -13,6 +13,8 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
+from fdt import PACKAGES
+
 SIZE = 4096  # numbers of a sketch; a difference of sketches is the sketch of the difference
 
 
@@ -40,7 +42,7 @@ def _signs(size: int) -> np.ndarray:
     return signs.astype(np.int8)
 
 
-_ENGINES = ("hfdt.", "nfdt.", "fdt.", "client_shim.")
+_ENGINES = tuple(f"{package}." for package in PACKAGES)
 _BETWEEN = ("tensorflow.", "fdt.patches", "client_shim.verify")  # modules of the variable's classes and of the recorder
 # Modules whose variables belong to no model: counts of a metric, slots of an optimizer, states of generators.
 _OTHERS = (".metrics", ".optimizers", ".seed_generator", ".stateful_random_ops", ".training.optimizer", "slot_creator")
@@ -55,6 +57,23 @@ class TrackedVariable:
     of: "weakref.ref[Any]"
     last: np.ndarray | None = None
     shaken: np.ndarray | None = None
+
+    def note(self, values: np.ndarray | None) -> None:
+        """Record the sketch of a read."""
+        self.last = values
+
+    def shake(self, variable: Any) -> None:
+        """Move each value of `variable`, which this one tracks, by one unit in the last place, up or down.
+
+        Zeros stay: a product with one has no rounding either, and a ReLU has another gradient beside zero than at it.
+        """
+        values = variable.numpy()
+        if not np.any(values):
+            return  # a variable of zeros is moved after its first update
+        signs = np.random.Generator(np.random.PCG64(values.size)).choice([-1.0, 1.0], values.shape)
+        moved = values.astype(np.float64) * (1 + signs * unit_of(variable.dtype.name))
+        variable.assign(moved.astype(values.dtype))
+        self.last = self.shaken = sketch(variable.numpy())
 
 
 @dataclass
@@ -72,8 +91,8 @@ class TrackedVariables:
         name = variable.name.partition(":")[0]
         self._names[name] += 1
         number = self._names[name]
-        each = TrackedVariable(name if number == 1 else f"{name}#{number}", weakref.ref(variable))
-        each.last = _read(variable)
+        numbered = name if number == 1 else f"{name}#{number}"
+        each = TrackedVariable(numbered, weakref.ref(variable), _read(variable))
         self.tracked.append(each)
         return each
 
@@ -99,22 +118,8 @@ def read(pairs: Sequence[tuple[TrackedVariable, Any]]) -> dict[str, np.ndarray]:
     return {name: values for name, values in found.items() if values is not None}
 
 
-def shake(each: TrackedVariable, variable: Any) -> None:
-    """Move each value by one unit in the last place, up or down.
-
-    Zeros stay: a product with one has no rounding either, and a ReLU has another gradient beside zero than at it.
-    """
-    values = variable.numpy()
-    if not np.any(values):
-        return  # a variable of zeros is moved after its first update
-    signs = np.random.Generator(np.random.PCG64(values.size)).choice([-1.0, 1.0], values.shape)
-    moved = values.astype(np.float64) * (1 + signs * unit_of(variable.dtype.name))
-    variable.assign(moved.astype(values.dtype))
-    each.last = each.shaken = sketch(variable.numpy())
-
-
 def unit_of(dtype: str) -> float:
-    """Return the relative distance of floats, by the coarser of `dtype` and the dtype that Keras computes in."""
+    """Return the relative distance between neighboring floats, of `dtype` or of Keras's compute dtype if coarser."""
     keras = sys.modules.get("keras")
     computed = keras.mixed_precision.dtype_policy().compute_dtype if keras is not None else None
     finfo: Any = ml_dtypes.finfo  # ml_dtypes also has bfloat16

@@ -36,10 +36,14 @@ _MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # t
 
 @dataclass
 class Logs:
-    """A log directory. `keep`: a failure's message names a log in it."""
+    """A log directory. `keep`: it is not removed at the end."""
 
     directory: Path
     keep: bool = False
+
+    def keep_files(self) -> None:
+        """Do not remove the directory: the user was given its name."""
+        self.keep = True
 
 
 @contextlib.contextmanager
@@ -55,7 +59,7 @@ def log_directory(engine: str, chosen: Path | None, *, resumed: bool = False) ->
     try:
         yield logs
     except UserError:
-        logs.keep = True
+        logs.keep_files()
         raise
     finally:
         if not (logs.keep and any(file.stat().st_size for file in logs.directory.glob("*.log"))):
@@ -164,7 +168,7 @@ def _reported(
     reporters = Reporters([*_reporters(request, workers, logs, noted), summary])
     try:
         if request.verbose and request.server is None:
-            logs.keep = True
+            logs.keep_files()
             whose = f"{quantity(workers, 'worker')}; their" if workers else "the workers'"
             reporters.note(f"{whose} logs are in {logs.directory}")
         code = body(reporters)
@@ -177,7 +181,8 @@ def _reported(
         summary.silence()
         raise
     finally:
-        logs.keep = logs.keep or summary.failed
+        if summary.failed:
+            logs.keep_files()
         reporters.close()
 
 

@@ -25,7 +25,7 @@ _END = object()
 
 
 class Feed:
-    """The batches that have arrived of one feed. Any thread may call `offer`. `want` requests more batches."""
+    """The received batches of one feed. Any thread may call `offer`. `want` requests more batches."""
 
     def __init__(self, name: str, blobs: Blobs, want: Callable[[FeedWanted], None]) -> None:
         self.name = name

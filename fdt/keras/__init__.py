@@ -25,7 +25,7 @@ class Flavor(Protocol):
         ...
 
     def non_trainable(self, model: Model) -> list[Variable]:
-        """Return the other variables of the model, without those of metrics."""
+        """Return the model's variables that are neither trainable nor of a metric."""
         ...
 
     def seeds(self, model: Model) -> list[Variable]:

@@ -107,6 +107,10 @@ class SharedMemoryAllReduce:
         self.buffers = [SharedBuffer(directory / f"slot-{rank}") for rank in range(size)]
         self.number = 0
 
+    def complete(self) -> None:
+        """Count a complete collective."""
+        self.number += 1
+
     def wanted(self, name: str, combined: Combined | None) -> list[Any]:
         """Return the description that must be the same on all ranks; `combined` is None for a broadcast.
 
@@ -161,8 +165,10 @@ class ReplicaGroup(Protocol):
     rank: int
     size: int
     sent_bytes: int  # bytes of this rank's own vectors
-    serve: Callable[[Push], None] | None
-    """On rank 0: answers the pushes that arrive during a collective. None: such a push is an error."""
+
+    def serve_by(self, serve: Callable[[Push], None] | None) -> None:
+        """On rank 0, let `serve` answer the pushes that arrive during a collective. None: such a push is an error."""
+        ...
 
     def all_reduce(self, vector: Vector, name: str) -> Vector:
         """Return the sum over ranks of a vector.
@@ -194,7 +200,7 @@ class ReplicaGroup(Protocol):
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
         """Send rank 0 a vector, wait, and return its answer. No other rank takes part.
 
-        Rank 0 answers in `serve`, or after a call of `pushes`. It serves its own pushes at once.
+        Rank 0 answers by `serve_by`, or after a call of `pushes`. It serves its own pushes at once.
 
         Args:
             vector: One-dimensional: for example a worker's gradients, concatenated.
@@ -214,8 +220,12 @@ class Collectives(abc.ABC):
     """The part of the collectives that rank 0's group and its peers' groups share."""
 
     rank: int
-    serve: Callable[[Push], None] | None = None
+    _serve: Callable[[Push], None] | None = None
     sent_bytes = 0
+
+    def serve_by(self, serve: Callable[[Push], None] | None) -> None:
+        """Implement ReplicaGroup."""
+        self._serve = serve
 
     def all_reduce(self, vector: Vector, name: str) -> Vector:
         """Implement ReplicaGroup."""

@@ -47,7 +47,7 @@ class PeerGroup(Collectives):
     def _whole(self, combined: Combined, name: str) -> Vector:
         self.sent_bytes += combined.vector.nbytes
         whole = self._made(combined, name)
-        self._shared.number += 1
+        self._shared.complete()
         return whole
 
     def _made(self, combined: Combined, name: str) -> Vector:

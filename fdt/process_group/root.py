@@ -87,10 +87,10 @@ class RootGroup(Collectives):
     def _whole(self, combined: Combined, name: str) -> Vector:
         self.sent_bytes += combined.vector.nbytes
         lines = self._peers()
-        near = lines and self.serve is None and not any(line.remote for line in lines.values())
+        near = lines and self._serve is None and not any(line.remote for line in lines.values())
         each = near and combined.each and combined.whole.nbytes > INLINE_BYTES
         whole = (self._each_makes if each else self._makes)(combined, name)
-        self._shared.number += 1
+        self._shared.complete()
         return whole
 
     def _makes(self, combined: Combined, name: str) -> Vector:
@@ -175,7 +175,7 @@ class RootGroup(Collectives):
     def _contribution(self, rank: int, line: MessageStream, wanted: Sequence[Any]) -> bytes | None:
         """Return the bytes that a rank sends for the collective, or None where it has ended and may do so."""
         header, data = self._received[rank] = self._receive(rank, line, self._check)
-        if header["what"] == "end" and self.serve is not None and _exited_by_itself(header["value"]["how"]):
+        if header["what"] == "end" and self._serve is not None and _exited_by_itself(header["value"]["how"]):
             self.left[rank] = header["value"]
             return None
         if header["what"] != wanted:
@@ -186,8 +186,8 @@ class RootGroup(Collectives):
     def push_pull(self, vector: Vector, header: Header) -> tuple[Vector, Header]:
         """Implement ReplicaGroup."""
         answers: list[tuple[Vector, Header]] = []
-        if self.serve is not None:
-            self.serve(Push(0, header, vector, lambda *answer: answers.append(answer)))
+        if self._serve is not None:
+            self._serve(Push(0, header, vector, lambda *answer: answers.append(answer)))
         if not answers:
             raise WorkerError(f"rank 0 pushed at {self._where()} and got no answer")
         return answers[0]
@@ -217,13 +217,13 @@ class RootGroup(Collectives):
     def _receive(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         """Return the rank's next message other than a push. Pushes are served meanwhile.
 
-        `serve` may receive that message first, through `pushes`, and leave it in `_pending`.
+        A call of `_serve` may receive that message first, through `pushes`, and leave it in `_pending`.
         """
         while True:
             header, data = self._pending.pop(rank) if rank in self._pending else self._receive_any(rank, line, idle)
-            if header["what"] != "push" or self.serve is None:
+            if header["what"] != "push" or self._serve is None:
                 return header, data
-            self.serve(self._push(rank, header, data))
+            self._serve(self._push(rank, header, data))
 
     def _receive_any(self, rank: int, line: MessageStream, idle: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         try:

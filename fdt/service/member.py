@@ -55,9 +55,8 @@ class Member:
         self.engine: str = hello.engine
         self.run_dir = Path(hello.run_dir)
         self.blobs: Blobs = reachable_blobs(hello, channel, metadata)
-        # `on_feed` and `counts` are called from the reading thread, even while the main thread trains.
-        self.on_feed: Callable[[FeedBatch], None] = lambda _: None
-        self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)  # collectives that it entered, and left
+        self._on_feed: Callable[[FeedBatch], None] = lambda _: None
+        self._counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
         # Another host has no such directory: the launcher collects the member's output.
@@ -89,8 +88,20 @@ class Member:
             sys.stdout = _Forwarded(member)
         return member
 
+    def pass_feeds_to(self, offer: Callable[[FeedBatch], None]) -> None:
+        """Call `offer` with each FeedBatch, in the reading thread, even while the main thread trains."""
+        self._on_feed = offer
+
+    def report_counts(self, counts: Callable[[], tuple[int, int]]) -> None:
+        """Report by heartbeat the collectives that this member has entered and left.
+
+        Args:
+            counts: Returns both; called in the reading thread, even while the main thread trains.
+        """
+        self._counts = counts
+
     def commands(self) -> Iterator[Command]:
-        """Yield the engine's commands except FeedBatch (see `on_feed`) and Where; stop at Exit."""
+        """Yield the engine's commands except FeedBatch (see `pass_feeds_to`) and Where; stop at Exit."""
         while True:
             command = self._incoming.get()
             if command.HasField("exit"):
@@ -106,7 +117,7 @@ class Member:
         try:
             if asked.dump:
                 blame.dump()
-            said.entered, said.left = self.counts()
+            said.entered, said.left = self._counts()
             said.place = blame.place()
         except Exception:  # this thread must continue
             traceback.print_exc()
@@ -116,7 +127,7 @@ class Member:
         try:
             for command in self._stream:
                 if command.HasField("feed"):
-                    self.on_feed(command.feed)
+                    self._on_feed(command.feed)
                 elif command.HasField("where"):
                     self.send(Event(job=command.job, standing=self._standing(command.where)))
                 else:

@@ -51,6 +51,15 @@ class IncomingPacket:
     receiving: Receiving | None
     inbox: "queue.SimpleQueue[bytearray]"
 
+    def take(self, piece: Piece) -> ReceiverReport | None:
+        """Add a piece of the next packet; return the report that its root needs, if any."""
+        receiving = self.receiving = self.receiving or Receiving(piece.nbytes)
+        report = receiving.report() if receiving.take(piece.number, piece.payload) else None
+        if receiving.done:
+            self.inbox.put(receiving.data)
+            self.number, self.receiving = self.number + 1, None
+        return report
+
 
 class IpMulticast:
     """The transport of rank `rank`.
@@ -239,15 +248,9 @@ class IpMulticast:
         if packet.number < mine.number:
             self._report(packet, ReceiverReport(ALL))
         elif packet.number == mine.number:
-            self._add(mine, piece)
-
-    def _add(self, mine: IncomingPacket, piece: Piece) -> None:
-        mine.receiving = mine.receiving or Receiving(piece.nbytes)
-        if mine.receiving.take(piece.number, piece.payload):
-            self._report(piece.packet, mine.receiving.report())
-        if mine.receiving.done:
-            mine.inbox.put(mine.receiving.data)
-            mine.number, mine.receiving = mine.number + 1, None
+            report = mine.take(piece)
+            if report is not None:
+                self._report(packet, report)
 
     def _report(self, packet: PacketId, report: ReceiverReport) -> None:
         self._own.sendto(self._wire.report(packet, self.rank, report), self._addresses[packet.root])

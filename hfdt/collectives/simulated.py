@@ -39,6 +39,10 @@ class SimulatedWorld:
         """The simulated time in seconds."""
         return float(self.env.now)
 
+    def fail(self) -> None:
+        """Let every rank that waits from now on raise an error."""
+        self.failed = True
+
     def mail(self, sender: int, receiver: int) -> Any:
         """Return the queue of packets from `sender` to `receiver`, in order of arrival."""
         return self._mail.setdefault((sender, receiver), simpy.Store(self.env))
@@ -179,14 +183,15 @@ def on_simulated(world: SimulatedWorld, work: Callable[[SimulatedComm], Result])
             results[comm.rank] = work(comm)
         except BaseException as error:
             raised.append(error)
-            world.failed = True
+            world.fail()
 
     threads = [threading.Thread(target=c.run, args=(rank,), daemon=True) for c in comms]
     for thread, comm in zip(threads, comms, strict=True):
         thread.start()
         world.env.process(comm.live())
     world.env.run()
-    world.failed = world.failed or len(results) < world.size
+    if len(results) < world.size:
+        world.fail()
     for thread, comm in zip(threads, comms, strict=True):  # ranks that still wait for an event raise RuntimeError
         comm.release()
         thread.join()

@@ -104,11 +104,10 @@ class RanksCoordinator:
         self._waiting.clear()
         self._stalls = None
         self._standing.clear()  # their ranks may not exist after the restart
-        outcome = Outcome(relaunch=recovery.size)
-        outcome.commands += [("worker", None, command) for command in recovery.replay(self._pending)]
+        replayed = Outcome(relaunch=recovery.size)
+        replayed.commands.extend(("worker", None, command) for command in recovery.replay(self._pending))
         fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {recovery.since}")
-        outcome.events.append(Event(job=self._job, fault=fault))
-        return outcome
+        return replayed.followed_by(Outcome(events=[Event(job=self._job, fault=fault)]))
 
     def tick(self, now: float) -> Outcome:
         """Name ranks that keep others waiting; later handle them as lost."""
@@ -124,12 +123,11 @@ class RanksCoordinator:
             outcome.commands.append(("worker", each.rank, Command(job=self._job, where=Where(dump=True))))
         given_up = [each for each in late if each.given_up]
         if not given_up:
-            outcome.events += [Event(job=self._job, note=Note(text=_named(each))) for each in late]
+            outcome.events.extend(Event(job=self._job, note=Note(text=_named(each))) for each in late)
             return outcome
         message = "; ".join(f"{_named(each)}; --stall-timeout allows no longer" for each in given_up)
         outcome = self.lost("worker", given_up[0].rank, Failed(message=message))
-        outcome.kill += [("worker", each.rank) for each in given_up]
-        return outcome
+        return outcome.followed_by(Outcome(kill=[("worker", each.rank) for each in given_up]))
 
     def fail(self, failure: Failed) -> Outcome:
         """End the job with an error: the ranks depend on each other."""

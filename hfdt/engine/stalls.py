@@ -25,6 +25,12 @@ class _Rank:
     def waits(self) -> bool:
         return self.counts[0] > self.counts[1]
 
+    def note(self, standing: Standing, now: float) -> None:
+        counts = standing.entered, standing.left
+        if counts != self.counts:
+            self.counts, self.since = counts, now
+        self.heard, self.place, self.log = now, standing.place, standing.log
+
 
 @dataclass(frozen=True)
 class StalledRank:
@@ -60,10 +66,7 @@ class Stalls:
 
     def said(self, rank: int, standing: Standing, now: float) -> None:
         """Record a rank's heartbeat."""
-        known, counts = self._ranks[rank], (standing.entered, standing.left)
-        if counts != known.counts:
-            known.counts, known.since = counts, now
-        known.heard, known.place, known.log = now, standing.place, standing.log
+        self._ranks[rank].note(standing, now)
 
     def late(self, now: float) -> list[StalledRank]:
         """Return the ranks to name for the first time, or to give up."""

@@ -35,12 +35,6 @@ def averaged(variables: Iterable[Any], but: Iterable[Any]) -> dict[int, Variable
     return {key: v for key, v in found.items() if key not in left_out and v.dtype.is_floating}
 
 
-def take_touched(step: StepContext) -> list[Variable]:
-    """Return the variables assigned since the last call, in an order that is the same on every rank."""
-    taken, step.touched = list(step.touched.values()), {}
-    return taken
-
-
 def weigh_touched(step: StepContext, variables: list[Variable]) -> list[Tensor]:
     """Return the variables' values, weighted by this rank's share of the global batch."""
     return [step.weigh(tf.convert_to_tensor(v), step.share(v.dtype)) for v in variables]
@@ -48,7 +42,7 @@ def weigh_touched(step: StepContext, variables: list[Variable]) -> list[Tensor]:
 
 def flush(step: StepContext) -> None:
     """Average the assigned variables that no gradient exchange has averaged."""
-    variables = take_touched(step)
+    variables = step.take_touched()
     if variables:
         write(variables, step.sum(weigh_touched(step, variables), "forward"))
 

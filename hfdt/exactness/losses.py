@@ -84,7 +84,7 @@ def _reduced(step: StepContext, values: Tensor, reduction: Any, plain: Any) -> T
     if reduction in (None, "none"):
         return _gradient_over_share(step, values) if step.terms.own_step else values
     if values.shape.rank == 0:  # a custom loss function has reduced it already
-        step.terms.seen_scalar_loss = True
+        step.terms.note_scalar_loss()
         return _told(step, step.over_share(values) if step.terms.reading is Reading.LOSS_SUM else plain())
     return _told(step, step.over_share(tf.reduce_sum(values)) if reduction == "sum" else plain())
 

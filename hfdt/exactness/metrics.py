@@ -19,7 +19,7 @@ from hfdt.worker.step_context import StepContext
 
 @contextlib.contextmanager
 def installed(flavor: str) -> Iterator[None]:
-    """Let Mean weight a number that a script passes for its whole batch, while the context lasts.
+    """While the context lasts, let each rank's scalar count in Keras's Mean by the rank's share of the batch.
 
     In tf_keras, metrics made before keep the method with which they were made.
     """

@@ -6,6 +6,7 @@ of a loss term. The traced step reads the variable, so another probe costs two s
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -41,12 +42,9 @@ class Probing:
             whole = source.first_batch()
         except IndexError:  # no data: Keras raises its own error
             return []
-        fp16, terms.fp16 = terms.fp16, False
         with self._as_scripts_have_it():
-            self._probe = Probe(self._trainable, terms, whole)
-            notes = self._look(self._probe)
-        terms.fp16 = fp16
-        return notes
+            self._probe = Probe(self._trainable, replace(terms, fp16=False), whole)
+            return self._look(self._probe)
 
     def warm(self, source: Any) -> list[str]:
         """Probe before a later job of the same program, whose data may differ in structure. A collective."""
@@ -81,7 +79,7 @@ class Probing:
     def _look(self, probe: Probe) -> list[str]:
         found = probe.run(allow_inexact=self._allow)
         if found.reading is not self._terms.reading:
-            self._terms.reading = found.reading
+            self._terms.change_reading(found.reading)
             self._trainable.model.train_function = self._trainable.model.test_function = None
         new = [note for note in found.notes if note not in self._said and not self._local]
         self._said += new

@@ -21,7 +21,7 @@ from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, in_float64
 from hfdt.exactness.metrics import MetricTotals
 from hfdt.worker import step_context as steps
-from hfdt.worker.exchange import GradientExchange, StepGroup
+from hfdt.worker.exchange import Deferred, GradientExchange, StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
 BUDGET = 2e9  # multiplications of a forward and backward pass, about 0.2 s on a core in float64
@@ -93,7 +93,8 @@ class StepTrial:
             if not self._trainable.model.run_eagerly:
                 raise
             return coarse
-        self.terms.seen_scalar_loss |= terms.seen_scalar_loss
+        if terms.seen_scalar_loss:
+            self.terms.note_scalar_loss()
         self.row_cost = cost_of_a_row(traced.graph)
         try:
             self._sliced, rounded = in_float64(traced, alone=False)
@@ -125,7 +126,8 @@ class StepTrial:
         else:
             with without_randomness(self._trainable.flavor.name) if self._still else contextlib.nullcontext():
                 out = self._gradients(terms, batch, share)
-            self.terms.seen_scalar_loss |= terms.seen_scalar_loss
+            if terms.seen_scalar_loss:
+                self.terms.note_scalar_loss()
         if int(share[0]) == 0:
             totals.load(totals._start)
         changed = [tf.identity(tensor_variable(v)) for v in forward_variables(self._trainable)]
@@ -134,8 +136,8 @@ class StepTrial:
 
     def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
         flavor, model = self._trainable.flavor, self._trainable.model
-        step = StepContext(terms, share)
-        step.deferred = []
+        deferred: list[Deferred] = []
+        step = StepContext(terms, share, deferred=deferred)
         with contextlib.ExitStack() as stack:
             for optimizer in flavor.optimizers(model):
                 stack.enter_context(flavor.replace_apply(optimizer, self._exchange.apply))
@@ -143,7 +145,7 @@ class StepTrial:
             stack.enter_context(steps.entered(step))
             self._watching = stack.enter_context(self._watched(batch)) if self._watched else []
             call_converted(flavor.name, self._train_step, batch)
-            means = [StepGroup(step).mean(put_off.gradient) for put_off in step.deferred]
+            means = [StepGroup(step).mean(put_off.gradient) for put_off in deferred]
             gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
             assigned_state.flush(step)
         return [*gradients, *self._watching]

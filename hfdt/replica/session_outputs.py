@@ -7,7 +7,7 @@ rows of embeddings are concatenated and other arrays are added.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL, Placement, Shard, divided
 
-Cell = Any  # an array
+Cell: TypeAlias = Array
 INEXACT = 1e-3  # relative; rounding is at 1e-6
 
 
@@ -133,9 +133,14 @@ def _is_narrow(array: Cell) -> bool:
 def added(
     name: str, arrays: Sequence[Array], sparse: Sequence[str], weight: float, exchange: GroupedExchange
 ) -> list[Array]:
-    """Return the arrays, each combined over ranks. NumPy arrays.
+    """Return the arrays of a gradient over all ranks: dense ones weighted and summed. A collective.
 
-    `weight`: of this rank. `sparse`: as `GradientNode.sparse`; rows of a rank of weight 0 are left out.
+    Args:
+        name: The name of the exchange.
+        arrays: NumPy arrays of any shape.
+        sparse: The kind of each array, as in `GradientNode.sparse`; sparse ones are concatenated, with weighted values.
+        weight: The weight of this rank; 0 leaves the rows of its sparse arrays out.
+        exchange: The collectives.
     """
     mine = [_weighed(array, kind, weight) for array, kind in zip(arrays, sparse, strict=True)]
     placements = _placements(name, mine, sparse, exchange)

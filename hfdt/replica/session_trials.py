@@ -43,6 +43,10 @@ class TrialHistory:
         """Return whether all results of this run are known."""
         return self.tries.get(plan, 0) >= TRIES
 
+    def replace_findings(self, readings: Mapping[int, Reading], outputs: Mapping[Name, OutputKind]) -> None:
+        """Take rank 0's findings in place of this rank's."""
+        self.readings, self.outputs = dict(readings), dict(outputs)
+
     def how(self, name: Name, cell: Cell) -> OutputKind:
         return self.outputs.get(name, OutputKind.MEAN if np.asarray(cell).dtype.kind == "f" else OutputKind.FIRST)
 
@@ -151,3 +155,7 @@ class SessionRun:
     instead: Recorded | None = None
     failure: Exception | None = None
     turn: threading.Condition = field(default_factory=threading.Condition)
+
+    def fail(self, error: Exception) -> None:
+        """Record the run's first error."""
+        self.failure = self.failure or error

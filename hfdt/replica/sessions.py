@@ -147,8 +147,10 @@ class HfdtSessions(SessionRuns):
         }
         said = self._rank_0s("how a run is read", said)
         # Rank 0's findings replace this rank's: a variable that is read in no fixed order differs between ranks.
-        known.readings = {int(number): Reading[name] for number, name in said["readings"].items()}
-        known.outputs = {(name[0], name[1]): OutputKind[h] for name, h in said["outputs"]}
+        known.replace_findings(
+            {int(number): Reading[name] for number, name in said["readings"].items()},
+            {(name[0], name[1]): OutputKind[h] for name, h in said["outputs"]},
+        )
         trial = replace(trial, unknown=[(name, i) for name, i in said["unknown"]])
         if said["fails"]:
             return trial, FIXED.format(f"a graph that fails on half a batch: {said['fails']}", where())
@@ -210,7 +212,7 @@ class HfdtSessions(SessionRuns):
                     raise now.failure or TimeoutError(f"gradients {now.order[0]} before {taken.number}")
                 return self._added(taken, arrays, now)
             except Exception as error:
-                now.failure = now.failure or error
+                now.fail(error)
                 raise
             finally:
                 now.order.remove(taken.number)

@@ -37,7 +37,10 @@ PARTS = 1 << 20  # sizes are whole numbers of these parts of a batch, so that th
 
 
 def block_sizes(owners: Sequence[tuple[int, ...]], speeds: Sequence[float]) -> list[int]:
-    """Return the size of each block, in units of 1 / PARTS of a batch. `speeds` are above 0, in any unit."""
+    """Return the sizes of blocks that let the workers finish at the same time, in units of 1 / PARTS of a batch.
+
+    `owners`: the workers that compute each block. `speeds`: of each worker, above 0, in any unit.
+    """
     speed = np.asarray(speeds, float) / np.sum(speeds)
     does = np.zeros([len(speed), len(owners)])
     for block, workers in enumerate(owners):
@@ -166,7 +169,7 @@ class Blocks:
         keeps = tf.logical_and(counts, share[0] > 0)
         for variable, before in zip(self._metrics, held, strict=True):
             variable.assign(tf.where(keeps, variable, before))
-        self._touched = assigned_state.take_touched(step)
+        self._touched = step.take_touched()
         gradients = [g for put_off in self._put_off for g in put_off.gradient if g is not None]
         parts = [step.weigh(tf.convert_to_tensor(g), step.weight(g.dtype)) for g in gradients]
         parts += assigned_state.weigh_touched(step, self._touched)

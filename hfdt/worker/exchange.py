@@ -52,7 +52,7 @@ class StepGroup:
         dense = [t for t in tensors if t is not None and not isinstance(t, tf.IndexedSlices)]
         rows = gather.values() if gather else []
         weighed = [step.weigh(t, step.weight(t.dtype)) for t in [*dense, *rows]]
-        touched = assigned_state.take_touched(step)
+        touched = step.take_touched()
         wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
@@ -217,8 +217,7 @@ def run_split(train_step: Any, batch: Any, share: Tensor, step: StepContext, exc
 
     @tf.function(jit_compile=True, autograph=False)
     def first(batch: Any, share: Tensor) -> Any:
-        inner = StepContext(step.terms, share, compiled=True)
-        inner.deferred = put_off
+        inner = StepContext(step.terms, share, compiled=True, deferred=put_off)
         with steps.entered(inner):
             logs = train_step(batch)
         touched.update(inner.touched)

@@ -56,7 +56,7 @@ def _warm_up(member: Member) -> tuple[Any, list[str]]:
     if comm.size == 1:
         return comm, notes
     counted = CountedComm(comm)
-    member.counts = counted.counts
+    member.report_counts(counted.counts)
     return counted, notes
 
 
@@ -135,7 +135,7 @@ class HfdtWorker:
 
         data = [d for d in (spec.data, spec.validation) if isinstance(d, FeedData)]
         feeds = {d.name: Feed(d.name, self._member.blobs, want) for d in data}
-        self._member.on_feed = lambda batch: feeds[batch.name].offer(batch) if batch.name in feeds else None
+        self._member.pass_feeds_to(lambda batch: feeds[batch.name].offer(batch) if batch.name in feeds else None)
         return feeds
 
     def _open(self, spec: JobSpec, data: Data, feeds: dict[str, Any]) -> Any:

@@ -52,6 +52,10 @@ class RoundGroup:
         """Start a round: the names of exchanges repeat in every round."""
         self._calls = 0
 
+    def begin_epoch(self) -> None:
+        """Count bytes and seconds from zero."""
+        self.sent_bytes, self.waited_s = 0, 0.0
+
 
 class Rounds:
     """The runner of `rule` over the model of `trainable`.
@@ -66,9 +70,7 @@ class Rounds:
         self._place = {id(p): i for i, p in enumerate(self._params)}
         self._travelling = [v for v in travelling if v.dtype.is_floating]
         self.kept = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *trainable.optimizer]]
-        self.tally = tf.Variable(
-            [0, 0], dtype=tf.int64, trainable=False
-        )  # samples of the round: this rank's, all ranks'
+        self.tally = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # samples of the round: this rank's, all's
         self.group = RoundGroup(comm, self.tally)
         self._looking = rule.solver == "cg"
         self._sums, self._linear, self._first = (self._slots() if rule.begin else [] for _ in range(3))
@@ -83,12 +85,12 @@ class Rounds:
 
     @property
     def passes(self) -> int:
-        """Passes of an epoch that are steps of Keras's fit."""
+        """Passes over an epoch's data that Keras's fit makes."""
         return 1 if self.rule.solver == "cg" else self.rule.passes
 
     @property
     def passes_in_all(self) -> int:
-        """All passes over an epoch's data; 1 where the data are read once."""
+        """Passes over an epoch's data, with the one that only sums gradients."""
         return self.passes + 1 if self.rule.begin is not None else self.passes
 
     @property
@@ -138,7 +140,7 @@ class Rounds:
         """
         counting = _Counting(on_batch, self.rule.batches, self._turn)
         logs: Logs = {}
-        self.group.sent_bytes, self.group.waited_s = 0, 0.0
+        self.group.begin_epoch()
         self._begin(data)
         for _ in range(self.passes):
             counting.next_pass()
@@ -236,7 +238,7 @@ class _LocalObjective:
         return self._gradient
 
     def curvature(self, direction: Tree) -> Tree:
-        """Return a difference of gradients at a distance of |w|, at least 1. For a quadratic it is exact."""
+        """Return the Hessian times `direction`, by two gradients max(|w|, 1) apart; exact for a quadratic loss."""
         here, norm = self.gradient(), conjugate_gradients.norm
         scale = max(norm(self._params), 1.0) / max(norm(direction), 1e-30)
         away = [w + scale * d for w, d in zip(self._params, direction, strict=True)]

@@ -53,12 +53,11 @@ class ShardedModel:
         self.counted = tf.Variable(
             [0, 0, 1], dtype=tf.int64, trainable=False
         )  # samples of the epoch; those of the last step on this rank and on all
-        self.waited = terms.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        self._split, terms.may_idle = split, may_idle
+        self.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self._split = split
         self.own_step = self.model.train_step
-        self.guard: Guard | None = None
-        if on_nan:
-            self.guard = terms.guard = Guard(trainable, self.counted, terms, skips=on_nan == "skip")
+        self.guard = Guard(trainable, self.counted, terms, skips=on_nan == "skip") if on_nan else None
+        terms.begin_training(self.waited, self.guard, may_idle=may_idle)
         self._blocks = exchange if isinstance(exchange, Blocks) else None
         self._rounds = exchange if isinstance(exchange, Rounds) else None
         if self._rounds is not None:
@@ -105,7 +104,7 @@ class ShardedModel:
     def allow_idle(self, may_idle: bool) -> None:
         """Trace again where a later job's data may leave ranks without samples and the first job's did not."""
         if may_idle and not self.terms.may_idle:
-            self.terms.may_idle = True
+            self.terms.allow_idle()
             self.model.train_function = self.model.test_function = None
 
     def peek(self, logs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:

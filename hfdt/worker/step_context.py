@@ -44,9 +44,9 @@ class StepTerms:
     Attributes:
         averaged: Variables that the forward pass may assign, by id.
         bucket_bytes: Size at which a bucket of gradients is sent; 0 sends all gradients at once.
-        seen_scalar_loss: Set by tracing.
+        seen_scalar_loss: Tracing has seen a loss function that returns a scalar.
         sent_bytes: Bytes of a step by name of the exchange; filled in by tracing.
-        waited: Accumulates the seconds that gradients spent in the exchange.
+        waited: Accumulates the seconds that gradients spent in the exchange; None until training starts.
     """
 
     comm: Comm
@@ -61,6 +61,22 @@ class StepTerms:
     waited: Variable | None = None
     guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
+    def begin_training(self, waited: Variable, guard: Any, *, may_idle: bool) -> None:
+        """Set the terms that training has and the probe has not."""
+        self.waited, self.guard, self.may_idle = waited, guard, may_idle
+
+    def allow_idle(self) -> None:
+        """Let ranks be without samples from now on."""
+        self.may_idle = True
+
+    def change_reading(self, reading: Reading) -> None:
+        """Read the losses of later traces as `reading`."""
+        self.reading = reading
+
+    def note_scalar_loss(self) -> None:
+        """Record that a loss function has returned a scalar."""
+        self.seen_scalar_loss = True
+
 
 class StepContext:
     """One step of one rank.
@@ -70,15 +86,24 @@ class StepContext:
         share: [samples of this rank, samples of the global batch]: an int64 tensor, or two ints.
         compiled: XLA compiles the step, so `sum` raises ExchangeInCompiled.
         alone: Exchange nothing; other ranks are assumed to be like this one.
+        deferred: A list to which gradients are appended instead of being exchanged.
     """
 
-    def __init__(self, terms: StepTerms, share: Tensor, *, compiled: bool = False, alone: bool = False) -> None:
+    def __init__(
+        self,
+        terms: StepTerms,
+        share: Tensor,
+        *,
+        compiled: bool = False,
+        alone: bool = False,
+        deferred: list[Any] | None = None,
+    ) -> None:
         self.terms, self.comm, self.compiled, self.alone = terms, terms.comm, compiled, alone
         self.mine, self.total = share[0], share[1]
         self._share = _ratio(self.mine, self.total)
         self._calls = 0
-        self.deferred: list[Any] | None = None  # where set, gradients are appended instead of exchanged
-        self.touched: dict[int, Variable] = {}
+        self.deferred = deferred
+        self.touched: dict[int, Variable] = {}  # the variables assigned since the last `take_touched`, by id
 
     def share(self, dtype: Any) -> Tensor:
         return tf.cast(self._share, dtype)
@@ -88,6 +113,11 @@ class StepContext:
         if self.terms.reading is Reading.STEP_SUM:
             return tf.cast(self.mine > 0, dtype)
         return self.share(dtype)
+
+    def take_touched(self) -> list[Variable]:
+        """Return the variables assigned since the last call, in an order that is the same on every rank."""
+        taken, self.touched = list(self.touched.values()), {}
+        return taken
 
     def over_share(self, value: Tensor) -> Tensor:
         """Return value / share, whose weighted sum over ranks is the values' sum; 0 for a rank without samples."""

@@ -70,13 +70,6 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
     require(ratio > 1, "group_sync", "ratio must be > 1", ratio=ratio)
     require(warm_up >= 1, "group_sync", "warm_up must be >= 1", warm_up=warm_up)
 
-    def init(params: Tree, workers: int) -> tuple[Shared, State]:
-        return Shared(frozenset(range(workers))), None
-
-    def pull(now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
-        held = now.held.get(_group(now, hyper.worker), Held())
-        return (None if hyper.worker in held.arrived else params), now, mine
-
     def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         group = _group(now, push.worker)
         held = now.held.get(group, Held()).plus(Held.of(push, tau=push.tau))
@@ -87,19 +80,6 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
             return _update(now, [group]), _without(now, group), mine
         return *flush(now, params), mine
 
-    def leave(now: Shared, mine: State, worker: int) -> Shared:
-        """Workers that waited only for this one continue; their mean is applied at the end of their next round."""
-        group = _group(now, worker)
-        known = {name: {m: v for m, v in getattr(now, name).items() if m != worker} for name in BY_WORKER}
-        now = replace(now, members=now.members - {worker}, **known)
-        held = now.held.get(group, Held())
-        if _members(now, group) - held.arrived:
-            return now
-        return replace(now, held={**now.held, group: replace(held, arrived=frozenset())})
-
-    def join(now: Shared, worker: int) -> Shared:
-        return replace(now, members=now.members | {worker})
-
     def flush(now: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
         """Apply all held gradients as one round, and group the workers again if necessary."""
         update = _update(now, list(now.held))
@@ -108,7 +88,31 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
             return update, now
         return update, replace(now, grouped=now.seconds, group_of=groups_by_speed(now.seconds, ratio, groups))
 
-    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True, note=NOTE)
+    return AsyncAlgorithm(_init, _pull, push, _leave, _join, flush, waits=True, note=NOTE)
+
+
+def _init(params: Tree, workers: int) -> tuple[Shared, State]:
+    return Shared(frozenset(range(workers))), None
+
+
+def _pull(now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
+    held = now.held.get(_group(now, hyper.worker), Held())
+    return (None if hyper.worker in held.arrived else params), now, mine
+
+
+def _leave(now: Shared, mine: State, worker: int) -> Shared:
+    """Workers that waited only for this one continue; their mean is applied at the end of their next round."""
+    group = _group(now, worker)
+    known = {name: {m: v for m, v in getattr(now, name).items() if m != worker} for name in BY_WORKER}
+    now = replace(now, members=now.members - {worker}, **known)
+    held = now.held.get(group, Held())
+    if _members(now, group) - held.arrived:
+        return now
+    return replace(now, held={**now.held, group: replace(held, arrived=frozenset())})
+
+
+def _join(now: Shared, worker: int) -> Shared:
+    return replace(now, members=now.members | {worker})
 
 
 def _regroup(now: Shared, ratio: float, warm_up: int) -> bool:

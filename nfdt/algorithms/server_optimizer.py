@@ -152,13 +152,6 @@ def rule(
     server = _chosen(optimizer, lr, momentum, beta2, tau, options)
     when = ssgd.rule() if sync else asgd.rule()
 
-    def apply(update: AlgorithmUpdate | None, shared: Shared, inner: State) -> tuple[AlgorithmUpdate | None, Shared]:
-        """Run one step of the server's optimizer along -`update.gradient`, which is the paper's delta."""
-        if update is None:
-            return None, shared._replace(inner=inner)
-        taken, m, v = server.step(update.gradient, shared.m, shared.v)
-        return AlgorithmUpdate(taken, steps=shared.steps), Shared(inner, 0, m, v)
-
     def init(params: Tree, workers: int) -> tuple[Shared, State]:
         inner, mine = when.init(params, workers)
         return Shared(inner, 0, *server.start(params)), mine
@@ -169,7 +162,7 @@ def rule(
 
     def push(shared: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         update, inner, mine = when.push(shared.inner, mine, params, push)
-        return *apply(update, shared._replace(steps=max(shared.steps, push.batches)), inner), mine
+        return *_applied(server, update, shared._replace(steps=max(shared.steps, push.batches)), inner), mine
 
     def leave(shared: Shared, mine: State, worker: int) -> Shared:
         return shared._replace(inner=when.leave(shared.inner, mine, worker))
@@ -179,7 +172,7 @@ def rule(
 
     def flush(shared: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
         update, inner = when.flush(shared.inner, params)
-        return apply(update, shared, inner)
+        return _applied(server, update, shared, inner)
 
     note = NOTE.format(local_steps, "a worker's own batches" if sync else "all workers' batches")
     config = server.config if isinstance(server, Keras) else None
@@ -188,6 +181,16 @@ def rule(
     return AsyncAlgorithm(
         init, pull, push, leave, join, flush, when.waits, note=note, local_steps=local_steps, optimizer=config
     )
+
+
+def _applied(
+    server: FedOpt | Keras, update: AlgorithmUpdate | None, shared: Shared, inner: State
+) -> tuple[AlgorithmUpdate | None, Shared]:
+    """Run one step of the server's optimizer along -`update.gradient`, which is the paper's delta."""
+    if update is None:
+        return None, shared._replace(inner=inner)
+    taken, m, v = server.step(update.gradient, shared.m, shared.v)
+    return AlgorithmUpdate(taken, steps=shared.steps), Shared(inner, 0, m, v)
 
 
 def _chosen(

@@ -40,6 +40,10 @@ class EmulatedAck:
         self.done = False
         self.value: Any = None
 
+    def answer(self, value: Any, *, done: bool) -> None:
+        """Take the peer's answer; `done`: the command has not failed."""
+        self.value, self.done = value, done
+
     def wait(self) -> None:
         """Wait until the command is executed."""
         self._peers.wait(self)
@@ -53,6 +57,10 @@ class EmulatedPeer:
         self.address = address_of(node.index + 1)
         self._peers = peers
         self.connection: Connection
+
+    def connect(self, connection: Connection) -> None:
+        """Take the connection to the peer's process."""
+        self.connection = connection
 
     @property
     def above(self) -> "EmulatedPeer | None":
@@ -202,7 +210,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         for _ in self._peers:
             connection = listener.accept()
             peer = self._peers[int(connection.recv_bytes())]
-            peer.connection = connection
+            peer.connect(connection)
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
 
     def _listen(self, peer: EmulatedPeer) -> None:
@@ -211,7 +219,7 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
                 number, value, error, detail = cloudpickle.loads(peer.connection.recv_bytes())
                 with self._changed:
                     ack = self._missing[peer.index].pop(number)
-                    ack.value, ack.done = value, not error
+                    ack.answer(value, done=not error)
                     self._acks += 1
                     if error and not self._error:
                         self._error = f"`{ack.words}` failed: {error}"

@@ -15,9 +15,9 @@ from fdt.errors import UserError
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import topology_of
 from fdt.network.transfers import Transfers, run_until
-from nfdt.tree import leaves
+from nfdt.tree import Tree, leaves
 
-Tensor = Any  # an array, or a tree of arrays (nfdt/tree.py)
+Tensor = Tree
 
 
 class Store:

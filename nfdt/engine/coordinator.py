@@ -180,7 +180,7 @@ class ServersCoordinator:
         outcome = Outcome(restart=[(SERVER, shard)], events=[Event(job=self._job, fault=fault)], drop=spent)
         for number, setup in enumerate(setups):
             outcome.commands.append((SERVER, number, Command(job=self._job, setup=setup)))
-        outcome.commands += [(SERVER, None, self._leave(*gone)) for gone in self._worker_membership.gone.items()]
+        outcome.commands.extend((SERVER, None, self._leave(*gone)) for gone in self._worker_membership.gone.items())
         if self._wanted_epoch >= 0 and not self._recovery.holds(self._wanted_epoch):
             outcome.commands.append((SERVER, None, self._epoch))
         return outcome

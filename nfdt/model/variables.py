@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from fdt.errors import UserError
 from fdt.keras.variables import inner_optimizer, is_loss_scaled, tensor_variable
-from fdt.typing import Tensor
+from fdt.typing import Tensor, Variable
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 FIRST_MOMENTS = {
@@ -126,9 +126,6 @@ def _kind(inner: Any) -> str:
     """Return the name of the class that defines the update; a script's own class never counts as Keras's."""
     owner = next((kind for kind in type(inner).__mro__ if "update_step" in vars(kind)), type(inner))
     return owner.__name__ if owner.__module__.startswith(("keras.", "tf_keras.")) else f"the script's {owner.__name__}"
-
-
-Variable = Any  # Keras's or TensorFlow's
 
 
 def is_summable(variable: Variable) -> bool:

@@ -16,12 +16,12 @@ from fdt.errors import CaptureError
 from fdt.keras.variables import tensor_variable
 from fdt.ops import IdentityMap
 from fdt.process_group import Push, ReplicaGroup
+from fdt.typing import Vector
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.variables import clipped, count_of, current_rate, is_sgd, momentum_of, off, scaled_rate
 from nfdt.replica.numpy_applier import ServerAlgorithm
 
 Apply = Callable[[list[Any], list[Any]], Any]
-Vector = Any
 Poll = Callable[[int], list[Push]]  # returns the pushes that have arrived for an optimizer
 
 GONE = (
@@ -31,10 +31,12 @@ GONE = (
 
 
 class OptimizerExchange:
-    """Pushes and pulls for one optimizer. `number` counts the optimizers in the order of their creation."""
+    """Pushes and pulls for one optimizer.
+
+    `number` counts the optimizers in the order of their creation. `made_for()` returns the script's while it exists.
+    """
 
     apply: Apply  # the optimizer's own update, as it was last used
-    made_for: Callable[[], Any]  # returns the optimizer while it exists
 
     def __init__(
         self,
@@ -44,6 +46,8 @@ class OptimizerExchange:
         rule: AsyncAlgorithm,
         group: ReplicaGroup,
         poll: Poll,
+        made_for: Callable[[], Any] = lambda: None,
+        samples: int = 0,
     ) -> None:
         _check(optimizer, rule)
         self.number, self._optimizer, self._group = number, optimizer, group
@@ -55,7 +59,7 @@ class OptimizerExchange:
         self._present = [True] * len(self.raw)
         self._waiting: list[Push] = []
         self._answering: Push | None = None
-        self.samples = 0  # in the current batch
+        self.made_for, self.samples = made_for, samples  # in the current batch
         self.changed = False  # whether rank 0 has updated since the last synchronisation
         with tf.init_scope():
             self._count = count_of(optimizer)
@@ -67,6 +71,14 @@ class OptimizerExchange:
     # -- iterations ------------------------------------------------------------------------------------------------
     # During the loop a worker's `iterations` count all steps so far, as on one machine. Rank 0's count is ahead of its
     # updates, which a schedule must use, by the steps that the others have not pushed yet.
+    def use(self, apply: Apply) -> None:
+        """Note the optimizer's own update, by which rank 0 applies pushes."""
+        self.apply = apply
+
+    def count(self, samples: int) -> None:
+        """Set the number of samples in the current batch."""
+        self.samples = samples
+
     def now(self) -> int:
         """Return `iterations`."""
         with tf.init_scope():
@@ -102,7 +114,8 @@ class OptimizerExchange:
 
     def met(self) -> None:
         """Note the synchronisation: all workers have rank 0's weights, so their next pushes start without staleness."""
-        self.changed, self._rule.alike = False, True
+        self.changed = False
+        self._rule.synchronised()
 
     # -- in the step -----------------------------------------------------------------------------------------------
     def step(self, apply: Apply, gradients: Sequence[Any], variables: list[Any]) -> None:

@@ -89,7 +89,7 @@ class OptimizerExchanges:
     def of(self, optimizer: Any, apply: Apply, variables: list[Any]) -> OptimizerExchange:
         """Return the optimizer's exchange. `apply(gradients, variables)` is the optimizer's own update."""
         exchange = self._own(optimizer) or self._made(optimizer, variables)
-        exchange.apply = apply
+        exchange.use(apply)
         self._used[exchange.number] = exchange
         if self._calling.function is not None and not tf.executing_eagerly():
             vars(self._calling.function).setdefault(OF_FUNCTION, {})[exchange.number] = exchange
@@ -127,7 +127,7 @@ class OptimizerExchanges:
         """Set the number of samples in the current batch."""
         self._samples = samples
         for exchange in self._exchanges():
-            exchange.samples = samples
+            exchange.count(samples)
 
     def taus(self) -> Counter[int]:
         """Return the counts of all pushes by staleness."""
@@ -143,9 +143,8 @@ class OptimizerExchanges:
     def _made(self, optimizer: Any, variables: list[Any]) -> OptimizerExchange:
         seen = looked_at(optimizer)
         rule = algorithm_registry.make(self._rule or algorithm_registry.default_for(seen, variables))
-        made = OptimizerExchange(self._number(optimizer), seen, variables, rule, self._group, self.poll)
-        made.made_for = weakref.ref(optimizer)
-        made.samples = self._samples
+        number, made_for = self._number(optimizer), weakref.ref(optimizer)
+        made = OptimizerExchange(number, seen, variables, rule, self._group, self.poll, made_for, self._samples)
         if self._group.rank and getattr(seen, "use_ema", False):
             build(seen, variables)  # `fit` reads the averages in the end; their values on this rank are not used
         self._known[made.number] = vars(optimizer)[OF_OPTIMIZER] = made

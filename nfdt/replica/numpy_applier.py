@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fdt.errors import CaptureError, UsageError
+from fdt.typing import Vector
 from nfdt import algorithm_registry
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State
 from nfdt.options import PLAIN
@@ -93,11 +94,12 @@ class Arithmetic:
     def flush(self, rule: AsyncAlgorithm, shared: State) -> tuple[bool, State]:
         return False, shared
 
-    def packed(self, form: Form) -> Any:
+    def packed(self, form: Form) -> Vector:
         """Return the update as one float32 vector: scale of the rate, direction, and fresh gradient if needed."""
         fresh = self.update.gradient if self.update.fresh is None else self.update.fresh
         parts: Sequence[Any] = [*self.update.gradient, *(fresh if form.momentum else ())]
-        return np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)
+        vector: Vector = np.concatenate([np.ravel(self.update.lr_scale), *map(np.ravel, parts)]).astype(np.float32)
+        return vector
 
 
 class ServerAlgorithm:
@@ -108,18 +110,19 @@ class ServerAlgorithm:
         workers: Number of workers.
         mu: The optimizer's momentum.
 
-    Attributes:
-        alike: Whether all workers have the current weights, as at the start and after a synchronisation. Then no
-            gradient is stale, and the algorithm does not look ahead.
     """
 
     def __init__(self, rule: AsyncAlgorithm, workers: int, mu: float) -> None:
         self._rule, self._workers, self._mu = rule, workers, np.float32(mu)
         self.form = form_of(rule, workers)
-        self.alike = True
+        self._synchronised = True  # no gradient is stale, and the algorithm does not look ahead
         self.taus: list[int] = []
         self._arithmetic: Arithmetic | None = None
         self._core: AlgorithmState | None = None
+
+    def synchronised(self) -> None:
+        """Note that all workers have the current weights, as at the start."""
+        self._synchronised = True
 
     def pushed(self, worker: int, gradients: list[Any], params: list[Any], eta: Any, samples: int) -> Arithmetic:
         """Pass a worker's gradients to the algorithm; `update` of the result goes to the optimizer."""
@@ -127,12 +130,12 @@ class ServerAlgorithm:
             self._arithmetic = Arithmetic(params)
             self._core = AlgorithmState(self._rule, self._arithmetic, self._workers)
         self._arithmetic.read(params, eta)
-        if self.alike:
+        if self._synchronised:
             self._arithmetic.read(params, mu=0)
             for each in self._core.worker_states:
                 self._core.pull(each)
             self._arithmetic.read(params, mu=self._mu)
-            self.alike = False
+            self._synchronised = False
         number = self._core.worker_states[worker].last_push + 1
         tau = self._core.push(worker, number, WorkerGradient(gradients, samples))
         self._core.take_log()

@@ -63,7 +63,7 @@ class RoundRobinRank:
         replicated = self._replicate if self._allow_replicated else None
         self._sessions = NfdtSessions(group, options.get("rule"), lambda: self._exchanges.poll(None), replicated)
         self.metrics = Metrics(self._add, self._counts_here, self._training, self._others, self._unsure)
-        group.serve = self._exchanges.serve
+        group.serve_by(self._exchanges.serve)
 
     def counts(self) -> Mapping[str, Any]:
         """Return the steps, samples, sent bytes and staleness of this rank."""
@@ -186,7 +186,7 @@ class RoundRobinRank:
         whose = self._turns.now() or self._at_apply(optimizer)
         if not whose:
             return self._undivided(apply, gradients, variables)
-        self._turns.applied += 1
+        self._turns.count_update()
         inner = inner_optimizer(optimizer)
         own = apply if inner is optimizer else update_of(inner)
         exchange = self._exchanges.of(inner, own, variables)
@@ -272,5 +272,5 @@ def _trains(loop: Site | None) -> bool:
 
 
 def _has_batches(argument: Any) -> bool:
-    """Return whether a step function takes batches from this argument itself."""
+    """Return whether a step function that gets this argument draws batches from it."""
     return isinstance(argument, (tf.data.Dataset, tf.data.Iterator))

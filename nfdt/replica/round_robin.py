@@ -50,6 +50,29 @@ class Region:
     alike: bool | None = None  # whether result shapes are independent of the batch's; None: unknown
     moved: list[tuple[Advanceable, int]] = field(default_factory=list)  # its side effects
 
+    def begin(self, first: int, sync: int, applied: int, *, given_up: bool) -> None:
+        """Set the step number: `first` after synchronisation `sync`, else the next one.
+
+        Micro-batches whose gradients are accumulated are one step. `applied`: number of updates so far.
+        """
+        if self.number < 0 or self.sync != sync:
+            self.number, self.sync = first, sync
+        elif given_up or applied > self.since:
+            self.number += 1
+        self.since = applied
+
+    def keep(self, shapes: Any, values: Any, applied: int, moved: list[tuple[Advanceable, int]]) -> None:
+        """Store the result of a run. `shapes`: of its batch."""
+        if self.runs and shapes != self.shapes:
+            self.alike = self.alike is not False and _shapes(values) == _shapes(self.values)
+        self.shapes, self.values, self.moved = shapes, values, moved
+        self.applies = applied > self.since
+        self.runs += 1
+
+    def forget(self) -> None:
+        """Run the next time in any case."""
+        self.runs = 0
+
 
 class RoundRobin:
     """Decides which steps this rank computes. `begin` is called before every step, `count` with its own batches."""
@@ -67,6 +90,10 @@ class RoundRobin:
         self._before: dict[Counter, int] = {}  # counts at the start of the running region
         self._effects: dict[Any, Sequence[tuple[Advanceable, int]]] = {}  # by function that it called
         self._syncs = self._first = self._next = 0  # `_first`, `_next`: step numbers since the synchronisation
+
+    def count_update(self) -> None:
+        """Count an update of this step, or of another's."""
+        self.applied += 1
 
     def now(self) -> str:
         """Return the owner of the running step: "mine", "others", or "" if no step is taken in turn."""
@@ -98,9 +125,10 @@ class RoundRobin:
             ready: Whether it may be skipped at all.
             given_up: Whether its last run ended early.
         """
-        self._count_on(region, given_up)
+        region.begin(self._first, self._syncs, self.applied, given_up=given_up)
+        self._next = max(self._next, region.number + 1)
         mine = region.number % self._size == self._rank
-        region.since, self._before, self._effects = self.applied, {}, {}
+        self._before, self._effects = {}, {}
         self._begin()
         self.around, self._whose = loop, "mine" if mine else "others"
         if mine or not ready or not (region.shapes == shapes or region.alike or _is_plain(region.values)):
@@ -110,23 +138,10 @@ class RoundRobin:
             moved.move(by)
         return False
 
-    def _count_on(self, region: Region, given_up: bool) -> None:
-        """Set the region's step number. Micro-batches whose gradients are accumulated are one step."""
-        if region.number < 0 or region.sync != self._syncs:
-            region.number, region.sync = self._first, self._syncs
-        elif given_up or self.applied > region.since:
-            region.number += 1
-        self._next = max(self._next, region.number + 1)
-
     def keep(self, region: Region, shapes: Any, values: Any) -> None:
         """Store the result of a run."""
-        if region.runs and shapes != region.shapes:
-            region.alike = region.alike is not False and _shapes(values) == _shapes(region.values)
-        region.shapes, region.values = shapes, values
-        region.applies = self.applied > region.since
         counted = ((counter, counter.now() - before) for counter, before in self._before.items())
-        region.moved = [*counted, *itertools.chain(*self._effects.values())]
-        region.runs += 1
+        region.keep(shapes, values, self.applied, [*counted, *itertools.chain(*self._effects.values())])
 
     def moves(self, counter: Counter) -> None:
         """Record that the running region is about to advance `counter`."""
@@ -169,7 +184,7 @@ class RoundRobin:
 
     def forget(self, owner: Any, kind: str) -> None:
         """Run the next of these calls in any case: the last result is of no use for it."""
-        self.region(owner, kind).runs = 0
+        self.region(owner, kind).forget()
 
     def at_apply(self, optimizer: Any) -> str:
         """Return the owner of an update that no region precedes: every worker computed it, and one applies it."""

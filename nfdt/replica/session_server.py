@@ -173,7 +173,7 @@ class SessionServer:
         """Note a synchronisation: all workers have the current variables."""
         for ruled in self._ruled.values():
             for each in ruled.values():
-                each.rule.alike = True
+                each.rule.synchronised()
 
     def check(self, session: Any, step: SessionStep) -> None:
         """Check that the algorithm accepts the run's gradients. Raises CaptureError if not."""

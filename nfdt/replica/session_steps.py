@@ -83,7 +83,7 @@ class SessionStep:
 
     @cached_property
     def before(self) -> list[Any]:
-        """Inputs of `late` that neither wait nor depend on gradients, such as the loss before the update."""
+        """Tensors that `late` is computed from and that exist before the update, such as the loss."""
         waiting, seen, made = [f.op for f in self.late], {*self.moves, *self._passing}, dict[str, Any]()
         while waiting:
             each = waiting.pop()

@@ -62,6 +62,19 @@ class WorkerState:
     version: int = 0
     last_push: int = 0
 
+    def pulled(self, mine: State, version: int | None) -> None:
+        """Record a pull; `version`: that of the weights, None where the worker waits."""
+        self.mine, self.version = mine, self.version if version is None else version
+
+    def pushed(self, mine: State, push: int) -> None:
+        """Record a push."""
+        self.mine, self.last_push = mine, push
+
+    def skip(self, push: int) -> bool:
+        """Record a push that the algorithm does not receive. Return False if it was already recorded."""
+        fresh, self.last_push = push > self.last_push, max(push, self.last_push)
+        return fresh
+
 
 @dataclass
 class AlgorithmState:
@@ -86,9 +99,8 @@ class AlgorithmState:
         slot = self.worker_states[worker]
         self.log.append(Logged("pull", worker))
         self.pulls += 1
-        sent, self.shared, slot.mine = self.applier.pull(self.rule, self.shared, slot.mine, worker)
-        if sent is not None:
-            slot.version = self.version
+        sent, self.shared, mine = self.applier.pull(self.rule, self.shared, slot.mine, worker)
+        slot.pulled(mine, None if sent is None else self.version)
         return sent
 
     def push(self, worker: int, push: int, gradient: WorkerGradient) -> int | None:
@@ -98,16 +110,14 @@ class AlgorithmState:
             return None
         tau = self.version - slot.version
         self.log.append(Logged("push", worker, push, tau, gradient.samples, gradient.seconds))
-        applied, self.shared, slot.mine = self.applier.push(self.rule, self.shared, slot.mine, worker, gradient, tau)
-        slot.last_push = push
+        applied, self.shared, mine = self.applier.push(self.rule, self.shared, slot.mine, worker, gradient, tau)
+        slot.pushed(mine, push)
         self.version += applied
         return tau
 
     def skip(self, worker: int, push: int) -> bool:
         """Record a push that the algorithm must not receive. Return False if it was already recorded."""
-        slot = self.worker_states[worker]
-        fresh, slot.last_push = push > slot.last_push, max(push, slot.last_push)
-        return fresh
+        return self.worker_states[worker].skip(push)
 
     def leave(self, worker: int) -> None:
         """Remove `worker` and its state."""

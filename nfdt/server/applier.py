@@ -68,6 +68,18 @@ class Sent:
         return positions, [*self.trainable, *(self.others[i] for i in others), *self.scalars]
 
 
+class SessionPulls:
+    """The pulls of one session: the first, and the first after a load of the client's weights, have all variables."""
+
+    def __init__(self) -> None:
+        self._loads = 0
+
+    def placed(self, sent: Sent, loads: int) -> tuple[list[int], list[Tensor]]:
+        """Return the positions and tensors of the next pull. `loads`: ServedJob.loads."""
+        everything, self._loads = self._loads != loads, loads
+        return sent.placed(everything=everything)
+
+
 @dataclass(frozen=True)
 class _Program:
     """A traced call of the algorithm, ready to be compiled."""

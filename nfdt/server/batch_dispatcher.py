@@ -125,3 +125,17 @@ class Epoch:
     staleness: Counter[int] = field(default_factory=Counter)
     greeted: set[int] = field(default_factory=set)
     skipped: int = 0
+
+    def count(self, samples: int, tau: int) -> None:
+        """Count a push that was applied; `tau`: its staleness."""
+        self.samples += samples
+        self.staleness[tau] += 1
+
+    def skip(self, batches: int) -> None:
+        """Count batches that were left out."""
+        self.skipped += batches
+
+    def stop(self) -> None:
+        """Assign no more batches."""
+        self.stopping = True
+        self.dispatcher.stop()

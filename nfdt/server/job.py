@@ -105,7 +105,7 @@ class ServedJob:
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """Shard 0's decisions. `missed` is by worker the epoch end that it must still receive."""
+    """Shard 0's decisions. `missed`: by worker, the epoch end that the worker has not received yet."""
 
     epoch: Epoch | None
     missed: dict[int, int]

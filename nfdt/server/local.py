@@ -10,6 +10,7 @@ from fdt.job import JobSpec
 from fdt.rpc.session_pb2 import Event
 from fdt.trainable import Trainable, build
 from nfdt.model.shards import Ownership
+from nfdt.server.applier import SessionPulls
 from nfdt.server.instructions import Replies
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import ShardService
@@ -52,12 +53,12 @@ class LocalChannel:
     def __init__(self, shard_service: ShardService, worker: int, steps: int | None) -> None:
         self._shard_service, self._worker, self._steps = shard_service, worker, steps
         self._replies: Replies
-        self._loads = self._heard = 0  # loads of the job that the worker has; epoch ends that it has received
+        self._heard = 0  # epoch ends that the worker has received
 
     def open(self) -> None:
         """Open a session of the shard service."""
         self._replies = self._shard_service.open(self._worker, self._steps, heard=self._heard)
-        self._loads = 0
+        self._pulls = SessionPulls()
 
     def ask(self, pull: int = 0) -> None:
         """Request weights and batches."""
@@ -80,8 +81,7 @@ class LocalChannel:
             self._heard = reply.epoch + 1
         if isinstance(reply, (EpochOver, Release)):
             return reply
-        everything, self._loads = self._loads != self._shard_service.job.loads, self._shard_service.job.loads
-        positions, tensors = reply.sent.placed(everything=everything)
+        positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)
         return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull)
 
     def close(self) -> None:

@@ -107,8 +107,7 @@ class Scheduler:
         """End the epoch at the client's request: gradients in progress are not applied."""
         self._gate_open = True
         if self.epoch:
-            self.epoch.stopping = True
-            self.epoch.dispatcher.stop()
+            self.epoch.stop()
         self._untold.clear()
         for pushed in self._held:
             self._take(*pushed)
@@ -195,8 +194,7 @@ class Scheduler:
         if tau is None:
             return
         self._finish(worker, gradient, epoch)
-        epoch.samples += gradient.samples
-        epoch.staleness[tau] += 1
+        epoch.count(gradient.samples, tau)
         if self.lock_step:
             done, count = epoch.dispatcher.done, len(gradient.batches)
             last = done if epoch.dispatcher.complete else -1
@@ -215,7 +213,7 @@ class Scheduler:
             raise NotFinite(worker, push, gradient.batches, epoch.number)
         if self.state.skip(worker, push):
             self._finish(worker, gradient, epoch)
-            epoch.skipped += len(gradient.batches)
+            epoch.skip(len(gradient.batches))
 
     def _finish(self, worker: int, gradient: WorkerGradient, epoch: Epoch) -> None:
         for batch in gradient.batches:

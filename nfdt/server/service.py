@@ -17,6 +17,7 @@ from fdt.blobs import LocalBlobs
 from fdt.security import auth
 from fdt.service.transport import bind, listening_at, new_server
 from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.applier import SessionPulls
 from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob
 from nfdt.transport.buffers import Buffer, chunks, fill, nbytes_of
@@ -140,7 +141,7 @@ class WorkerStream:
         self._outgoing = Buffer(self._layout.pull, pull) if self.shared else None
         steps = None if hello.steps < 0 else hello.steps
         self._replies = shard_service.open(hello.worker, steps, hello.incarnation, hello.heard)
-        self._loads = 0
+        self._pulls = SessionPulls()
 
     def end(self) -> None:
         """Wake the thread that waits for a reply: the stream has ended."""
@@ -205,8 +206,7 @@ class WorkerStream:
             yield from self._weights(reply)
 
     def _weights(self, reply: Send) -> Iterator[bytes]:
-        everything, self._loads = self._loads != self._shard_service.job.loads, self._shard_service.job.loads
-        positions, tensors = reply.sent.placed(everything=everything)
+        positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         message.pull = reply.pull
         if self._outgoing is not None:

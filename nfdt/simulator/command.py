@@ -46,9 +46,11 @@ Examples:
 
 def simulation_options(function: Decorated) -> Decorated:
     """Add --workers, --cluster, --overlap, --seed, --compare, --report and --data to a command."""
-    file = click.Path(dir_okay=False, path_type=Path)
-    directory = click.Path(file_okay=False, path_type=Path)
-    add = [
+    return apply([*_of_cluster(), *_of_reports()], function)
+
+
+def _of_cluster() -> list[Callable[[Any], Any]]:
+    return [
         option(
             CLUSTER,
             "--workers",
@@ -59,7 +61,7 @@ def simulation_options(function: Decorated) -> Decorated:
         option(
             CLUSTER,
             "--cluster",
-            type=file,
+            type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
             help="Nodes and links (docs/cluster.md).  [default: equal nodes, steps of 100 ms, links that take no time]",
         ),
@@ -77,6 +79,12 @@ def simulation_options(function: Decorated) -> Decorated:
             default=0,
             help="Seed of the cluster's random times, and of the script unless it sets its own.  [default: 0]",
         ),
+    ]
+
+
+def _of_reports() -> list[Callable[[Any], Any]]:
+    directory = click.Path(file_okay=False, path_type=Path)
+    return [
         option(
             REPORTS,
             "--compare",
@@ -92,7 +100,6 @@ def simulation_options(function: Decorated) -> Decorated:
         ),
         option(REPORTS, "--data", type=directory, metavar="DIR", help="Write the data only, as JSON, to DIR."),
     ]
-    return apply(add, function)
 
 
 @click.command("simulate", cls=OptionsAnywhere, epilog=EXAMPLES)

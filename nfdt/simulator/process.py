@@ -53,7 +53,7 @@ class Simulator(NfdtWorker):
         self._feed = None
         if isinstance(spec.data, FeedData):
             self._feed = Feed(spec.data.name, self._member.blobs, lambda wanted: self.send(Event(feed_wanted=wanted)))
-            self._member.on_feed = self._feed.offer
+            self._member.pass_feeds_to(self._feed.offer)
         return self._feed
 
 

@@ -11,7 +11,7 @@ Keras's running metrics since the start of the epoch, `epoch_samples` samples ag
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class FitRecord:
     epochs: list[EpochRecord] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
-    links: Mapping[str, int] = field(default_factory=dict)
+    links: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

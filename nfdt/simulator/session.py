@@ -217,7 +217,7 @@ class SimulatedJob:
                 **vars(walls),
             )
         )
-        self.record.links = dict(zip(self._fleet.topology.names, self._fleet.transfers.sent_bytes, strict=True))
+        self.record.links.update(zip(self._fleet.topology.names, self._fleet.transfers.sent_bytes, strict=True))
         tally.reset()
         self._over, before = None, self._moved_before
         self._moved_before = before[0] + sent, before[1] + received

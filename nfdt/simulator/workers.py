@@ -16,7 +16,7 @@ from fdt.data.arrays import ArraySource
 from fdt.network import Cluster, ClusterNode, Pace
 from fdt.network.topology import SERVER, topology_of
 from fdt.network.transfers import Transfers
-from nfdt.server.applier import Sent
+from nfdt.server.applier import Sent, SessionPulls
 from nfdt.server.instructions import Reply
 from nfdt.server.shard_service import ShardService
 from nfdt.transport.buffers import nbytes_of
@@ -53,12 +53,12 @@ class SimulatedChannel:
     ) -> None:
         self._env, self._shard_service, self._lane, self._steps = env, shard_service, lane, steps
         self.bytes_sent = self.bytes_received = 0
-        self._sizes, self._loads = sizes, 0
+        self._sizes = sizes
         self._sent: Sent
 
     def open(self) -> None:
         """Open a session of the shard service, which calls `put`."""
-        self._loads = 0
+        self._pulls = SessionPulls()
         self._shard_service.connect(self._lane, self._steps, self)
 
     def ask(self, pull: int = 0) -> None:
@@ -96,8 +96,7 @@ class SimulatedChannel:
 
     def begin_pull(self) -> int:
         """Count the weights of the last answer, which begin to travel. Return their bytes."""
-        everything, self._loads = self._loads != self._shard_service.job.loads, self._shard_service.job.loads
-        nbytes = self._nbytes("pull", *self._sent.placed(everything=everything))
+        nbytes = self._nbytes("pull", *self._pulls.placed(self._sent, self._shard_service.job.loads))
         self.bytes_received += nbytes
         return nbytes
 

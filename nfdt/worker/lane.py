@@ -74,6 +74,10 @@ class EpochCounters:
         if self._since is None:
             self._since = time.monotonic()
 
+    def add_busy(self, seconds: float) -> None:
+        """Count seconds of computing."""
+        self.busy += seconds
+
     def seconds(self) -> float:
         """Return the seconds since `begin`; 0 without it."""
         return 0.0 if self._since is None else time.monotonic() - self._since

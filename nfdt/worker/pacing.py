@@ -13,7 +13,7 @@ CLUSTER_VARIABLE = "NFDT_EMULATED_CLUSTER"  # path of the cluster file, if worke
 
 
 class Pacer:
-    """Delays one worker's steps to the time of its node. A slower machine is not compensated."""
+    """Makes each step of a worker last at least as long as on its node of the cluster."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace, self._begin = pace, time.monotonic()

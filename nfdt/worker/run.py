@@ -141,7 +141,7 @@ class WorkerJob:
             else:
                 self._tally.take_back(counted)
             seconds = time.monotonic() - start
-            self._tally.busy += seconds
+            self._tally.add_busy(seconds)
             logs = self._tally.floats() if self._lock_step else {}
             metrics = self._member.blobs.put_arrays(self._tally.metrics()) if self._lock_step else None
             self._report_progress(pulled[0].epoch)
@@ -192,7 +192,7 @@ class WorkerJob:
         if not isinstance(data, FeedData):
             return None
         feed = Feed(data.name, self._member.blobs, lambda wanted: self._send(Event(feed_wanted=wanted)))
-        self._member.on_feed = feed.offer
+        self._member.pass_feeds_to(feed.offer)
         return feed
 
     def _find_notes(self) -> Iterator[str]:

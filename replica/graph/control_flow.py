@@ -55,7 +55,7 @@ class Divider(ListEmitter):
             return super()._planned(number, values)
         if number not in self._plans:
             self._plans[number] = self._divided(number, [_argument(value) for value in values])
-        self.result.divides = True
+        self._divides = True
         return self._plans[number] or super()._planned(number, values)
 
     def _divided(self, number: int, arguments: list[Argument]) -> Plan | None:
@@ -77,7 +77,7 @@ class Divider(ListEmitter):
             for index, result in enumerate(self._results[number]):
                 made = self._values[number, index]
                 if is_list(made.tensor):
-                    made.shape, made.items = result.shape, result.items
+                    self._values[number, index] = replace(made, shape=result.shape, items=result.items)
 
     def _loop(self, op: Any, arguments: list[Argument], refs: Sequence[Ref]) -> tuple[Plan, list[Argument]]:
         """Join the variables' descriptions before and after an iteration until they do not change."""

@@ -42,10 +42,8 @@ def drawn(node: GraphNode, tensors: Sequence[Any]) -> Any:
 
 
 def draws(node: GraphNode, inputs: Sequence[Any]) -> list[Any]:
-    """Draw from the node's state now. `inputs`: eager tensors."""
-    if node.draw is None or node.draw[0] != _loops[-1]:
-        node.draw = _loops[-1], _function(node.op)
-    name = node.draw[1].name.decode()
+    """Run a random operation now, with its state; return its outputs. `inputs`: eager tensors."""
+    name = node.draw_in(_loops[-1], _function).name.decode()
     return list(execute.execute(name, len(node.op.outputs), list(inputs), (), context.context()))
 
 

@@ -3,6 +3,7 @@
 import heapq
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from replica.graph.known import KnownValues
 from replica.graph.lists import copy_handle_data
 from replica.graph.operations import OpAttributes, created, output, where_defined
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Shard, divided, local_shape
-from replica.plan import PAYING, Arg, Array, OpCall, Plan, of_lists_alone, plan, replicated
+from replica.plan import PAYING, Arg, Array, OpCall, Plan, Shape, of_lists_alone, pays, plan, replicated
 from replica.rules.shape import ASKING, known_outputs
 
 _SMALL = 4096  # elements up to which a Partial result is replicated in the graph, with the other sums
@@ -55,15 +56,17 @@ class Emitter:
         self._waves = 0
         self._last: Any = None
         self.graph: Any = func_graph.FuncGraph(f"divided_{name}")
-        self.result = Emitted(self.graph, [])
+        self._divides, self._rows = False, 0  # as in Emitted
+        self._gathers: list[tuple[str, str, int]] = []
+        self._drawn: list[tuple[Any, list[Array]]] = []
 
     def run(self) -> Emitted:
         """Return the emitted function."""
         with self.graph.as_default():
             self._emit_arguments()
             self._emit_nodes()
-            self._emit_outputs()
-        return self.result
+            outputs = self._emit_outputs()
+        return Emitted(self.graph, outputs, self._known.used, self._divides, self._rows, self._gathers, self._drawn)
 
     # -- arguments and results -------------------------------------------------------------------------------------
     def _emit_arguments(self) -> None:
@@ -92,16 +95,14 @@ class Emitter:
         data = argument.dtype not in (tf.resource, tf.variant)
         self._values[number, index] = Value(tensor, argument.placement, argument.shape, data, items=argument.items)
         self._ops[number] = tensor.op
-        self.result.divides |= argument.placement is not REPLICATE
+        self._divides |= argument.placement is not REPLICATE
 
-    def _emit_outputs(self) -> None:
+    def _emit_outputs(self) -> list[tuple[Placement, Shape | None]]:
         self._replicate(dict.fromkeys(self._small_outputs()))
-        for ref in self._flat.outputs:
-            value = self._values[ref]
-            self.result.outputs.append((value.placement, value.shape))
-            self.graph.outputs.append(tf.identity(value.tensor))
-        self.result.used = self._known.used
+        values = [self._values[ref] for ref in self._flat.outputs]
+        self.graph.outputs.extend(tf.identity(value.tensor) for value in values)
         self.graph.control_outputs = [self._ops[number] for number in sorted(self._flat.controls)]
+        return [(value.placement, value.shape) for value in values]
 
     def _small_outputs(self) -> list[Ref]:
         """Return the outputs emitted so far that are replicated within the graph."""
@@ -181,7 +182,7 @@ class Emitter:
         inputs = [value for value in known if value is not None]
         if len(inputs) < len(known):
             return False
-        self.result.drawn.append((node, inputs))
+        self._drawn.append((node, inputs))
         for index, traced in enumerate(node.op.outputs):
             made = tf.compat.v1.placeholder(traced.dtype, _drawn_shape(node.op, traced, inputs))
             self.graph.inputs.append(made)
@@ -202,11 +203,11 @@ class Emitter:
         ]
         if not placed:
             rows = (values[0].shape or ())[0] or 0
-            self.result.rows = rows
+            self._rows = rows
             args[0] = Arg(Shard(0, divided(rows, self.size)), args[0].shape, args[0].dtype)
         call = OpCall(node.op.type, OpAttributes(node.op), tuple(args), self.size, self._within)
         constants = known_outputs(call)
-        self.result.divides = True
+        self._divides = True
         return constants if constants is not None else self._plan(call)
 
     def _plan(self, call: OpCall) -> Plan:
@@ -220,8 +221,7 @@ class Emitter:
         return known_outputs(OpCall(op.type, OpAttributes(op), args, self.size))
 
     def _pays(self, value: Value) -> bool:
-        shape = value.shape or ()
-        return value.data and len(shape) > 1 and (shape[0] or 0) >= max(2, self.size) and self.size > 1
+        return value.data and pays(value.shape or (), self.size)
 
     def _missing(self, refs: Sequence[Ref], found: Plan) -> list[Ref]:
         return [
@@ -234,7 +234,7 @@ class Emitter:
         shards = [v for v in map(self._values.__getitem__, refs) if isinstance(v.placement, Shard)]
         size = sum(int(np.prod([n or 1 for n in v.shape or ()])) * v.tensor.dtype.size for v in shards)
         if size:
-            self.result.gathers.append((op.type, where_defined(op), size))
+            self._gathers.append((op.type, where_defined(op), size))
 
     def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
         """Return small Partials that several operations take: sent once, before operations derive others from them."""
@@ -276,11 +276,12 @@ class Emitter:
         self._waves += 1
         with self.graph.control_dependencies([self._last] if self._last is not None else []):
             wholes, self._last = added_collective(self._exchange, name, values)
-        for value, whole in zip(values, wholes, strict=True):
+        for ref, value, whole in zip(chosen, values, wholes, strict=True):
             whole.set_shape(value.shape)
-            value.whole = whole
-            if isinstance(value.placement, Partial):
-                value.tensor, value.placement = whole, REPLICATE
+            both: dict[str, Any] = (
+                {"tensor": whole, "placement": REPLICATE} if isinstance(value.placement, Partial) else {}
+            )
+            self._values[ref] = replace(value, whole=whole, **both)
 
 
 def _drawn_shape(op: Any, traced: Any, inputs: Sequence[Array]) -> Any:

@@ -34,7 +34,7 @@ class Argument:
     items: Items | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Value:
     """A tensor of the emitted graph.
 
@@ -55,7 +55,7 @@ class Value:
     items: Items | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Emitted:
     """An emitted function.
 

@@ -1,6 +1,6 @@
 """A traced function as one list of operations, in which the functions that it calls are inlined."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,14 +36,19 @@ class GraphNode:
         inputs: The outputs of other nodes that it takes.
         controls: The nodes that it runs after.
         argument: The index of the function's argument that it stands for.
-        draw: For an operation of RANDOM: its state, which outlives emissions of the function.
     """
 
     op: Any
     inputs: list[Ref] = field(default_factory=list)
     controls: set[int] = field(default_factory=set)
     argument: int | None = None
-    draw: Any = None
+    _draw: tuple[int, Any] | None = None  # for an operation of RANDOM: its state, which outlives emissions
+
+    def draw_in(self, loop: int, make: Callable[[Any], Any]) -> Any:
+        """Return the function `make(op)` that keeps the operation's state; a new one for a new `loop`."""
+        if self._draw is None or self._draw[0] != loop:
+            self._draw = loop, make(self.op)
+        return self._draw[1]
 
 
 @dataclass

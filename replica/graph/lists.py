@@ -1,6 +1,7 @@
 """TensorLists and Optionals in the emitted graph: the shapes of their elements, and lists that are empty."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ def is_list(tensor: Any) -> bool:
     return bool(tensor.dtype == tf.variant)
 
 
-def describe(
+def described(
     node: GraphNode, made: Value, inputs: Sequence[Value], known: Sequence[Callable[[], Array | None]]
-) -> None:
-    """Record the shape and the values of the elements of a list that `node` returns.
+) -> Value:
+    """Return `made`, a list that `node` returns, with the shape and the values of its elements.
 
     Args:
         node: The operation.
@@ -36,14 +37,16 @@ def describe(
     """
     kind = node.op.type
     if kind in _MADE_FOR:
-        made.shape = _shape(known[_MADE_FOR[kind]]())
-        made.items = () if kind == "EmptyTensorList" else None
-    elif kind == "TensorListPushBack":
-        made.shape, made.items = inputs[0].shape, joined_items(inputs[0].items, _integers(inputs[1], known[1]))
-    elif kind == "TensorListPopBack":
-        made.shape, made.items = inputs[0].shape, inputs[0].items
-    elif kind in ("TensorListSetItem", "TensorListScatterIntoExistingList", "TensorListResize", "ZerosLike"):
-        made.shape = inputs[0].shape
+        items: Items | None = () if kind == "EmptyTensorList" else None
+        return replace(made, shape=_shape(known[_MADE_FOR[kind]]()), items=items)
+    if kind == "TensorListPushBack":
+        items = joined_items(inputs[0].items, _integers(inputs[1], known[1]))
+        return replace(made, shape=inputs[0].shape, items=items)
+    if kind == "TensorListPopBack":
+        return replace(made, shape=inputs[0].shape, items=inputs[0].items)
+    if kind in ("TensorListSetItem", "TensorListScatterIntoExistingList", "TensorListResize", "ZerosLike"):
+        return replace(made, shape=inputs[0].shape)
+    return made
 
 
 def _shape(value: Array | None) -> Shape | None:

@@ -1,5 +1,6 @@
 """The emitter of functions whose TensorLists and Optionals are divided like their elements."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,9 @@ from fdt.compat.tensorflow import constant_op
 from replica.graph.emit import Emitter
 from replica.graph.emitted import Undivided, Value
 from replica.graph.flatten import Ref
-from replica.graph.lists import describe, emptied, is_empty, is_list
+from replica.graph.lists import described, emptied, is_empty, is_list
 from replica.placement import REPLICATE, Placement, Shard
-from replica.plan import OpCall, Plan, plan
+from replica.plan import OpCall, Plan, Shape, plan
 
 
 class ListEmitter(Emitter):
@@ -37,11 +38,11 @@ class ListEmitter(Emitter):
         values = [self._values[ref] for ref in node.inputs]
         for index, traced in enumerate(node.op.outputs):
             if is_list(traced):
-                describe(node, self._values[number, index], values, known)
+                self._values[number, index] = described(node, self._values[number, index], values, known)
         if node.op.type == "TensorListPopBack" and values[0].items:
             item = np.asarray(values[0].items[0], node.op.outputs[1].dtype.as_numpy_dtype)
             self._known.note((number, 1), item)
-            self._values[number, 1].tensor = constant_op.constant(item)
+            self._values[number, 1] = replace(self._values[number, 1], tensor=constant_op.constant(item))
 
     def _input(self, ref: Ref, target: Placement) -> Any:
         value, node = self._values[ref], self._flat.nodes[ref[0]]
@@ -65,8 +66,8 @@ class ListEmitter(Emitter):
             raise Undivided("an operation needs a replicated list")
         super()._replicate(refs)
 
-    def _emit_outputs(self) -> None:
+    def _emit_outputs(self) -> list[tuple[Placement, Shape | None]]:
         values = [self._values[ref] for ref in self._flat.outputs]
         if any(is_list(value.tensor) and value.placement is not REPLICATE for value in values):
             raise Undivided("the function returns a list")
-        super()._emit_outputs()
+        return super()._emit_outputs()

@@ -85,7 +85,7 @@ def put(call: OpCall) -> Plan | None:
 
 @rule("TensorListScatterIntoExistingList")
 def scattered(call: OpCall) -> Plan | None:
-    """Insert the entries of a tensor along its first dimension."""
+    """Divide a list and a tensor whose slices along dimension 0 become the list's elements."""
     values, tensor, _ = call.args
     given = tensor.placement
     if isinstance(given, Shard):
@@ -114,7 +114,7 @@ def counted(call: OpCall) -> Plan | None:
 
 @rule("OptionalFromValue")
 def optional(call: OpCall) -> Plan | None:
-    """Make an Optional of one component."""
+    """Give an Optional the placement of its one component."""
     if len(call.args) != 1:
         return None
     return Plan((call.args[0].placement,), (call.args[0].placement,))

@@ -44,6 +44,21 @@ def still_there(processes):
     return left
 
 
+def attached_until_an_epoch(name):
+    """Return the lines shown until the first epoch; Ctrl-C then leaves the run."""
+    attached = subprocess.Popen(argv("nfdt", "attach", name), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    seen = []
+    for line in attached.stdout:
+        seen.append(line)
+        if line.startswith("Epoch 1/"):
+            break
+    attached.send_signal(signal.SIGINT)
+    _, err = attached.communicate(timeout=30)
+    assert attached.returncode == 130
+    assert f"{name} continues" in err
+    return seen
+
+
 def test_a_detached_run_is_taken_up_again_and_ended(state):
     started = subprocess.Popen(
         argv("hfdt", "run", "--detach", "-np", "2", SCRIPT, "100000"),
@@ -63,18 +78,7 @@ def test_a_detached_run_is_taken_up_again_and_ended(state):
     client.send_signal(signal.SIGHUP)  # or one that comes all the same
     assert run.directory.stat().st_mode & 0o77 == 0
 
-    attached = subprocess.Popen(
-        argv("nfdt", "attach", "away-1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    seen = []
-    for line in attached.stdout:
-        seen.append(line)
-        if line.startswith("Epoch 1/100000"):
-            break
-    attached.send_signal(signal.SIGINT)
-    _, err = attached.communicate(timeout=30)
-    assert attached.returncode == 130
-    assert "away-1 continues" in err
+    seen = attached_until_an_epoch("away-1")
     assert seen[0] == "input: EOFError\n"
     assert seen[-1].startswith("Epoch 1/100000")
     assert "\x1b" not in run.output.read_text()

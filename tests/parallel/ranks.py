@@ -4,6 +4,7 @@ ranks.py OUT [--comm horovod|mpi] [case ...]
 """
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -66,13 +67,13 @@ def main(out, comm_name, chosen):
 
         comm, _ = choose(comm_name, int(os.environ["OMPI_COMM_WORLD_RANK"]), size)
     notes = {}
-    for flavor, made in (("keras", cases.keras_cases), ("tf_keras", cases.tf_keras_cases)):
+    for flavor in ("keras", "tf_keras"):
         with contextlib.ExitStack() as stack:
             if comm is not None:
                 from hfdt.worker.session import patches
 
                 stack.enter_context(patches(flavor))
-            for name, case in made().items():
+            for name, case in importlib.import_module(f"{flavor}_cases").CASES.items():
                 if chosen and name not in chosen:
                     continue
                 options = cases.OPTIONS.get(name, {})

@@ -212,7 +212,7 @@ def subclassed(k: Any) -> Any:
     return model, features(), labels()
 
 
-def custom_everything(k: Any) -> Any:
+def hinge_loss(k: Any) -> Any:
     class Hinge(k.losses.Loss):  # type: ignore[misc]
         def __init__(self, margin: float) -> None:
             super().__init__()
@@ -221,6 +221,10 @@ def custom_everything(k: Any) -> Any:
         def call(self, y: Any, p: Any) -> Any:
             return tf.nn.relu(self.margin - p[:, 0] * (2.0 * tf.cast(y, p.dtype) - 1.0))
 
+    return Hinge
+
+
+def margin_metric(k: Any) -> Any:
     class Margin(k.metrics.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(name="margin")
@@ -232,10 +236,14 @@ def custom_everything(k: Any) -> Any:
         def result(self) -> Any:
             return self.total + 0.0
 
+    return Margin
+
+
+def own_trainer(k: Any) -> Any:
     class Trainer(k.Model):  # type: ignore[misc]
         def __init__(self, net: Any) -> None:
             super().__init__()
-            self.net, self.seen, self.margin = net, k.metrics.Mean(name="seen"), Margin()
+            self.net, self.seen, self.margin = net, k.metrics.Mean(name="seen"), margin_metric(k)()
 
         def compile(self, g_optimizer: Any, loss_fn: Any, scale: float = 1.0) -> None:
             super().compile()
@@ -259,8 +267,12 @@ def custom_everything(k: Any) -> Any:
             self.margin.update_state(y, p)
             return {"seen": self.seen.result(), "margin": self.margin.result(), "last": loss}
 
-    model = Trainer(k.Sequential([k.layers.Dense(4, activation="relu"), k.layers.Dense(1)]))
-    model.compile(k.optimizers.Adam(0.05, clipvalue=0.5), Hinge(0.7), scale=2.0)
+    return Trainer
+
+
+def custom_everything(k: Any) -> Any:
+    model = own_trainer(k)(k.Sequential([k.layers.Dense(4, activation="relu"), k.layers.Dense(1)]))
+    model.compile(k.optimizers.Adam(0.05, clipvalue=0.5), hinge_loss(k)(0.7), scale=2.0)
     return model, features(), labels(2)
 
 

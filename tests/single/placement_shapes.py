@@ -104,7 +104,13 @@ def lookups() -> Iterator[Case]:
 
 
 def shapes() -> Iterator[Case]:
-    """What a shape or an axis rearranges."""
+    """What a shape or an axis rearranges, repeats, pads or cuts."""
+    yield from rearranged()
+    yield from repeated()
+    yield from padded()
+
+
+def rearranged() -> Iterator[Case]:
     for shape, out in [
         ((3, 4), (12,)), ((4, 3), (2, 6)), ((2, 3, 2), (6, -1)), ((2, 3, 2), (2, 6)), ((4, 2), (4, 1, 2)),
         ((0, 4), (0, 2, 2)),
@@ -124,6 +130,9 @@ def shapes() -> Iterator[Case]:
     for shape, order in [((3, 4), (1, 0)), ((2, 3, 2), (2, 0, 1)), ((0, 2, 3), (1, 2, 0)), ((3,), (0,))]:
         yield Case("Transpose", (floats(*shape), ints(order)))
         yield Case("ConjugateTranspose", (floats(*shape) + 1j * floats(*shape), ints(order)))
+
+
+def repeated() -> Iterator[Case]:
     for shape, out in [((3, 4), (2, 3, 4)), ((1, 4), (3, 4)), ((3, 1), (3, 4)), ((), (2,)), ((0, 1), (0, 3)),
                         ((1, 1), (1, 3)),
                        ((1,), (3, 1))]:  # fmt: skip
@@ -136,6 +145,9 @@ def shapes() -> Iterator[Case]:
         ((0, 2), (1, 3)),
     ]:
         yield Case("Tile", (floats(*shape), ints(multiples)))
+
+
+def padded() -> Iterator[Case]:
     for shape, paddings in [
         ((3, 4), [[0, 0], [1, 2]]),
         ((3, 4), [[1, 0], [0, 0]]),

@@ -25,7 +25,6 @@ ASSIGNS = {
     "batch_scatter_update": ROW,
     "scatter_nd_update": [[0]],
 }
-PACKAGES = ("fdt", "client_shim", "replica", "hfdt", "nfdt")
 PATHS = ("path", "path_to_string")
 PLUS = tf.function(lambda x: x + V, autograph=False)
 

@@ -5,10 +5,10 @@ import subprocess
 import pytest
 
 from tests.integration.compat import __main__ as compat
-from tests.integration.compat.catalogue import all_scripts
+from tests.integration.compat.catalogue import ALL
 from tests.integration.compat.outputs import ends_apart
 
-SCRIPT = all_scripts()[0]
+SCRIPT = next(iter(ALL.values()))
 
 
 def ran(command, script):

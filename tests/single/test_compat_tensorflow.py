@@ -19,7 +19,6 @@ from replica import reads, tensors
 v1 = tf.compat.v1
 X, V = tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.Variable(1.0)
 PLUS = tf.function(lambda x: x + V, autograph=False)
-PACKAGES = ("fdt", "client_shim", "replica", "hfdt", "nfdt")
 PATHS = {"file_prefix", "save_path", "logdir", "export_dir", "path", "filename", "filenames"}
 PATHS |= {"path_to_string", "src", "dst", "pattern"}
 
@@ -237,6 +236,6 @@ def test_files_are_opened_by_name_and_mode():
 
 def test_private_names_are_in_one_package():
     root = pathlib.Path(fdt.__file__).parents[1]
-    sources = [path for name in PACKAGES for path in (root / name).rglob("*.py") if "compat" not in path.parts]
+    sources = [path for name in fdt.PACKAGES for path in (root / name).rglob("*.py") if "compat" not in path.parts]
     private = re.compile(r"tensorflow\.(python|core)\b|keras\.src\b")
     assert len(sources) > 300 and not [path for path in sources if private.search(path.read_text())]

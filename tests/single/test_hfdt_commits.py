@@ -51,38 +51,44 @@ def test_commits_fall_on_the_same_steps_however_the_epoch_is_walked(executions, 
     assert watch.steps == 12
 
 
-def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
+FIT = FitArguments(batch_size=10, epochs=2)
+
+
+def made(spec):
     import keras
 
-    from client_shim.capture.data import capture_data
-    from fdt.blobs import LocalBlobs
-    from fdt.data import open_source
     from fdt.keras import flavor_of
     from fdt.trainable import Trainable
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    flavor_of(model).build(model, spec)
+    return Trainable(flavor_of(model), model)
+
+
+def trained(trainable, data, blobs, on_step, begin=None):
+    """Train the second epoch, or its rest after `begin`; return its logs and its number of samples."""
+    from fdt.data import open_source
     from hfdt.collectives.base import SoloComm
-    from hfdt.worker.session import RankProgram, patches
+    from hfdt.worker.session import RankProgram
+
+    with contextlib.closing(RankProgram(trainable, SoloComm(), {"rule": "allreduce"})) as session:
+        source = open_source(data.train, FIT, blobs, 7, training=True)
+        session.prepare(source, None)
+        logs = session.train(source, 1, lambda step, logs: on_step(session, step, logs), begin)
+        return logs, session.samples()
+
+
+def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
+    from client_shim.capture.data import capture_data
+    from fdt.blobs import LocalBlobs
+    from hfdt.worker.session import patches
 
     x = np.random.default_rng(0).normal(size=(150, 4)).astype("float32")
-    fit = FitArguments(batch_size=10, epochs=2)
-
-    def made():
-        keras.utils.set_random_seed(3)
-        layers = [keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
-        model = keras.Sequential(layers)
-        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
-        flavor_of(model).build(model, data.spec)
-        return Trainable(flavor_of(model), model)
-
-    def train(trainable, epoch, on_step, begin=None):
-        with contextlib.closing(RankProgram(trainable, SoloComm(), {"rule": "allreduce"})) as session:
-            source = open_source(data.train, fit, blobs, 7, training=True)
-            session.prepare(source, None)
-            logs = session.train(source, epoch, lambda step, logs: on_step(session, step, logs), begin)
-            return logs, session.samples()
-
     with contextlib.closing(LocalBlobs.create()) as blobs, patches("keras"):
         data = capture_data("keras", blobs, x, x.sum(axis=1), batch_size=10)
-        whole, kept = made(), {}
+        whole, kept = made(data.spec), {}
 
         def keep(session, step, logs):
             if step == 6:
@@ -91,12 +97,12 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
                 kept["state"] = whole.model_arrays(), whole.optimizer_arrays()
             return True
 
-        expected = train(whole, 1, keep)
-        again = made()
+        expected = trained(whole, data, blobs, keep)
+        again = made(data.spec)
         again.write_model(kept["state"][0])
         again.write_optimizer(kept["state"][1])
         seen = []
-        found = train(again, 1, lambda session, step, logs: seen.append(step) or True, kept["begin"])
+        found = trained(again, data, blobs, lambda session, step, logs: seen.append(step) or True, kept["begin"])
     assert found == expected, "logs over all of the epoch, and all of its samples"
     assert len(seen) == 15 - 7
     for a, b in zip(again.model_arrays(), whole.model_arrays(), strict=True):

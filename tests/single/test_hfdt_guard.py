@@ -1,6 +1,7 @@
 """HFDT's `--on-nan`: a step with NaN in a rank's gradient changes nothing, and the rank is named."""
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,10 +171,8 @@ def test_the_rank_and_its_step_are_named_on_all_ranks():
 def test_a_sum_that_16_bits_cannot_hold_is_nobodys(given):
     def rank(comm):
         terms, counted = StepTerms(comm, fp16=True), tf.Variable([0, 0, 1], dtype=tf.int64)
-        guard = terms.guard = Guard(
-            SimpleNamespace(seeds=[], non_trainable=[], metrics=[]), counted, terms, skips=False
-        )
-        group = StepGroup(StepContext(terms, tf.constant([1, 2], tf.int64)))
+        guard = Guard(SimpleNamespace(seeds=[], non_trainable=[], metrics=[]), counted, terms, skips=False)
+        group = StepGroup(StepContext(replace(terms, guard=guard), tf.constant([1, 2], tf.int64)))
         group.mean([tf.constant([given])])
         with guard.step():
             guard.unless(group.whose, lambda: pytest.fail("applied"))

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fdt import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("messages.txt")
-PACKAGES = ("fdt", "client_shim", "replica", "hfdt", "nfdt")
 TWO_WORDS = re.compile(r"[A-Za-z{][\w}'-]*[,.:;!?)`\"']*\s+[`(\"']*[A-Za-z{]")
 A_WORD = re.compile(r"(?<![\w.])[a-z]{2}|\{\}")  # a list of TensorFlow's operations has none
 Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -121,7 +121,7 @@ def pair(tmp_path, rule, work):
     host = RootGroup(tmp_path, 2, lambda: None)
     results = [None, None]
     of_host = NfdtSessions(host, rule, host.pushes, None)
-    host.serve = of_host.serve
+    host.serve_by(of_host.serve)
 
     def guest():
         mine = PeerGroup(tmp_path, 1, 2)
@@ -418,7 +418,7 @@ def test_the_global_step_of_an_eager_optimizer_is_a_workers_own_until_all_meet(t
 
     mine, apply, w, step = made(host, lambda _: host.pushes())
     theirs, unused, other, counted = made(guest, None)
-    host.serve = lambda push: mine.serve(apply, push)
+    host.serve_by(lambda push: mine.serve(apply, push))
     mine.step(apply, [tf.constant([1.0])], [w])
 
     def work():

@@ -298,7 +298,7 @@ def test_pushes_are_answered_when_they_come_and_while_rank_0_waits(meet):
             served.append((push.header["n"], float(push.vector.sum())))
             push.answer(2 * push.vector, {"n": push.header["n"]})
 
-        process_group.serve = serve
+        process_group.serve_by(serve)
         total = process_group.all_reduce(np.ones(1), "met")
         return served, total.tolist()
 
@@ -322,7 +322,7 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
             while not process_group._pending:
                 assert process_group.pushes() == []
 
-        process_group.serve = serve
+        process_group.serve_by(serve)
         return process_group.all_reduce(np.ones(1), "met").tolist()
 
     def guest(process_group):
@@ -335,7 +335,7 @@ def test_a_word_that_comes_while_a_push_is_served_is_heard(meet):
 @pytest.mark.parametrize("how", ["exit code 0", "exit code 3"])
 def test_an_asynchronous_rank_may_leave_earlier(meet, how):
     def host(process_group):
-        process_group.serve = lambda push: None
+        process_group.serve_by(lambda push: None)
         return process_group.all_reduce(np.ones(1), "met").tolist(), process_group.end(lambda: None)
 
     assert meet(host, lambda m: m.end({"how": how}))[0] == ([1.0], [{"how": how}])

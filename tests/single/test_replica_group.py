@@ -71,7 +71,7 @@ def made(kind, directory, size):
         groups.append(
             PeerGroup(directory / "elsewhere", size - 1, size, MessageStream(theirs, remote=True), lambda: None)
         )
-    host.serve = served if kind == "serving" else None
+    host.serve_by(served if kind == "serving" else None)
     yield groups
     for each in (*reversed(groups), ours, theirs):
         each.close()
@@ -148,7 +148,7 @@ def test_broadcast_gives_rank_0s_value_and_a_barrier_waits(run):
 @pytest.mark.parametrize("count", [3, INLINE_BYTES])
 def test_a_push_is_answered_by_rank_0_alone(tmp_path, kind, count):
     def work(group):
-        group.serve = served
+        group.serve_by(served)
         answers = [group.push_pull(np.full(count, n, np.float32), {"n": n}) for n in (1, 2)]
         group.barrier("end")
         assert group.pushes() == []

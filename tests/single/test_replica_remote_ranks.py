@@ -139,7 +139,7 @@ def test_ranks_that_come_by_the_door_meet_as_others_do(opened, tmp_path):
     def serve(push):
         push.answer(2 * push.vector, {})
 
-    process_group.serve = serve
+    process_group.serve_by(serve)
     thread = threading.Thread(target=guest)
     thread.start()
     assert [float(process_group.all_reduce(np.ones(n, np.float32), "v").sum()) for n in sizes] == [

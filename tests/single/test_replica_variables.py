@@ -38,7 +38,7 @@ def test_a_step_is_counted_when_a_variable_is_assigned_again():
         for variable in (kernel, bias, average):
             variables.made(variable)
         variables.assigned([kernel.handle])  # no gradient has been taken: these are a checkpoint's values
-        variables.training = True
+        variables.begin_training()
         for _ in range(3):
             variables.assigned([kernel.handle])
             variables.assigned([bias.handle, average.handle])
@@ -53,7 +53,7 @@ def test_ranks_that_part_are_named_with_the_variable(size):
         kernel, bias = tf.Variable([1.0, 2.0]), tf.Variable([3.0], name="bias")
         variables.made(kernel)
         variables.made(bias)
-        variables.training = True
+        variables.begin_training()
         variables.assigned([bias.handle])
         bias.assign([3.0 + (rank == size - 1)])
         with pytest.raises(WorkerError, match=r"variable 'bias(:0)?' differs by 33.33% between ranks after step 1"):

@@ -1,12 +1,12 @@
 """The catalogue of scripts: the tolerance of their numbers against those alone, and which of them are refused.
 
-A script is one file of scripts/; the first line of its docstring describes it. It trains five steps and prints numbers
+A script is one file of scripts/. It trains five steps and prints numbers
 that a user would print, nothing before its first update, and each weight's sum and norm at the end.
 """
 
-import ast
-from dataclasses import dataclass
 from pathlib import Path
+
+from tests.catalogue import Script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 FLOAT64, FLOAT32 = 1e-9, 1e-5
@@ -48,18 +48,7 @@ OTHERS = {
 }
 
 
-@dataclass(frozen=True)
-class Script:
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    @property
-    def style(self) -> str:
-        return (ast.get_docstring(ast.parse(self.path.read_text())) or "").split("\n")[0].rstrip(".")
-
+class CheckedScript(Script):
     @property
     def tolerance(self) -> float:
         return TOLERANCE.get(self.name, (FLOAT64, ""))[0]
@@ -69,6 +58,6 @@ class Script:
         return "extract" if self.name in EXTRACT else "replica"
 
 
-ALL = {path.stem: Script(path) for path in sorted(SCRIPTS.glob("*.py"))}
+ALL = {path.stem: CheckedScript(path) for path in sorted(SCRIPTS.glob("*.py"))}
 # Those of issue 13 and of the feasibility study, and OTHERS.
 QUICK = [name for name, script in ALL.items() if name in OTHERS or script.style.startswith(("issue: ", "placements: "))]

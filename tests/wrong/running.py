@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.wrong.catalogue import ALL, Script
+from tests.wrong.catalogue import ALL, CheckedScript
 from tests.wrong.verdicts import SAME, Verdict, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def alone(names: Sequence[str]) -> dict[str, str]:
     return {name: path.read_text() for name, path in kept.items()}
 
 
-def _digest(script: Script) -> str:
+def _digest(script: CheckedScript) -> str:
     versions = [importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")]
     return hashlib.sha256(script.path.read_bytes() + " ".join(versions).encode()).hexdigest()[:12]
 
@@ -92,7 +92,7 @@ def _settled(outputs: dict[str, tuple[str, str]], runs: Counter[str]) -> dict[st
     return settled
 
 
-def by_itself(script: Script, engine: str, ranks: int, expected: str) -> tuple[Verdict, str]:
+def by_itself(script: CheckedScript, engine: str, ranks: int, expected: str) -> tuple[Verdict, str]:
     """Run one script as a user would, the capture found by the engine."""
     ended = _run([*command(engine, ranks), str(script.path)], START_S + SCRIPT_S)
     output = ended.stdout if ended.returncode == 0 else f"{ended.stdout}\n!! {_ending(ended.stderr)}"

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from tests.integration.compat.outputs import NUMBER, lines, words
-from tests.wrong.catalogue import Script
+from tests.wrong.catalogue import CheckedScript
 
 FLOOR = 1e-2  # absolute, of the relative tolerance: sums of weights cancel
 SAME, REFUSED, DIFFERENT, FAILED = "same numbers", "refused", "DIFFERENT", "failed"
@@ -20,7 +20,7 @@ class Verdict:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
-def verdict(script: Script, alone: str, divided: str) -> Verdict:
+def verdict(script: CheckedScript, alone: str, divided: str) -> Verdict:
     """Judge a script by what it printed.
 
     Args:

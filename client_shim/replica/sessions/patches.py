@@ -19,7 +19,7 @@ CALLABLE = "training by {name} cannot be divided. Received: {name} at {where}; u
 
 
 class SessionRunner(Protocol):
-    """An engine's side of sessions."""
+    """The interface by which an engine runs TensorFlow 1's sessions."""
 
     gradients: Gradients
 

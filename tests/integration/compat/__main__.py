@@ -17,7 +17,8 @@ from pathlib import Path
 
 from client_shim.replica.detection import detect_capture, with_own_updates
 from fdt import PACKAGES
-from tests.integration.compat.catalogue import OTHER_NUMBERS, QUICK, REFUSED, STEPS_PRINTED, Script, all_scripts
+from tests.catalogue import Script
+from tests.integration.compat.catalogue import ALL, OTHER_NUMBERS, QUICK, REFUSED, STEPS_PRINTED
 from tests.integration.compat.outputs import difference, ends_apart, file_names
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,7 +98,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     names = args.names or [name for group in QUICK.values() for name in group if args.quick]
-    chosen = [s for s in all_scripts() if not names or s.name in names]
+    chosen = [s for s in ALL.values() if not names or s.name in names]
     done = Done(DONE / version())
     rows = {}
     for script in chosen:
@@ -172,9 +173,8 @@ def document(rows: dict[str, list[str]]) -> None:
     """Put `rows` into the document's table; those of scripts that were not run stay."""
     before, rest = DOCUMENT.read_text().split(MARKS[0])
     old, behind = rest.split(MARKS[1])
-    known = {s.name for s in all_scripts()}
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in old.splitlines()[2:]]
-    kept = {row[0]: row for row in cells if row[0] in known}
+    kept = {row[0]: row for row in cells if row[0] in ALL}
     DOCUMENT.write_text(before + MARKS[0] + table({**kept, **rows}) + MARKS[1] + behind)
 
 

@@ -1,8 +1,8 @@
-"""The scripts of the compatibility suite. The first line of a script's docstring is its style."""
+"""The scripts of the compatibility suite, and what an engine does otherwise than one machine."""
 
-import ast
-from dataclasses import dataclass
 from pathlib import Path
+
+from tests.catalogue import Script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # What does not print the same numbers under HFDT, and why.
@@ -47,18 +47,4 @@ QUICK = {
 }
 
 
-@dataclass(frozen=True)
-class Script:
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    @property
-    def style(self) -> str:
-        return (ast.get_docstring(ast.parse(self.path.read_text())) or "").split("\n")[0].rstrip(".")
-
-
-def all_scripts() -> list[Script]:
-    return [Script(path) for path in sorted(SCRIPTS.glob("*.py")) if not path.stem.startswith("beside_")]
+ALL = {path.stem: Script(path) for path in sorted(SCRIPTS.glob("*.py")) if not path.stem.startswith("beside_")}

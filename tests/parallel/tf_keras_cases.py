@@ -1,0 +1,65 @@
+"""Cases for tf_keras. A case returns a compiled model, features, labels and further arguments of `fit`."""
+
+import tf_keras
+from cases import same_numbers
+from tf_keras import layers
+
+script = same_numbers()
+x, y = script.FEATURES, script.LABELS
+
+
+def classifier(*hidden, shape, reduction="sum_over_batch_size", **compiled):
+    tf_keras.utils.set_random_seed(1)
+    model = tf_keras.Sequential([tf_keras.Input(shape), *hidden, layers.Dense(2)])
+    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+    model.compile(loss=loss, metrics=["accuracy"], **compiled)
+    return model
+
+
+def old_dense():
+    return (
+        classifier(
+            layers.Dense(16, "relu", kernel_regularizer="l2"),
+            shape=(12,),
+            optimizer=tf_keras.optimizers.SGD(0.05, 0.9),
+        ),
+        x,
+        y,
+        {},
+    )
+
+
+def old_batch_norm():
+    hidden = [
+        layers.Conv2D(4, 3, use_bias=False),
+        layers.BatchNormalization(),
+        layers.ReLU(),
+        layers.Flatten(),
+        layers.BatchNormalization(),
+    ]
+    return classifier(*hidden, shape=(8, 8, 1), optimizer="adam"), script.IMAGES, y, {}
+
+
+def old_summed():
+    return (
+        classifier(
+            layers.Dense(16, "relu"), shape=(12,), reduction="sum", optimizer=tf_keras.optimizers.SGD(0.001, 0.9)
+        ),
+        x,
+        y,
+        {},
+    )
+
+
+def old_masked():
+    tf_keras.utils.set_random_seed(1)
+    model = tf_keras.Sequential(
+        [layers.Embedding(20, 6, mask_zero=True), layers.LSTM(7, return_sequences=True), layers.Dense(3)]
+    )
+    model.compile(
+        "adam", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"]
+    )
+    return model, script.TOKENS, script.TAGS, {}
+
+
+CASES = {case.__name__: case for case in [old_dense, old_batch_norm, old_summed, old_masked]}

@@ -57,13 +57,12 @@ $(PROTOC)/.installed:
 demo: setup
 	@$(BIN)/python benchmarks/demo.py
 
-# Two modules at a time: tests that start processes often wait for one of them. Some need the cores to themselves.
+# Three modules at a time on two cores: tests that start processes often wait for one of them. The longest come first
+# (tests/conftest.py). Some tests need the cores to themselves.
 # The modules are compiled first: where PYTHONDONTWRITEBYTECODE is set, each of hundreds of processes would do it.
 test: setup
 	@$(BIN)/python -m compileall -q client_shim fdt hfdt nfdt replica
-	@$(BIN)/python -m pytest -n 2 tests/single $(ARGS)
-	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m 'not exclusive' \
-	    tests/wrong tests/parallel tests/integration $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m 'not exclusive' $(ARGS)
 	@$(BIN)/python -m pytest -m exclusive tests/parallel tests/integration $(ARGS) || [ $$? -eq 5 ]  # ARGS chose none
 
 # Every style of script, alone and under both engines, on two workers: some 15 minutes. The last lines are a table.

@@ -226,8 +226,9 @@ def is_chatter(line: str) -> bool:
 
 
 ROOM_BYTES = 64 << 10  # more than AutoGraph writes into one file
-# Keras imports them if they are installed, for plots and for scikit-learn's interface. They are a third of its import.
-UNUSED = ("matplotlib", "sklearn")
+# TensorFlow and Keras import them if they are installed: for plots, for scikit-learn's interface, for arguments of
+# `fit`, which the client converts. They take two fifths of the import's time.
+UNUSED = ("matplotlib", "pandas", "scipy", "sklearn")
 
 
 def warm_up(blobs: "Blobs", *, computes: bool) -> None:

@@ -19,12 +19,13 @@ ENGINES = ["hfdt", "nfdt"]
 IGNORED = ["bash", "-c", 'trap "" INT; exec "$0" "$@"']  # as a shell starts what stands before &
 
 
-def command(engine, *words):
-    return [sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", SCRIPT, *words]
+def command(engine, *words, workers=2):
+    return [sys.executable, "-m", f"{engine}.cli", "run", "-np", str(workers), SCRIPT, *words]
 
 
-def run(engine, *words):
-    return subprocess.run(command(engine, *words), capture_output=True, text=True, timeout=150, check=False)
+def run(engine, *words, workers=2):
+    argv = command(engine, *words, workers=workers)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
 
 
 @pytest.fixture(params=ENGINES)
@@ -121,11 +122,11 @@ def test_a_raising_callback_ends_the_run_with_its_traceback(engine):
 
 
 def test_the_scripts_exit_code_is_ours(engine):
-    assert run(engine, "1", "exit").returncode == 3
+    assert run(engine, "1", "exit", workers=1).returncode == 3
 
 
 def test_a_script_that_never_trains_runs_and_says_so(engine):
-    result = run(engine, "1", "nothing")
+    result = run(engine, "1", "nothing", workers=1)
     assert result.returncode == 0
     assert result.stdout == "the script has ended\n"
     assert len(result.stderr.strip().splitlines()) == 1

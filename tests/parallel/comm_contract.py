@@ -1,4 +1,4 @@
-"""The contract of every Comm, run by every rank: `comm_contract.py horovod|mpi` under a launcher."""
+"""The contract of every Comm, run by every rank: `comm_contract.py horovod mpi` under a launcher."""
 
 import os
 import sys
@@ -82,6 +82,7 @@ AMONG_MORE = [multicasts]
 if __name__ == "__main__":
     from hfdt.collectives import choose
 
-    chosen, _ = choose(sys.argv[1], int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
-    for check in [*CONTRACT, *AMONG_MORE]:
-        check(chosen)
+    for name in sys.argv[1:]:
+        chosen, _ = choose(name, int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"]))
+        for check in [*CONTRACT, *AMONG_MORE]:
+            check(chosen)

@@ -256,15 +256,11 @@ def test_no_blob_is_left_and_no_generated_code_among_the_logs(single, digits):
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
-def test_a_member_killed(tmp_path, digits, role):
-    engine = start(tmp_path, 2)
-    try:
-        client = Client(engine)
-        client.setup(dense(keras.optimizers.SGD(0.05)), *digits, epochs=1000)
-        attached = engine._supervisor.registry.attached[role, 0]
-        client.say(epoch=Epoch(epoch=0))
-        os.kill(attached.pid, signal.SIGKILL)
-        message = next(e.failed.message for e in client.events if e.HasField("failed"))
-        assert f"{role} 0 was lost" in message and "SIGKILL" in message
-    finally:
-        engine.stop()
+def test_a_member_killed(pair, digits, role):
+    pair.setup(dense(keras.optimizers.SGD(0.05)), *digits, epochs=1000)
+    attached = pair.engine._supervisor.registry.attached[role, 0]
+    pair.say(epoch=Epoch(epoch=0))
+    os.kill(attached.pid, signal.SIGKILL)
+    message = next(e.failed.message for e in pair.events if e.HasField("failed"))
+    assert f"{role} 0 was lost" in message and "SIGKILL" in message
+    assert list(pair.events) == []

@@ -26,16 +26,13 @@ def test_generated_code_is_written_into_the_directory(tmp_path, monkeypatch):
 
 def test_garbage_is_not_looked_for_among_what_lasts():
     before = gc.get_freeze_count()
-    try:
-        with lasting():
-            made = [[] for _ in range(100)]
-            assert not gc.isenabled()
-        assert gc.isenabled() and gc.get_freeze_count() >= before + len(made)
-        with pytest.raises(ImportError), lasting():
-            raise ImportError
-        assert gc.isenabled()
-    finally:
-        gc.unfreeze()
+    with lasting():
+        made = [[] for _ in range(100)]
+        assert not gc.isenabled()
+    assert gc.isenabled() and gc.get_freeze_count() >= before + len(made)
+    with pytest.raises(ImportError), lasting():
+        raise ImportError
+    assert gc.isenabled()
 
 
 def test_collection_that_was_off_stays_off():
@@ -45,7 +42,6 @@ def test_collection_that_was_off_stays_off():
             pass
         assert not gc.isenabled()
     finally:
-        gc.unfreeze()
         gc.enable()
 
 

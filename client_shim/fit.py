@@ -21,8 +21,10 @@ from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
 from fdt.cli.signals import held_back, released
+from fdt.errors import NeedsReplica
 from fdt.job import BatchHooks, JobSpec
 from fdt.keras import attribute, flavor_of
+from fdt.rpc import session_pb2 as pb
 from fdt.trainable import Trainable
 
 
@@ -107,6 +109,15 @@ def _train(
         return _converse(run, call, captured, trainable, job, fit_checkpoints, talk)
 
 
+def _started(remote: Remote, feeder: Any, *, trained: bool) -> pb.Ready:
+    """Set the job up. `trained`: an earlier `fit` has, so that the run cannot start again."""
+    try:
+        return remote.start(feeder)
+    except NeedsReplica as error:
+        error.trained = trained
+        raise
+
+
 def _converse(
     run: ScriptRun,
     call: FitCall,
@@ -119,7 +130,7 @@ def _converse(
     remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
-        ready = remote.start(feeder)
+        ready = _started(remote, feeder, trained=run.fits > 1 or fit_checkpoints is not None)
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
         run.reporters.job(summarize(run, call, captured, trainable, job, ready.steps_per_epoch))

@@ -9,27 +9,23 @@ import wrapt
 
 from client_shim.replica.steps import where
 from fdt import compat
-from fdt.errors import CaptureError
+from fdt.errors import CaptureError, NeedsReplica
 from fdt.patches import replace
 
 # (original, model, args, kwargs) -> fit's result
 Fit = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class OwnLoop(CaptureError):
-    """Error of a training loop that capture detection did not find: gradients are about to be applied outside `fit`.
-
-    Attributes:
-        where: The script's file and line.
-        trained: Whether an earlier `fit` has trained.
-    """
+class OwnLoop(NeedsReplica):
+    """Error of a training loop that capture detection did not find: gradients are about to be applied outside `fit`."""
 
     def __init__(self, name: str, where: str, *, trained: bool) -> None:
         super().__init__(
             f"the script trains outside fit ({name} at {where}), so every rank must run the script. "
-            "Use --capture replica; with --capture extract this loop trains in the script's process only"
+            "Use --capture replica; with --capture extract this loop trains in the script's process only",
+            f"{where} trains outside fit",
+            trained=trained,
         )
-        self.where, self.trained = where, trained
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from client_shim.callbacks import ModelAttributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.cli.signals import raise_held
-from fdt.errors import WorkerError
+from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import JobSpec, State
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
@@ -83,7 +83,7 @@ class Remote:
 
     # -- the job ------------------------------------------------------------------------------------------------------
     def start(self, feeder: BatchFeeder | None = None) -> pb.Ready:
-        """Set the job up. Raises WorkerError when a worker cannot."""
+        """Set the job up. Raises WorkerError when a worker cannot, NeedsReplica when this `fit` cannot be divided."""
         self._feeder = feeder
         self._send(setup=pb.Setup(job=self._job.to_proto()))
         ready: pb.Ready = self._wait("ready")
@@ -258,6 +258,8 @@ class Remote:
 
 
 def _failure(failed: pb.Failed) -> Exception:
+    if failed.replica:
+        return NeedsReplica(failed.message, failed.replica, trained=True)
     return ScriptError(failed.detail) if failed.users_code else WorkerError(failed.message)
 
 

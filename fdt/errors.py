@@ -23,6 +23,17 @@ class CaptureError(UserError):
     """The script's training cannot be sent to workers; raised before training starts."""
 
 
+class NeedsReplica(CaptureError):
+    """The script's training cannot be sent, but every rank can run the script.
+
+    `reason`: what was found, for the line that says that the run starts again. `trained`: variables have been updated.
+    """
+
+    def __init__(self, message: str, reason: str, *, trained: bool) -> None:
+        super().__init__(message)
+        self.reason, self.trained = reason, trained
+
+
 class TooFew(UserError):
     """Not all members can be started; `room`: how many could."""
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from client_shim.imports import OwnLoop
 from client_shim.replica.steps import BATCHWISE, applies
 from client_shim.replica.syntax import last_name, sources
-from fdt.errors import UserError
+from fdt.errors import NeedsReplica, UserError
 
 # Base classes whose methods `fit` calls.
 _OF_KERAS = (
@@ -222,12 +221,12 @@ def _may_be_keras(call: ast.Call) -> bool:
     return bool({k.arg for k in call.keywords} & {"epochs", "batch_size", "callbacks", "validation_data", "verbose"})
 
 
-SAID = "{command}: {where} trains outside fit: the run starts again, and every rank runs the script"
+SAID = "{command}: {reason}: the run starts again, and every rank runs the script"
 
 
 @contextlib.contextmanager
 def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """Within, an OwnLoop replaces this process by the same command with `--capture replica`.
+    """Within, a NeedsReplica replaces this process by the same command with `--capture replica`.
 
     No variable has been updated by then. The error is raised instead if the user chose a capture, if the run was
     detached,
@@ -239,12 +238,12 @@ def starting_over(command: str, given: Mapping[str, Any]) -> Iterator[None]:
     """
     try:
         yield
-    except OwnLoop as found:
+    except NeedsReplica as found:
         argv = sys.orig_argv
         settled = given["capture"] not in (None, "auto") or given.get("detach") or given.get("server")
         if settled or found.trained or "run" not in argv:
             raise
-        print(SAID.format(command=command, where=found.where), file=sys.stderr, flush=True)
+        print(SAID.format(command=command, reason=found.reason), file=sys.stderr, flush=True)
         sys.stdout.flush()
         behind = argv.index("run") + 1
         os.execv(sys.executable, [sys.executable, *argv[1:behind], "--capture", "replica", *argv[behind:]])

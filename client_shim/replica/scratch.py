@@ -33,6 +33,7 @@ _MAKES = {"mkdir": _PATH}
 _CHANGES = {"rename": ("src", "dst"), "replace": ("src", "dst"), "chmod": _PATH, "utime": _PATH, "truncate": _PATH}
 _READS = {"stat": _PATH, "lstat": _PATH, "access": _PATH}
 _LISTS = {"listdir": _PATH, "scandir": _PATH}
+_ENTERS = {"chdir": _PATH}
 _REMOVES = ("remove", "unlink", "rmdir")
 
 
@@ -47,6 +48,7 @@ class Scratch:
     def __init__(self, folder: Path, ours: Path) -> None:
         self._folder = os.path.realpath(folder)  # resolved before `os` is patched
         self._real = self._folder + os.sep, os.path.abspath(ours) + os.sep, *_SYSTEM
+        self._within = False  # the working directory is below the scratch folder
 
     def written(self, path: Any) -> Any:
         """Return where `path` is to be written; make its parent folder if the real one exists."""
@@ -64,9 +66,12 @@ class Scratch:
         """Return where `path` is to be read: this rank's file if it wrote one, else the real file."""
         if not _is_path(path):
             return path
-        mine = self._folder + os.path.abspath(os.fsdecode(path))
+        real = os.path.abspath(os.fsdecode(path))
+        mine = self._folder + real
         # a checkpoint's name is only a prefix of its files
-        return mine if _exists(mine) or _exists(f"{mine}.index") else path
+        if _exists(mine) or _exists(f"{mine}.index"):
+            return mine
+        return real if self._within else path
 
     def changed(self, path: Any) -> Any:
         """Return where a file is to be changed or moved; copy the real file first if this rank has none."""
@@ -80,9 +85,21 @@ class Scratch:
         mine = self.read(path)
         return mine if mine is path or not _isdir(os.fsdecode(path)) or _list(mine) else path
 
+    def entered(self, path: Any) -> Any:
+        """Return the new working directory: the real one, or this rank's where rank 0 has not made the real one yet."""
+        if not _is_path(path):
+            return path
+        real = os.path.abspath(os.fsdecode(path))
+        self._within = not _isdir(real) and _isdir(self._folder + real)
+        return self._folder + real if self._within else real
+
+    def getcwd(self) -> str:
+        """Return the working directory by the script's name for it."""
+        return _getcwd().removeprefix(self._folder) if self._within else _getcwd()
+
 
 # the originals, saved before they are patched
-_lstat, _stat, _mkdir, _list, _builtin_open = os.lstat, os.stat, os.mkdir, os.listdir, builtins.open
+_lstat, _stat, _mkdir, _list, _getcwd, _builtin_open = os.lstat, os.stat, os.mkdir, os.listdir, os.getcwd, builtins.open
 
 
 def _exists(path: str) -> bool:
@@ -142,7 +159,14 @@ def diverted(folder: Path, ours: Path) -> Iterator[None]:
         for owner, name in ((builtins, "open"), (io, "open"), (tokenize, "_builtin_open")):
             replace(stack, owner, name, opens)
         replace(stack, os, "open", functools.partial(_os_open, scratch, os.open))
-        maps = (_MAKES, scratch.written), (_CHANGES, scratch.changed), (_READS, scratch.read), (_LISTS, scratch.listed)
+        replace(stack, os, "getcwd", scratch.getcwd)
+        maps = (
+            (_MAKES, scratch.written),
+            (_CHANGES, scratch.changed),
+            (_READS, scratch.read),
+            (_LISTS, scratch.listed),
+            (_ENTERS, scratch.entered),
+        )
         for names, mapping in maps:
             for name, paths in names.items():
                 replace(stack, os, name, _mapped(getattr(os, name), mapping, dict(enumerate(paths))))

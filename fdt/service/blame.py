@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from fdt import PACKAGES
-from fdt.errors import UserError
+from fdt.errors import NeedsReplica, UserError
 from fdt.rpc.session_pb2 import Failed
 
 _LIBRARIES = tuple(
@@ -34,7 +34,7 @@ _GENERATED = ("<", os.path.join(tempfile.gettempdir(), "__autograph"))  # files 
 def failure(error: Exception) -> Failed:
     """Return the message for the client: one line, and a traceback unless `error` is a UserError."""
     if isinstance(error, UserError):
-        return Failed(message=str(error))
+        return Failed(message=str(error), replica=error.reason if isinstance(error, NeedsReplica) else "")
     message = _message(error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     first = next((i for i, frame in enumerate(frames) if is_scripts(frame)), None)

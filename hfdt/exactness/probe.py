@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fdt.errors import CaptureError
+from fdt.errors import NeedsReplica
 from fdt.report import quantity
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
@@ -25,7 +25,7 @@ from hfdt.worker.step_context import Reading, StepTerms
 STATE_TOLERANCE = 0.05
 NOT_STILLED = "the loss was not checked: the model draws random numbers that could not be fixed"
 NOT_FINITE = "the loss was not checked: the first batch's gradients are not finite"
-ALL_THE_SAME = "`--allow-inexact` trains nevertheless"
+REMEDY = "`--capture replica` divides every step exactly, `--allow-inexact` trains nevertheless"
 
 
 @dataclass
@@ -42,16 +42,16 @@ class ProbeResult:
 
 
 class Probe:
-    """The comparison of slices with a global batch, `whole`."""
+    """The comparison of slices with a global batch, `whole`. `by_script`: the script made an operation of the step."""
 
     def __init__(self, trainable: Any, terms: StepTerms, whole: Any) -> None:
         self._trainable, self._terms = trainable, terms
         self._trial = StepTrial(trainable, replace(terms, reading=Reading.MEAN), whole)
         self._batch = few_rows(whole, self._trial.row_cost, terms.comm.size)
-        self._tolerance = self._trial.tolerance
+        self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
 
     def run(self, *, allow_inexact: bool) -> ProbeResult:
-        """Raise CaptureError where slices and the whole differ, no reading corrects it and `allow_inexact` is False."""
+        """Raise NeedsReplica where slices and the whole differ, no reading corrects it and `allow_inexact` is False."""
         for moved in (True, False):
             with Untouched(self._trainable, moved=moved) as state:
                 found = self._found(state, allow_inexact)
@@ -80,7 +80,7 @@ class Probe:
         message = self._named(state, self._difference(self._sliced(state, self._trial), alone))
         if allow_inexact:
             return ProbeResult(Reading.MEAN, math.nan, [message])
-        raise CaptureError(f"{message}; {ALL_THE_SAME}")
+        raise NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
 
     def _compare(self, state: Untouched, trial: StepTrial, alone: Result | None) -> ProbeResult | None:
         """Return the result where slices, under the reading of `trial`, give the whole; None where they do not."""

@@ -12,12 +12,14 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.blobs import Blobs
+from fdt.errors import NeedsReplica
 from fdt.job import State, is_on
 from fdt.keras import attribute
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
-from hfdt.exactness.probe import Probe, agreed
+from hfdt.exactness.probe import REMEDY, Probe, agreed
+from hfdt.exactness.row_dependence import RowDependence, row_dependence
 from hfdt.worker.step_context import StepTerms
 
 
@@ -36,7 +38,7 @@ class Probing:
         self._written, self._writes, self._said = False, 0, [""]
 
     def first(self, source: Any, terms: StepTerms, layers: list[Any]) -> list[str]:
-        """Probe, and set `terms.reading`. Returns lines for the user. Raises CaptureError. A collective."""
+        """Probe, and set `terms.reading`. Returns lines for the user. Raises NeedsReplica. A collective."""
         self._layers, self._terms, self._spec = layers, terms, source.element_spec
         try:
             whole = source.first_batch()
@@ -44,7 +46,7 @@ class Probing:
             return []
         with self._as_scripts_have_it():
             self._probe = Probe(self._trainable, replace(terms, fp16=False), whole)
-            return self._look(self._probe)
+            return self._read(self._probe, whole) + self._look(self._probe)
 
     def warm(self, source: Any) -> list[str]:
         """Probe before a later job of the same program, whose data may differ in structure. A collective."""
@@ -65,7 +67,7 @@ class Probing:
     def again(self, *, each: bool) -> list[str]:
         """Probe again if a script has assigned variables; without `each`, at the 1st, 2nd, 4th, 8th time. A collective.
 
-        Returns the lines for the user that are new. Raises CaptureError.
+        Returns the lines for the user that are new. Raises NeedsReplica.
         """
         if self._probe is None or not self._written:
             return []
@@ -84,6 +86,17 @@ class Probing:
         new = [note for note in found.notes if note not in self._said and not self._local]
         self._said += new
         return new
+
+    def _read(self, probe: Probe, whole: Any) -> list[str]:
+        """Read a step that the script wrote a part of. Raises NeedsReplica where it needs rows of other ranks."""
+        found = row_dependence(self._trainable, whole, self._comm.size) if probe.by_script else RowDependence()
+        self._terms.note_plain_logs(found.plain_logs)
+        if not found.operations or not self._synchronised:
+            return []
+        message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"
+        if self._allow:
+            return [] if self._local else [message]
+        raise NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
 
     @contextlib.contextmanager
     def _as_scripts_have_it(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, in_float64
 from hfdt.exactness.metrics import MetricTotals
+from hfdt.exactness.row_dependence import made_by_script
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Deferred, GradientExchange, StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
@@ -58,6 +59,8 @@ class StepTrial:
     It is traced once, for batches of any size, and computed in float64. It runs eagerly in three cases: a script that
     runs eagerly cannot be traced, its graph cannot be rewritten, or ranks are threads of one process.
 
+    `by_script`: the script made an operation of the traced step.
+
     `tolerance`: the largest relative difference (L2 norm of all gradients together) between equal steps.
 
     Args:
@@ -73,7 +76,7 @@ class StepTrial:
         self._exchange = GradientExchange(allreduce.rule())
         self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
         self.row_cost = math.inf
-        self._still = False
+        self._still = self.by_script = False
         self.tolerance = self._trace(batch)
 
     def replace_randomness(self) -> None:
@@ -96,6 +99,7 @@ class StepTrial:
         if terms.seen_scalar_loss:
             self.terms.note_scalar_loss()
         self.row_cost = cost_of_a_row(traced.graph)
+        self.by_script = made_by_script(traced.graph)
         try:
             self._sliced, rounded = in_float64(traced, alone=False)
         except (ValueError, tf.errors.OpError):  # an operation that cannot be converted to float64

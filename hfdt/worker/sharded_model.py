@@ -168,21 +168,24 @@ class ShardedModel:
 
     def _whole(self, logs: dict[str, Any]) -> dict[str, Any]:
         """Return `logs` over all ranks: metrics from their (loaded) state, plain numbers averaged by weight."""
-        metric_logs = self.model.get_metrics_result()
         if self.terms.comm.size == 1:
-            return {name: metric_logs.get(name, value) for name, value in logs.items()}
+            return logs
+        metric_logs = {k: v for k, v in self.model.get_metrics_result().items() if k not in self.terms.plain_logs}
         plain = sorted(name for name, value in logs.items() if name not in metric_logs and _is_number(value))
         whole = {name: metric_logs.get(name, value) for name, value in logs.items()}
         if plain:
-            weighed = [tf.cast(logs[name], tf.float32) * self._last_weight() for name in plain]
+            weighed = [self._weighed(logs[name]) for name in plain]
             whole.update(zip(plain, self.terms.comm.sum(weighed, "hfdt.logs"), strict=True))
         return whole
 
-    def _last_weight(self) -> Tensor:
+    def _weighed(self, number: Any) -> Tensor:
+        """Return a number of the last step as this rank's addend to the global one."""
+        value = tf.convert_to_tensor(number)
+        value = value if value.dtype.is_floating else tf.cast(value, tf.float32)
         _, mine, total = tf.unstack(self.counted)
         if self.terms.reading is Reading.STEP_SUM:
-            return tf.cast(mine > 0, tf.float32)
-        return tf.cast(mine, tf.float32) / tf.cast(total, tf.float32)
+            return value * tf.cast(mine > 0, value.dtype)
+        return value * tf.cast(mine, value.dtype) / tf.cast(total, value.dtype)
 
 
 def _nothing(original: Any, *args: Any, **kwargs: Any) -> None:

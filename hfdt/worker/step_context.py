@@ -46,6 +46,7 @@ class StepTerms:
         bucket_bytes: Size at which a bucket of gradients is sent; 0 sends all gradients at once.
         seen_scalar_loss: Tracing has seen a loss function that returns a scalar.
         sent_bytes: Bytes of a step by name of the exchange; filled in by tracing.
+        plain_logs: Names of the step's results that no metric's state gives (row_dependence.py).
         waited: Accumulates the seconds that gradients spent in the exchange; None until training starts.
     """
 
@@ -58,6 +59,7 @@ class StepTerms:
     bucket_bytes: int = DEFAULT_BUCKET_MB << 20
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
+    plain_logs: frozenset[str] = frozenset()
     waited: Variable | None = None
     guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
@@ -72,6 +74,10 @@ class StepTerms:
     def change_reading(self, reading: Reading) -> None:
         """Read the losses of later traces as `reading`."""
         self.reading = reading
+
+    def note_plain_logs(self, names: frozenset[str]) -> None:
+        """Record the names of the step's results that no metric's state gives."""
+        self.plain_logs = names
 
     def note_scalar_loss(self) -> None:
         """Record that a loss function has returned a scalar."""

@@ -1,11 +1,14 @@
 """A training loop that capture detection does not find in the source: the run restarts as a replicated script."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.wrong.verdicts import difference
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -23,18 +26,32 @@ for step in range(3):
 """
 
 
-@pytest.mark.timeout(200)
+def run(folder, script, *command):
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *command, script], cwd=folder, capture_output=True, text=True, timeout=180,
+        stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}, check=True,
+    )  # fmt: skip
+
+
+HFDT = ("-m", "hfdt.cli", "run", "-np", "2")
+
+
+@pytest.mark.timeout(400)
 def test_a_loop_that_is_found_at_run_time_is_divided(tmp_path):
     (tmp_path / "hidden.py").write_text(SCRIPT)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-
-    def run(*command):
-        return subprocess.run(
-            [sys.executable, *command, "hidden.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180,
-            stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}, check=True,
-        )  # fmt: skip
-
-    divided = run("-m", "hfdt.cli", "run", "-np", "2")
-    assert divided.stdout == run().stdout
+    divided = run(tmp_path, "hidden.py", *HFDT)
+    assert divided.stdout == run(tmp_path, "hidden.py").stdout
     assert "hidden.py:11 trains outside fit: the run starts again" in divided.stderr
     assert "worker 0:    33 samples, 3 steps" in divided.stderr
+
+
+@pytest.mark.timeout(400)
+def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
+    name = "fit_clipped_by_hand.py"
+    shutil.copy(ROOT / "tests/wrong/scripts" / name, tmp_path)
+    divided = run(tmp_path, name, *HFDT)
+    assert not difference(run(tmp_path, name).stdout, divided.stdout, 1e-9)
+    assert "(L2Loss at fit_clipped_by_hand.py:20)" in divided.stderr
+    assert "each rank has a part: the run starts again, and every rank runs the script" in divided.stderr
+    assert "worker 0:    36 samples, 6 steps" in divided.stderr

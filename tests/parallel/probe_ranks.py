@@ -214,6 +214,7 @@ def main(out, name):
         "dropout": train(comm, model(lambda: [keras.layers.Dropout(0.5)], metrics=["mae"])),
         "local": train(comm, model(lambda: [keras.layers.BatchNormalization()]), {"batch_norm": "local"}),
         "metric": train(comm, model(nothing, metrics=[Largest()])),
+        "metric allowed": train(comm, model(nothing, metrics=[Largest()]), inexact),
         "hooked": train(comm, model(nothing), hooks=True),
         "half": train(comm, model(nothing), {"fp16_allreduce": "true"}),
         "per_worker": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "none"}, epochs=2),

@@ -49,7 +49,7 @@ def same(ours, theirs, tolerance=1e-5):
 
 
 def test_a_loss_that_does_not_split_is_refused_by_name(found):
-    assert "of_the_batch" in found["inexact"]["error"]
+    assert f"(Sqrt at probe_ranks.py:{line_within('def of_the_batch', 'tf.sqrt')})" in found["inexact"]["error"]
     assert "--allow-inexact" in found["inexact"]["error"]
 
 
@@ -61,23 +61,38 @@ def line_of(code):
     return f"probe_ranks.py:{(start if code.startswith('def') else functions[0]) + 1}"
 
 
+def line_within(code, part):
+    """The number of the line with `part` in a piece of probe_ranks.py."""
+    lines = (Path(__file__).parent / "probe_ranks.py").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(code))
+    return next(i for i in range(start, len(lines)) if part in lines[i]) + 1
+
+
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("pairs", f"the loss of_pairs ({line_of('def of_pairs')}) must be a mean or a sum over samples, but "),
         ("ordered", f"the loss ordered ({line_of('def ordered')}) must be a mean or a sum over samples, but "),
-        (
-            "mixing",
-            f"layer 'mixing' ({line_of('class Mixing')}) must compute each row without the batch's other rows",
-        ),
-        ("gate", f"layer 'gate' ({line_of('class Gate')}) must compute each row without the batch's other rows"),
         ("term", f"the loss that layer 'term' ({line_of('class Term')}) adds must be a mean over samples, but "),
-        ("own", f"OwnStep.train_step ({line_of('class OwnStep')}) must be a mean or a sum over samples, but "),
     ],
 )
 def test_what_does_not_split_is_named(found, case, message):
     assert found["refused"][case].startswith(message)
     assert "\n" not in found["refused"][case]
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "part"),
+    [
+        ("pairs", "def of_pairs", "predicted[None]"),
+        ("mixing", "class Mixing", "reduce_mean"),
+        ("gate", "class Gate", "reduce_mean"),
+        ("own", "def of_the_batch", "tf.sqrt"),
+    ],
+)
+def test_a_line_that_needs_rows_of_other_ranks_is_named(found, case, code, part):
+    message = found["refused"][case]
+    assert message.startswith("the training step needs all rows of a batch (")
+    assert f" at probe_ranks.py:{line_within(code, part)}), of which each rank has a part" in message
 
 
 def test_a_sum_of_the_scripts_own_and_a_mean_that_a_layer_adds_are_divided(found):
@@ -100,8 +115,9 @@ def test_writes_of_each_step_are_looked_at_ever_more_seldom(found):
 
 
 def test_it_trains_when_the_user_says_so(found):
-    (note,) = found["allowed"]["notes"]
-    assert "of_the_batch" in note
+    line, loss = found["allowed"]["notes"]
+    assert "Sqrt at probe_ranks.py" in line
+    assert "of_the_batch" in loss
     assert np.isfinite(found["allowed"]["logs"][0]["loss"])
 
 
@@ -114,9 +130,12 @@ def test_local_batch_norm_trains_and_says_what_it_costs(found):
     assert "each rank has its own BatchNorm statistics" in note
 
 
-def test_a_metric_that_does_not_add_up_is_named(found):
-    (note,) = found["metric"]["notes"]
-    assert "'largest'" in note
+def test_a_metric_whose_state_does_not_add_up_is_refused(found):
+    assert f"(Max at probe_ranks.py:{line_within('class Largest', 'ops.max(')})" in found["metric"]["error"]
+
+
+def test_a_metric_that_the_user_allows_is_named(found):
+    assert any("'largest'" in note for note in found["metric allowed"]["notes"])
 
 
 def test_the_probe_leaves_no_trace(found, plain):

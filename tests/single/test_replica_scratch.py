@@ -48,6 +48,22 @@ def test_what_is_written_is_read_again_and_stays_out_of_the_real_folder(world, t
     assert not os.path.exists("new.txt")
 
 
+def test_a_new_folder_is_entered_before_rank_0_has_made_it(world, tmp_path):
+    with diverted(tmp_path / "scratch", tmp_path / "ours"):
+        os.makedirs("run/1")
+        os.chdir("run/1")
+        assert Path.cwd() == world / "run" / "1"
+        with open("new.txt", "w") as file:
+            file.write("mine")
+        assert read(world / "run/1/new.txt") == read("new.txt") == "mine"
+        assert read("../../data.txt") == "given\n"
+        os.chdir("../..")
+        assert os.getcwd() == str(world)
+        assert read("data.txt") == "given\n"
+        os.chdir("logs")
+    assert os.getcwd() == str(world / "logs")
+
+
 def test_an_existing_file_is_read_where_it_is_and_changed_in_a_copy(world, tmp_path):
     with diverted(tmp_path / "scratch", tmp_path / "ours"):
         assert read("data.txt") == "given\n"

@@ -18,10 +18,12 @@ TOLERANCE: dict[str, tuple[float, str]] = {
     "printed_by_tensorflow": (1e-6, "NumPy prints arrays with eight digits"),
 }
 # Found to be trained by `fit`, which is sent to workers.
-EXTRACT = {"fit_raised_penalty"}
+EXTRACT = {"fit_clipped_by_hand", "fit_ignored_labels", "fit_raised_penalty"}
 # What is refused before the first update, and words of the message.
 REFUSED = {
-    "fit_raised_penalty": "adds must be a mean over samples",
+    "fit_clipped_by_hand": "needs all rows of a batch",
+    "fit_ignored_labels": "needs all rows of a batch",
+    "fit_raised_penalty": "needs all rows of a batch",
     "forward_mode": "forward-mode differentiation",
     "session_sum": "a session's gradient must be a mean or a sum",
 }

@@ -1,0 +1,207 @@
+"""The operations of a step, written in the script, that need rows of the batch which other ranks hold.
+
+The probe (probe.py) compares the numbers of one batch. A mean over a mask that hides nothing there passes, and so does
+a clip whose limit the norm does not reach. Here the rule table (replica/plan.py) reads the traced step with the batch
+divided, without running it. What needs a collective before the gradients is found, whatever the batch contains. Code of
+Keras is left out: this package has exact versions of its losses, metrics and BatchNorm.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import tensorflow as tf
+
+from client_shim.replica.steps import of_script, where
+from fdt.data import source
+from fdt.keras.variables import call_converted, tensor_variable
+from fdt.process_group import ReplicaGroup
+from fdt.typing import Tensor
+from replica.exchange import GroupedExchange
+from replica.graph.control_flow import Divider
+from replica.graph.emitted import Argument
+from replica.graph.flatten import WRITES, Flat, Ref, flatten
+from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard, divided
+from replica.plan import OpCall, Plan
+
+_SCALED = {
+    ("Mul", (Partial, Replicate)),
+    ("Mul", (Replicate, Partial)),
+    ("RealDiv", (Partial, Replicate)),
+    ("DivNoNan", (Partial, Replicate)),
+}
+_GRADIENTS = ("/eager/backprop.py", "/ops/gradients_util.py")  # their operations repeat those of the forward pass
+_FOR_ANY_CALLER = ("/src/ops/", "/src/backend/", "/src/backend.py", "/src/utils/", "/src/random/")
+
+
+@dataclass(frozen=True)
+class RowDependence:
+    """What a step computes of rows that other ranks hold.
+
+    Attributes:
+        operations: Type and line of each operation that needs them: "RealDiv at train.py:7".
+        plain_logs: Names of the step's results that are computed without the state of a metric.
+    """
+
+    operations: Sequence[str] = ()
+    plain_logs: frozenset[str] = frozenset()
+
+
+def row_dependence(trainable: Any, batch: Any, ranks: int) -> RowDependence:
+    """Trace the model's step and return its row dependence; nothing for sparse or ragged batches.
+
+    Args:
+        trainable: The model with its variables.
+        batch: A global batch.
+        ranks: The number of ranks among which batches are divided.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+        return RowDependence()
+    names: list[str] = []
+
+    def step(*tensors: Tensor) -> Any:
+        remaining = iter(tensors)
+        own = tf.nest.map_structure(lambda leaf: None if leaf is None else next(remaining), batch)
+        gradients, logs = _results(trainable, own)
+        names[:] = logs
+        return gradients, list(logs.values())
+
+    try:
+        graph = tf.function(step, autograph=False).get_concrete_function(*leaves).graph
+    except _AppliedWithin as found:
+        return RowDependence([str(found)])
+    flat = flatten(graph)
+    rows = int(source.rows(batch))
+    placed = [_placement(leaf, rows, ranks) for leaf in leaves]
+    placed += [REPLICATE] * (len(graph.inputs) - len(leaves))
+    arguments = [_argument(tensor, placement) for tensor, placement in zip(graph.inputs, placed, strict=True)]
+    states = {id(tensor_variable(v).handle) for v in trainable.metrics}
+    captured = {id(inner) for outer, inner in graph.captures if id(outer) in states}
+    of_metrics = {index for index, tensor in enumerate(graph.inputs) if id(tensor) in captured}
+    logs = flat.outputs[len(flat.outputs) - len(names) :]
+    plain = frozenset(name for name, ref in zip(names, logs, strict=True) if not _reaches(flat, ref, of_metrics))
+    group = cast(ReplicaGroup, SimpleNamespace(rank=0, size=ranks))
+    search = _Search(flat, arguments, [None] * len(arguments), GroupedExchange(group), "row_dependence")
+    search.run()
+    return RowDependence(list(dict.fromkeys(search.found)), plain)
+
+
+class _AppliedWithin(Exception):
+    """Gradients are applied in a branch or a loop of the step."""
+
+
+def _results(trainable: Any, batch: Any) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return the gradients that the step passes to optimizers, which do not apply them, and its numeric logs.
+
+    Raises:
+        _AppliedWithin: The step applies gradients in a branch or a loop, where ranks cannot exchange them.
+    """
+    gradients: list[Tensor] = []
+    graph = tf.compat.v1.get_default_graph()
+
+    def collect(_: Any, given: Sequence[Tensor], __: Any) -> None:
+        if tf.compat.v1.get_default_graph() is not graph:
+            raise _AppliedWithin(f"apply in a branch or a loop at {Path(where()).name}")
+        gradients.extend(tf.convert_to_tensor(g) for g in given if g is not None)
+
+    flavor, model = trainable.flavor, trainable.model
+    with contextlib.ExitStack() as stack:
+        for optimizer in flavor.optimizers(model):
+            stack.enter_context(flavor.replace_apply(optimizer, collect))
+        logs = call_converted(flavor.name, model.train_step, batch)
+    logs = logs if isinstance(logs, dict) else {}
+    return gradients, {name: tf.convert_to_tensor(v) for name, v in logs.items() if tf.is_tensor(v)}
+
+
+def _placement(leaf: Tensor, rows: int, ranks: int) -> Placement:
+    divides = leaf.shape.rank and leaf.shape[0] == rows
+    return Shard(0, divided(rows, ranks)) if divides else REPLICATE
+
+
+def _argument(tensor: Tensor, placement: Placement) -> Argument:
+    known = tensor.dtype not in (tf.resource, tf.variant) and tensor.shape.rank is not None
+    return Argument(placement, tuple(tensor.shape.as_list()) if known else None, tensor.dtype)
+
+
+def _reaches(flat: Flat, ref: Ref, arguments: Iterable[int]) -> bool:
+    """Return whether an output is computed from one of these arguments."""
+    wanted, seen, stack = set(arguments), set(), [ref[0]]
+    while stack:
+        number = stack.pop()
+        if number not in seen:
+            seen.add(number)
+            stack += [before for before, _ in flat.nodes[number].inputs]
+    return any(flat.nodes[number].argument in wanted for number in seen)
+
+
+class _Search(Divider):
+    """An emitter that records the script's operations whose inputs would be replicated; its graph is not used.
+
+    An assignment is no such operation: what a rank's part adds to a variable is added over ranks (assigned_state.py,
+    metrics.py). Batches that are concatenated stay divided.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.found: list[str] = []
+
+    def _note_gathers(self, op: Any, refs: Sequence[Ref]) -> None:
+        line = "" if op.type.startswith(WRITES) else _line_of_script(op)
+        if line:
+            self.found.append(f"{op.type} at {line}")
+
+    def _plan(self, call: OpCall) -> Plan:
+        return _rows_end_to_end(call) or _scaled_sum(call) or super()._plan(call)
+
+    def _forks(self, refs: Sequence[Ref]) -> list[Ref]:
+        return []
+
+
+def _scaled_sum(call: OpCall) -> Plan | None:
+    """Return the plan of a sum over rows times a number that all ranks have, such as a weight that a callback raises.
+
+    The rule table adds over ranks first, since the number may be infinite. Here nothing runs.
+    """
+    kinds = tuple(type(arg.placement) for arg in call.args)
+    if (call.op, kinds) in _SCALED:
+        return Plan(tuple(arg.placement for arg in call.args), (PARTIAL,))
+    return None
+
+
+def _rows_end_to_end(call: OpCall) -> Plan | None:
+    """Return the plan of a rank that concatenates its own rows, as a GAN does: batches, in another order of rows."""
+    *tensors, axis = call.args
+    rows = [(tensor.shape or (None,))[0] for tensor in tensors]
+    if call.op != "ConcatV2" or axis.value is None or int(axis.value) or None in rows:
+        return None
+    own = [
+        t.placement if isinstance(t.placement, Shard) else Shard(0, divided(n or 0, call.size))
+        for t, n in zip(tensors, rows, strict=True)
+    ]
+    if any(isinstance(t.placement, Partial) for t in tensors) or any(shard.axis for shard in own):
+        return None
+    sizes = tuple(map(sum, zip(*(shard.sizes for shard in own), strict=True)))
+    return Plan((*own, REPLICATE), (Shard(0, sizes),))
+
+
+def _line_of_script(op: Any) -> str:
+    """Return the script's line that made the operation; "" if Keras made it for itself, or a gradient."""
+    for frame in reversed(op.traceback or ()):
+        path = frame.filename
+        if "/tensorflow/" in path:
+            if path.endswith(_GRADIENTS):
+                return ""
+        elif of_script(path):
+            return f"{Path(path).name}:{frame.lineno}"
+        elif "keras/src/" in path and not any(part in path for part in _FOR_ANY_CALLER):
+            return ""
+    return ""
+
+
+def made_by_script(graph: Any) -> bool:
+    """Return whether a line of the script made some operation of the graph."""
+    return any(_line_of_script(op) for op in graph.get_operations())

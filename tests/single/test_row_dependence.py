@@ -1,0 +1,109 @@
+"""Which lines of a script's training step need rows of other ranks; what Keras computes for itself is left out."""
+
+import pytest
+
+from hfdt.exactness.row_dependence import row_dependence
+
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def keras():
+    return pytest.importorskip("keras")
+
+
+def masked(y, p):
+    import tensorflow as tf
+
+    mask = tf.cast(y >= 0, p.dtype)
+    return tf.reduce_sum(mask * (y - p) ** 2) / tf.reduce_sum(mask)
+
+
+def mean(y, p):
+    import tensorflow as tf
+
+    return tf.reduce_mean((y - p) ** 2)
+
+
+def total(y, p):
+    import tensorflow as tf
+
+    return tf.reduce_sum((y - p) ** 2) / 32 + 0.1 * tf.reduce_mean(tf.abs(p))
+
+
+def hardest(y, p):
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.math.top_k(tf.abs(y - p)[:, 0], 2).values)
+
+
+def found(keras, loss, step=None, metrics=()):
+    """The row dependence of a small model on ROWS rows and two ranks."""
+    import tensorflow as tf
+
+    from fdt.keras import flavor_of
+    from fdt.trainable import Trainable
+
+    class Model(keras.Model):
+        train_step = step or keras.Model.train_step
+
+    data = keras.Input((3,))
+    model = Model(data, keras.layers.Dense(1)(keras.layers.BatchNormalization()(data)))
+    model.compile("adam", loss, metrics=list(metrics))
+    x, y = tf.ones((ROWS, 3)), tf.zeros((ROWS, 1))
+    model.train_on_batch(x, y) if step is None else model.compute_loss(x, y, model(x))
+    return row_dependence(Trainable(flavor_of(model), model), (x, y, None), 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "operations"), [(masked, ["RealDiv"]), (mean, []), (total, []), (hardest, ["TopKV2"])]
+)
+def test_what_a_loss_needs_of_all_rows_does_not_depend_on_the_batch(keras, loss, operations):
+    line = loss.__code__.co_firstlineno
+    lines = found(keras, loss).operations
+    assert [each.partition(" at ")[0] for each in lines] == operations
+    assert all(line < int(each.rpartition(":")[2]) <= line + 4 for each in lines)
+
+
+def test_what_keras_computes_over_rows_is_left_out(keras):
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    assert not found(keras, loss, metrics=["accuracy", keras.metrics.AUC()]).operations
+
+
+def test_a_term_with_the_weight_of_a_variable_is_linear(keras):
+    import tensorflow as tf
+
+    weight = keras.Variable(0.0, trainable=False)
+
+    def loss(y, p):
+        return tf.reduce_mean((y - p) ** 2) + weight * tf.reduce_sum(p) / (weight + 1.0)
+
+    assert not found(keras, loss).operations
+
+
+def of_two_batches(y, p):
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.concat([y, p], 0) ** 2)
+
+
+def test_batches_end_to_end_are_still_divided(keras):
+    assert not found(keras, of_two_batches).operations
+
+
+def test_a_clip_of_the_gradients_is_found_and_a_plain_log_is_named(keras):
+    import tensorflow as tf
+
+    def step(self, data):
+        x, y, _ = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 1e9)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.metrics[0].update_state(loss)
+        return {"loss": loss, "seen": self.metrics[0].result()}
+
+    result = found(keras, "mse", step)
+    assert result.operations
+    assert all("test_row_dependence.py" in each for each in result.operations)
+    assert result.plain_logs == {"loss"}

@@ -114,8 +114,7 @@ def _started(remote: Remote, feeder: Any, *, trained: bool) -> pb.Ready:
     try:
         return remote.start(feeder)
     except NeedsReplica as error:
-        error.trained = trained
-        raise
+        raise NeedsReplica(str(error), error.reason, trained=trained) from None
 
 
 def _converse(

@@ -138,8 +138,9 @@ class RankProgram:
         own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
-        terms = StepTerms(self.comm, own_step=own, averaged=averaged, fp16=is_on(self.options, "fp16_allreduce"))
-        terms.bucket_bytes = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
+        fp16 = is_on(self.options, "fp16_allreduce")
+        bucket_bytes = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
+        terms = StepTerms(self.comm, own_step=own, averaged=averaged, fp16=fp16, bucket_bytes=bucket_bytes)
         return terms, layers, notes if self.comm.size > 1 else []
 
     def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:

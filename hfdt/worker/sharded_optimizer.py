@@ -28,7 +28,7 @@ from hfdt.worker.step_context import StepContext
 ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD")
 
 
-class Part:
+class WeightPart:
     """The part of a variable that belongs to one rank.
 
     Attributes:
@@ -81,17 +81,17 @@ class ShardedOptimizer:
             if id(weight) in self._parts:
                 self._parts[id(weight)].variable._unique_id = weight._unique_id
         self._targets = [self.target(v) for v in self.optimizer._trainable_variables]
-        self._slots: dict[int, Part] = {}
+        self._slots: dict[int, WeightPart] = {}
         weights_of = variables_of_slots(self.optimizer, trainable.trainable)
         for slot in trainable.optimizer:
             if id(slot) in weights_of and self.part(weights_of[id(slot)]) is not None:
                 part = self._slots[id(slot)] = self._part(tensor_variable(slot))
                 slot._value, slot._shape, slot._ndim = part.variable, (part.length,), 1
 
-    def _part(self, whole: tf.Variable) -> Part:
-        return Part(whole, self._comm.rank, self._comm.size)
+    def _part(self, whole: tf.Variable) -> WeightPart:
+        return WeightPart(whole, self._comm.rank, self._comm.size)
 
-    def part(self, variable: Any) -> Part | None:
+    def part(self, variable: Any) -> WeightPart | None:
         """Return the part of a trainable variable; None if it is not divided."""
         return self._parts.get(id(tensor_variable(variable)))
 
@@ -166,7 +166,7 @@ class ShardedGroup(StepGroup):
     def __init__(self, shards: ShardedOptimizer, step: StepContext, variables: list[Any]) -> None:
         super().__init__(step)
         self._shards, self._variables = shards, variables
-        self._dividing: list[Part] = []  # the parts of the dense tensors
+        self._dividing: list[WeightPart] = []  # the parts of the dense tensors
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
         self._dividing = []

@@ -46,6 +46,7 @@ JOB_OPTIONS = (
     "multicast",
     "fp16_allreduce",
     "bucket_mb",
+    "shard_optimizer",
     "batch",
     "lr_scale",
     "warmup_epochs",
@@ -238,8 +239,11 @@ def _check(given: dict[str, Any]) -> None:
         raise UsageError(f"--multicast needs --algorithm coded. Received: --multicast with {rule}")
     if given["fp16_allreduce"] and rule != "allreduce":
         raise UsageError(f"--fp16-allreduce needs --algorithm allreduce. Received: --algorithm {rule}")
-    if given["bucket_mb"] is not None and rule != "allreduce":
-        raise UsageError(f"--bucket-mb needs --algorithm allreduce. Received: --algorithm {rule}")
+    for name in ("bucket_mb", "shard_optimizer"):
+        if given[name] not in (None, False) and rule != "allreduce":
+            raise UsageError(f"{flag(name)} needs --algorithm allreduce. Received: --algorithm {rule}")
+    if given["shard_optimizer"] and given["on_nan"] and given["fp16_allreduce"]:
+        raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --fp16-allreduce")
     if given["on_nan"] and rule != "allreduce":
         raise UsageError(f"--on-nan needs --algorithm allreduce. Received: --on-nan with {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):

@@ -151,6 +151,12 @@ def number_options(function: Decorated) -> Decorated:
         ),
         option(
             NUMBERS,
+            "--shard-optimizer",
+            is_flag=True,
+            help="Each rank updates its part of every weight and holds that part of the optimizer's slots (ZeRO-1).",
+        ),
+        option(
+            NUMBERS,
             "--batch",
             type=click.Choice(["global", "per-worker"]),
             help="global: the script's batch size is that of all workers together, and results equal those of one "

@@ -1,6 +1,6 @@
 """Keras's objects as TensorFlow has them: the tf.Variable inside a variable, the traced step of a model.
 
-Also the optimizer inside another, and offsets of seeds.
+Also the optimizer inside another, the variables of its slots, and offsets of seeds.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import ag_ctx, api
+from fdt.typing import Optimizer, Variable
 
 
 def tensor_variable(variable: Any) -> tf.Variable:
@@ -79,3 +80,21 @@ class Traced:
 
     def holds(self, model: Any) -> bool:
         return model in self._compiled and self._compiled[model] is getattr(model, "_compile_config", None)
+
+
+def variables_of_slots(optimizer: Optimizer, trainable: Sequence[Variable]) -> dict[int, Variable]:
+    """Return the trainable variable to which each slot belongs, keyed by the slot's id.
+
+    Keras's optimizers keep their slots in lists, with one entry per variable for which the optimizer was built.
+    """
+    found: dict[int, Variable] = {}
+    for holder in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        built_for = list(getattr(holder, "_trainable_variables", None) or trainable)
+        for name, slots in vars(holder).items() if holder is not None else ():
+            if isinstance(slots, list) and len(slots) == len(built_for) and name not in _NO_SLOTS:
+                pairs = zip(slots, built_for, strict=True)
+                found.update({id(s): v for s, v in pairs if hasattr(s, "assign")})
+    return found
+
+
+_NO_SLOTS = ("_variables", "_trainable_variables")  # lists of an optimizer that may be as long

@@ -18,35 +18,63 @@ import tensorflow as tf
 
 from fdt.ops import IdentityMap
 from fdt.typing import Tensor, Vector
-from hfdt.collectives.base import Comm, by_dtype
+from hfdt.collectives.base import Collective, Comm, by_dtype
+
+Matrix = Any  # a NumPy array of two dimensions
+Work = Callable[..., list[Vector]]  # (name, array, ...) -> an array for each
 
 _NARROW = ("float16", "bfloat16", "bool")  # dtypes that MPI or numpy_function cannot add
 
 
 class Packed:
-    """An adapter that makes `Comm.sum` of a function `reduce(vector, name) -> vector` on NumPy vectors."""
+    """An adapter that makes the collectives of a Comm of functions on NumPy arrays.
 
-    def __init__(self, reduce: Callable[[Vector, str], Vector]) -> None:
-        self._reduce = reduce
+    Args:
+        reduce: `reduce(vector, name)` adds a vector over ranks.
+        rank: This rank.
+        size: The number of ranks.
+        scatter: `scatter(matrix)`, of a row for each rank, returns this rank's row of the sum. None uses `reduce`.
+        gather: `gather(vector)` returns a matrix of the ranks' vectors. None uses `reduce`.
+    """
+
+    def __init__(
+        self,
+        reduce: Callable[[Vector, str], Vector],
+        rank: int,
+        size: int,
+        scatter: Callable[[Matrix], Vector] | None = None,
+        gather: Callable[[Vector], Matrix] | None = None,
+    ) -> None:
+        self._reduce, self._rank, self._size = reduce, rank, size
+        self._scatter, self._gather = scatter, gather
         self._last: IdentityMap[Any] = IdentityMap()  # graph -> its last exchange
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return by_dtype(tensors, name, self._add)
+        return by_dtype(tensors, name, functools.partial(self._call, self._added, lambda shape: shape))
 
-    def _add(self, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        part = functools.partial(self._call, self._scattered, lambda shape: [shape[0] // self._size])
+        return by_dtype(tensors, name, part)
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        whole = functools.partial(self._call, self._gathered, lambda shape: [shape[0] * self._size])
+        return by_dtype(tensors, name, whole)
+
+    def _call(self, work: Work, shaped: Any, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
+        """Return `work(name, *arrays)` as tensors. `shaped` maps the shape of a tensor to that of its result."""
         dtype = tensors[0].dtype
         if dtype.name in _NARROW:
-            return [tf.cast(t, dtype) for t in self._add([tf.cast(t, tf.float32) for t in tensors], name)]
+            wide = self._call(work, shaped, [tf.cast(t, tf.float32) for t in tensors], name)
+            return [tf.cast(t, dtype) for t in wide]
         if tf.executing_eagerly():
-            return [tf.constant(part) for part in self._added(name, *(t.numpy() for t in tensors))]
+            return [tf.constant(part) for part in work(name, *(t.numpy() for t in tensors))]
         graph = tf.compat.v1.get_default_graph()
         before = self._last.get(graph)
         with tf.control_dependencies([before] if before is not None else []):
-            added = functools.partial(self._added, name)
-            parts = tf.numpy_function(added, tensors, [dtype] * len(tensors), stateful=True)
+            parts = tf.numpy_function(functools.partial(work, name), tensors, [dtype] * len(tensors), stateful=True)
         self._last.put(graph, parts[0].op)
         for part, tensor in zip(parts, tensors, strict=True):
-            part.set_shape(tensor.shape)
+            part.set_shape(shaped(tensor.shape))
         return parts  # type: ignore[no-any-return]
 
     def _added(self, name: str, *arrays: Any) -> list[Vector]:
@@ -54,6 +82,26 @@ class Packed:
         total = self._reduce(np.concatenate([np.ravel(a) for a in arrays]), name)
         ends = np.cumsum([np.size(a) for a in arrays])
         return [part.reshape(np.shape(a)) for part, a in zip(np.split(total, ends[:-1]), arrays, strict=True)]
+
+    def _scattered(self, name: str, *arrays: Any) -> list[Vector]:
+        """Return this rank's part of each vector's sum."""
+        rows = np.concatenate([a.reshape(self._size, -1) for a in arrays], axis=1)
+        if self._scatter is not None:
+            own = self._scatter(rows)
+        else:
+            own = self._reduce(rows.ravel(), name).reshape(rows.shape)[self._rank]
+        return np.split(own, np.cumsum([a.size // self._size for a in arrays])[:-1])
+
+    def _gathered(self, name: str, *arrays: Any) -> list[Vector]:
+        """Return each vector of all ranks, one after the other."""
+        own = np.concatenate(arrays)
+        if self._gather is not None:
+            rows = self._gather(own)
+        else:
+            rows = np.zeros((self._size, own.size), own.dtype)
+            rows[self._rank] = own
+            rows = self._reduce(rows.ravel(), name).reshape(rows.shape)
+        return [part.ravel() for part in np.split(rows, np.cumsum([a.size for a in arrays])[:-1], axis=1)]
 
 
 class CountedComm:
@@ -69,13 +117,22 @@ class CountedComm:
             self._entered, self._left = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._counted(self._comm.sum, tensors, name)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._counted(self._comm.reduce_scatter, tensors, name)
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._counted(self._comm.all_gather, tensors, name)
+
+    def _counted(self, collective: Collective, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         tensors = [tf.convert_to_tensor(t) for t in tensors]
         with tf.control_dependencies(tensors):
             entered = self._entered.assign_add(1, read_value=False)
-        added = self._comm.sum(tensors, name)
-        with tf.control_dependencies([*added, *([] if tf.executing_eagerly() else [entered])]):
+        found = collective(tensors, name)
+        with tf.control_dependencies([*found, *([] if tf.executing_eagerly() else [entered])]):
             self._left.assign_add(1, read_value=False)
-        return added
+        return found
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of exchanges entered and left. Callable from any thread."""

@@ -1,4 +1,4 @@
-"""The interface of collectives: sums of tensors over ranks, and multicasts; and the Comm of one rank."""
+"""The interface of collectives: sums and gathers of tensors over ranks, and multicasts; and the Comm of one rank."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,9 +8,11 @@ import tensorflow as tf
 from fdt.typing import Tensor
 from hfdt.algorithm import Multicast
 
+Collective = Callable[[Sequence[Tensor], str], list[Tensor]]  # (tensors, name) -> a tensor for each
+
 
 class Comm(Protocol):
-    """The process group of a run. Every rank calls `sum` with the same names in the same order."""
+    """The process group of a run. Every rank makes the same calls, by name, in the same order."""
 
     rank: int
     size: int
@@ -20,12 +22,28 @@ class Comm(Protocol):
 
         Args:
             tensors: Dense numeric tensors. Shapes and dtypes agree across ranks.
-            name: The name of the exchange, which no other `sum` of the same step uses.
+            name: The name of the exchange, which no other exchange of the same step uses.
 
         Returns:
             The sums, with the shapes and dtypes of `tensors`. They have no gradient: a caller that differentiates
                 defines one (hfdt/exactness/batchnorm.py).
         """
+        ...
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        """Add each tensor over all ranks, and return this rank's part of each sum.
+
+        Args:
+            tensors: Dense numeric vectors, whose length is a multiple of `size`.
+            name: As for `sum`.
+
+        Returns:
+            Elements [rank * n, (rank + 1) * n) of each sum, where n is its length / size.
+        """
+        ...
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        """Concatenate each vector over all ranks, in the order of ranks. Lengths agree across ranks."""
         ...
 
 
@@ -59,3 +77,5 @@ class SoloComm:
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return [tf.convert_to_tensor(t) for t in tensors]
+
+    reduce_scatter = all_gather = sum

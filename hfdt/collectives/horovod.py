@@ -1,4 +1,4 @@
-"""The Comm on Horovod's grouped all-reduce, whose operations are part of the step's graph and fuse tensors themselves.
+"""The Comm on Horovod's grouped collectives, whose operations are part of the step's graph and fuse tensors themselves.
 
 Only Horovod's low-level operations are used: its Keras front end does not support Keras 3.
 """
@@ -31,12 +31,19 @@ class HorovodComm:
         self.size: int = mpi_ops.size()
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return by_dtype(tensors, name, self._add)
+        return self._grouped(tensors, name, self._ops._grouped_allreduce, op=self._ops.Sum)
 
-    def _add(self, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
-        dtype = tensors[0].dtype
-        wire = dtype if dtype.name in _KNOWN else tf.int64 if dtype.is_integer else tf.float32
-        added: Sequence[Tensor] = self._ops._grouped_allreduce(
-            [tf.cast(t, wire) for t in tensors], name=name, op=self._ops.Sum, ignore_name_scope=True
-        )
-        return [tf.cast(a, dtype) for a in added]
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._grouped(tensors, name, self._ops._grouped_reducescatter, op=self._ops.Sum)
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._grouped(tensors, name, self._ops.grouped_allgather)
+
+    def _grouped(self, tensors: Sequence[Tensor], name: str, operation: Any, **how: Any) -> list[Tensor]:
+        def of_one_dtype(tensors: list[Tensor], name: str) -> Sequence[Tensor]:
+            dtype = tensors[0].dtype
+            wire = dtype if dtype.name in _KNOWN else tf.int64 if dtype.is_integer else tf.float32
+            found = operation([tf.cast(t, wire) for t in tensors], name=name, ignore_name_scope=True, **how)
+            return [tf.cast(t, dtype) for t in found]
+
+        return by_dtype(tensors, name, of_one_dtype)

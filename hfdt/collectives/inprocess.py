@@ -51,11 +51,17 @@ class InProcessComm:
 
     def __init__(self, world: InProcessWorld, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
-        self._packed = Packed(self._reduce)
+        self._packed = Packed(self._reduce, rank, world.size)
         self.sent_bytes = 0  # by multicast
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._packed.sum(tensors, name)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.reduce_scatter(tensors, name)
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.all_gather(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
         if root != self.rank:

@@ -1,6 +1,7 @@
 """The Comm on mpi4py, which needs wheels only and no compiler.
 
-`sum` packs the tensors of a dtype into one vector for MPI_Allreduce. A multicast is an MPI_Bcast.
+The tensors of a dtype are packed into one array for MPI_Allreduce, MPI_Reduce_scatter_block or MPI_Allgather. A
+multicast is an MPI_Bcast.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fdt.typing import Tensor, Vector
-from hfdt.collectives.adapters import Packed
+from hfdt.collectives.adapters import Matrix, Packed
 
 
 class MpiComm:
@@ -20,12 +21,18 @@ class MpiComm:
         self._world = MPI.COMM_WORLD.Dup()  # a context of its own: no other library's messages can match ours
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
-        self._packed = Packed(self._reduce)
+        self._packed = Packed(self._reduce, self.rank, self.size, self._scatter, self._gather)
         self._teams: dict[tuple[int, ...], Any] = {}
         self.sent_bytes = 0  # by multicast
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._packed.sum(tensors, name)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.reduce_scatter(tensors, name)
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.all_gather(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
         """Broadcast by MPI_Bcast in a communicator of the members, which is created at their first multicast."""
@@ -45,3 +52,13 @@ class MpiComm:
         total = np.empty_like(vector)
         self._world.Allreduce(vector, total, op=MPI.SUM)
         return total
+
+    def _scatter(self, rows: Matrix) -> Vector:
+        own = np.empty(rows.shape[1], rows.dtype)
+        self._world.Reduce_scatter_block(rows, own, op=MPI.SUM)
+        return own
+
+    def _gather(self, own: Vector) -> Matrix:
+        rows = np.empty((self.size, own.size), own.dtype)
+        self._world.Allgather(own, rows)
+        return rows

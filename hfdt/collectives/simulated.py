@@ -95,7 +95,7 @@ class SimulatedComm:
 
     def __init__(self, world: SimulatedWorld, rank: int) -> None:
         self._world, self.rank, self.size = world, rank, world.size
-        self._packed = Packed(self._reduce)
+        self._packed = Packed(self._reduce, rank, world.size)
         self._turn, self._blocked = threading.Semaphore(0), threading.Semaphore(0)
         self._waits_for: Any = None
         self._answer: Any = None
@@ -108,6 +108,12 @@ class SimulatedComm:
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._packed.sum(tensors, name)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.reduce_scatter(tensors, name)
+
+    def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        return self._packed.all_gather(tensors, name)
 
     def multicast(self, packet: Vector, root: int, members: tuple[int, ...]) -> Vector:
         """Send or receive a packet, see Multicast. The sender does not wait; a receiver waits for the last byte."""

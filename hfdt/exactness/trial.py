@@ -43,7 +43,7 @@ class Result:
 
 
 class Scoped:
-    """A Comm whose operations can be identified in a graph by their name scope."""
+    """A Comm whose sums can be identified in a graph by their name scope."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm, self.rank, self.size = comm, comm.rank, comm.size
@@ -51,6 +51,9 @@ class Scoped:
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         with tf.name_scope(SUM_SCOPE):
             return self._comm.sum(tensors, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._comm, name)
 
 
 class StepTrial:

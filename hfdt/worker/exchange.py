@@ -57,16 +57,27 @@ class StepGroup:
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
         said = [guard.mine(self.rank, weighed)] if guard else []  # before the cast to 16 bits may overflow
-        order = buckets(wire[: len(dense)], step.terms.bucket_bytes)
         last = [*wire[len(dense) :], *indices, *moved, *said]
-        sent = [[wire[i] for i in bucket] for bucket in order]
-        *sums, end = step.timed_sum([*sent[:-1], [*sent[-1], *last]], "gradient")
-        added = _by_position(order, [*sums, end[: len(sent[-1])]]) + end[len(sent[-1]) :]
+        added = step.timed([*wire, *last], lambda: self._exchanged(wire[: len(dense)], last))
         if guard:
             self.whose = guard.whose(added.pop(), added[: len(wire)] if step.terms.fp16 else ())
         assigned_state.write(touched, added[len(wire) + len(indices) :])
         wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
         return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])
+
+    def _exchanged(self, dense: list[Tensor], last: list[Tensor]) -> list[Tensor]:
+        """Sum `dense` in buckets, and `last` with the last of them."""
+        *order, end = buckets(dense, self._step.terms.bucket_bytes)
+        sums = [self._step.sum([dense[i] for i in bucket], "gradient") for bucket in order]
+        sums.append(self._step.sum([*(dense[i] for i in end), *last], "gradient"))
+        return by_position([*order, end], sums) + sums[-1][len(end) :]
+
+    def targets(self, gradient: Tree, variables: list[Any]) -> tuple[Tree, list[Any]]:
+        """Return the gradients and the variables that the optimizer updates."""
+        return gradient, variables
+
+    def updated(self, variables: list[Any]) -> None:
+        """Complete the update of `variables`."""
 
 
 class StepLocal:
@@ -78,23 +89,28 @@ class StepLocal:
         self.updated: Tree = []
 
     def update(self, gradient: Tree) -> Tree:
-        def apply() -> None:
-            self._deferred.apply(gradient, self._deferred.variables)
-
+        targets = self._group.targets(gradient, self._deferred.variables)
         with steps.entered(None):
             if self._guard is None:
-                apply()
+                self._deferred.apply(*targets)
             else:
-                self._guard.unless(self._group.whose, apply)
+                self._guard.unless(self._group.whose, lambda: self._deferred.apply(*targets))
+            self._group.updated(self._deferred.variables)
         self.updated = [tensor_variable(v) for v in self._deferred.variables]
         return self.updated
 
 
-class GradientExchange:
-    """The runner of a StepAlgorithm where Keras applies gradients. Its `apply` is passed to `Flavor.replace_apply`."""
+GroupOf = Callable[[StepContext, list[Any]], StepGroup]  # of a step and the variables of its gradients
 
-    def __init__(self, rule: StepAlgorithm) -> None:
-        self._rule = rule
+
+class GradientExchange:
+    """The runner of a StepAlgorithm where Keras applies gradients. Its `apply` is passed to `Flavor.replace_apply`.
+
+    `group` makes the ReduceGroup of a step.
+    """
+
+    def __init__(self, rule: StepAlgorithm, group: GroupOf = lambda step, _: StepGroup(step)) -> None:
+        self._rule, self._group = rule, group
         self._states: dict[tuple[int, ...], list[Variable]] = {}  # the ids of an optimizer's variables -> state
 
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
@@ -104,6 +120,8 @@ class GradientExchange:
             original(list(gradients), list(variables))
             return
         deferred = Deferred(list(gradients), list(variables), original)
+        slices = [v for g, v in zip(gradients, variables, strict=True) if isinstance(g, tf.IndexedSlices)]
+        step.terms.sparse.update(id(tensor_variable(v)) for v in slices)
         if step.deferred is not None:
             step.deferred.append(deferred)
         else:
@@ -111,7 +129,7 @@ class GradientExchange:
 
     def run(self, step: StepContext, deferred: Deferred) -> None:
         """Run one step of the algorithm."""
-        group = StepGroup(step)
+        group = self._group(step, deferred.variables)
         local = StepLocal(deferred, group, step.terms.guard)
         params: Tree = [tensor_variable(v) for v in deferred.variables]
         state = self._started(params, group)
@@ -177,10 +195,10 @@ def buckets(tensors: Sequence[Tensor], least: int) -> list[list[int]]:
     return made
 
 
-def _by_position(order: list[list[int]], sums: list[list[Tensor]]) -> list[Tensor]:
+def by_position(order: list[list[int]], found: list[list[Tensor]]) -> list[Tensor]:
     """Return the buckets' tensors by position."""
-    found = {i: t for bucket, added in zip(order, sums, strict=True) for i, t in zip(bucket, added, strict=True)}
-    return [found[i] for i in range(len(found))]
+    by = {i: t for bucket, tensors in zip(order, found, strict=True) for i, t in zip(bucket, tensors, strict=False)}
+    return [by[i] for i in range(len(by))]
 
 
 def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tensor]) -> Tree:

@@ -5,7 +5,7 @@ A larger learning rate and a warm-up go with it (Goyal et al. 2017, arXiv:1706.0
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from fdt.errors import UserError
 from fdt.keras.variables import inner_optimizer
 from fdt.patches import Patch, patched
 from fdt.typing import Dataset
+from hfdt.algorithm import RoundAlgorithm, SyncAlgorithm
 
 SCALES: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda size: 1.0}
 
@@ -72,6 +73,25 @@ def scaled_rate(optimizer: Any, scale: str, size: int, warmup_steps: int) -> Ite
 
     with patched([Patch(inner, "_get_current_learning_rate", rate)]):
         yield
+
+
+def scale(
+    stack: contextlib.ExitStack,
+    trainable: Any,
+    rule: SyncAlgorithm,
+    options: Mapping[str, str],
+    source: Any,
+    size: int,
+) -> list[str]:
+    """Scale the optimizer's rate by a job's options until `stack` closes. Returns lines for the user."""
+    warmup = float(options.get("warmup_epochs", "0"))
+    count = steps(source.steps, size) or 0
+    # in a round each worker minimises alone, at a rate that does not depend on the number of workers
+    alone = isinstance(rule, RoundAlgorithm) and not rule.batches
+    how = options.get("lr_scale", "none" if alone else "linear")
+    stack.enter_context(scaled_rate(trainable.model.optimizer, how, size, round(warmup * count)))
+    ignored = warmup > 0 and not count
+    return ["--warmup-epochs is not used: the number of steps of an epoch is not known"] if ignored else []
 
 
 _quiet = tf.autograph.experimental.do_not_convert

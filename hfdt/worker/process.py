@@ -196,9 +196,10 @@ class HfdtWorker:
             bytes_sent=sent,
             bytes_received=sent,
         )
-        if self._comm.rank == 0:
+        state = self._state()
+        if state is not None:
             end.logs.update(logs)
-            end.state.CopyFrom(self._state())
+            end.state.CopyFrom(state)
             end.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
         self._send(job.id, epoch_end=end)
 
@@ -213,9 +214,10 @@ class HfdtWorker:
     def commit(self, epoch: int, step: int, logs: Any) -> None:
         """Send the state after this step. A collective; only rank 0 sends."""
         metrics, samples = progress.take(self._job.session, logs or {})
-        if self._comm.rank == 0:
+        state = self._state()
+        if state is not None:
             commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
-            commit.state.CopyFrom(self._state())
+            commit.state.CopyFrom(state)
             commit.metrics.CopyFrom(self._put(metrics))
             self._send(self._job.id, commit=commit)
 
@@ -224,11 +226,12 @@ class HfdtWorker:
         job = self._job
         whole, metrics = job.session.peek(logs or {})
         end = StepEnd(step=step, last=step == job.session.epoch_steps)
+        state = self._state() if job.spec.fit.batch_hooks == BatchHooks.STATE else None
+        if state is not None:
+            end.state.CopyFrom(state)
         if self._comm.rank == 0:
             end.logs.update(numbers(whole))
             end.metrics.CopyFrom(self._put(metrics))
-            if job.spec.fit.batch_hooks == BatchHooks.STATE:
-                end.state.CopyFrom(self._state())
         self._send(job.id, step_end=end)
         return bool(end.last) or self._answer()
 
@@ -263,11 +266,10 @@ class HfdtWorker:
         for note in self._job.session.probing.again(each=each):
             self._send(self._job.id, note=Note(text=note))
 
-    def _state(self) -> job_pb2.State:
-        trainable = self._job.session.trainable
-        return job_pb2.State(
-            model=self._put(trainable.model_arrays()), optimizer=self._put(trainable.optimizer_arrays())
-        )
+    def _state(self) -> job_pb2.State | None:
+        """Return the state of model and optimizer on rank 0, None on the others. A collective."""
+        arrays = self._job.session.arrays()
+        return None if arrays is None else job_pb2.State(model=self._put(arrays[0]), optimizer=self._put(arrays[1]))
 
     def _put(self, arrays: Any) -> tensor_pb2.BlobRef:
         return self._member.blobs.put_arrays(arrays)

@@ -24,6 +24,7 @@ from hfdt.worker.exchange import GradientExchange
 from hfdt.worker.progress import Begin, OnBatch, listening
 from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
+from hfdt.worker.sharded_optimizer import ShardedOptimizer
 from hfdt.worker.step_context import DEFAULT_BUCKET_MB, StepTerms
 
 
@@ -43,6 +44,7 @@ class RankProgram:
         self.rule = algorithm_registry.make(options.get("rule", algorithm_registry.DEFAULT))
         self.rounds: Rounds | None = None
         self.blocks: Blocks | None = None
+        self.shards: ShardedOptimizer | None = None
         self._sent_before = 0
         self.sharded: ShardedModel
         self.epoch_steps: int | None = None  # of the current epoch
@@ -91,7 +93,9 @@ class RankProgram:
             self._refuse_what_blocks_cannot(terms)
             terms.sent_bytes.clear()
         if self.per_worker:
-            notes += self._scale_rate(source)
+            notes += per_worker_batches.scale(
+                self._stack, self.trainable, self.rule, self.options, source, self.comm.size
+            )
         exchange, more = self._exchange(terms)
         on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
         self.sharded = ShardedModel(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)
@@ -104,7 +108,11 @@ class RankProgram:
     def _exchange(self, terms: StepTerms) -> tuple[GradientExchange | Rounds | Blocks, list[str]]:
         """Return the runner of the algorithm, and what the algorithm means for the script."""
         if isinstance(self.rule, StepAlgorithm):
-            return GradientExchange(self.rule), []
+            if self.comm.size == 1 or not is_on(self.options, "shard_optimizer"):
+                return GradientExchange(self.rule), []
+            self.shards = ShardedOptimizer(self.trainable, self.comm, terms.sparse)
+            self._stack.enter_context(self.shards.attached())
+            return GradientExchange(self.rule, self.shards.group), []
         if isinstance(self.rule, BlockAlgorithm):
             if self.comm.size == 1:  # there is no other rank
                 return GradientExchange(allreduce.rule()), []
@@ -155,19 +163,6 @@ class RankProgram:
         reason = exchange.why_not(self.trainable.flavor, model, terms)
         return not reason, [f"jit_compile is off: {reason}"] if reason else []
 
-    def _scale_rate(self, source: Any) -> list[str]:
-        warmup = float(self.options.get("warmup_epochs", "0"))
-        steps = per_worker_batches.steps(source.steps, self.comm.size) or 0
-        # in a round each worker minimises alone, at a rate that does not depend on the number of workers
-        alone = isinstance(self.rule, RoundAlgorithm) and not self.rule.batches
-        scale = self.options.get("lr_scale", "none" if alone else "linear")
-        context = per_worker_batches.scaled_rate(
-            self.trainable.model.optimizer, scale, self.comm.size, round(warmup * steps)
-        )
-        self._stack.enter_context(context)
-        ignored = warmup > 0 and not steps
-        return ["--warmup-epochs is not used: the number of steps of an epoch is not known"] if ignored else []
-
     # -- state -----------------------------------------------------------------------------------------------------
     def load(self, state: State, blobs: Blobs) -> None:
         """Assign the groups that `state` contains, and make the ranks' seeds differ. Rank 0 has the script's own."""
@@ -177,6 +172,13 @@ class RankProgram:
         for seed in self.trainable.seeds:
             variable = tensor_variable(seed)
             variable.assign(shifted_seed(variable, self.comm.rank))
+
+    def arrays(self) -> tuple[list[Array], list[Array]] | None:
+        """Return rank 0's values of the model and of the optimizer; None on other ranks. A collective."""
+        sharded = self.shards.arrays() if self.shards is not None else None
+        if self.comm.rank:
+            return None
+        return self.trainable.model_arrays(), self.trainable.optimizer_arrays() if sharded is None else sharded
 
     # -- running ---------------------------------------------------------------------------------------------------
     def steps(self, source: Any, epoch: int) -> int | None:

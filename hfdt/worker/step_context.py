@@ -11,7 +11,7 @@ is 1.
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.typing import Tensor, Variable
-from hfdt.collectives import Comm
+from hfdt.collectives.base import Collective, Comm
 
 DEFAULT_BUCKET_MB = 4
 
@@ -45,8 +45,9 @@ class StepTerms:
         averaged: Variables that the forward pass may assign, by id.
         bucket_bytes: Size at which a bucket of gradients is sent; 0 sends all gradients at once.
         seen_scalar_loss: Tracing has seen a loss function that returns a scalar.
-        sent_bytes: Bytes of a step by name of the exchange; filled in by tracing.
+        sent_bytes: Bytes of a step by name of the exchange, as if all were all-reduces; filled in by tracing.
         plain_logs: Names of the step's results that no metric's state gives (row_dependence.py).
+        sparse: Ids of the variables whose gradients are IndexedSlices; filled in by the probe.
         waited: Accumulates the seconds that gradients spent in the exchange; None until training starts.
     """
 
@@ -60,6 +61,7 @@ class StepTerms:
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
     plain_logs: frozenset[str] = frozenset()
+    sparse: set[int] = field(default_factory=set)
     waited: Variable | None = None
     guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
@@ -140,26 +142,38 @@ class StepContext:
         """Sum over ranks, under a name that is the same on every rank because all ranks trace the same code."""
         if self.alone:
             return [self.over_share(t) for t in tensors]
+        return self._exchange(self.comm.sum, tensors, what, sum(map(nbytes, tensors)))
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
+        """Sum vectors over ranks and return this rank's part of each (Comm.reduce_scatter)."""
+        return self._exchange(self.comm.reduce_scatter, tensors, what, sum(map(nbytes, tensors)) // 2)
+
+    def all_gather(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
+        """Concatenate vectors over ranks (Comm.all_gather)."""
+        return self._exchange(self.comm.all_gather, tensors, what, sum(map(nbytes, tensors)) * self.comm.size // 2)
+
+    def _exchange(self, collective: Collective, tensors: Sequence[Tensor], what: str, sent: int) -> list[Tensor]:
+        """Call `collective`, which sends as much as an all-reduce of `sent` bytes."""
         if self.compiled:
             raise ExchangeInCompiled(what)
         name = f"hfdt.{what}.{self._calls}"
         self._calls += 1
-        self.terms.sent_bytes[name] = sum(nbytes(t) for t in tensors)
-        return self.comm.sum(tensors, name)
+        self.terms.sent_bytes[name] = sent
+        return collective(tensors, name)
 
-    def timed_sum(self, buckets: Sequence[Sequence[Tensor]], what: str) -> list[list[Tensor]]:
-        """Sum over ranks, each bucket in an exchange of its own, which waits for no other bucket.
+    def timed(self, tensors: Sequence[Tensor], exchange: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """Return `exchange()`, and add the seconds since this rank had all `tensors` to the terms' `waited`, if set.
 
-        The seconds since this rank had all buckets are added to the terms' `waited`, if it is set.
+        No exchange waits for the measurement: those of some of the tensors begin before this rank has the others.
         """
         if self.terms.waited is None:
-            return [self.sum(bucket, what) for bucket in buckets]
-        with tf.control_dependencies([t for bucket in buckets for t in bucket]):
+            return exchange()
+        with tf.control_dependencies(tensors):
             ready = tf.timestamp()
-        added = [self.sum(bucket, what) for bucket in buckets]
-        with tf.control_dependencies([t for bucket in added for t in bucket]):
+        found = exchange()
+        with tf.control_dependencies(found):
             self.terms.waited.assign_add(tf.timestamp() - ready)
-        return added
+        return found
 
 
 def _ratio(mine: Any, total: Any) -> Any:

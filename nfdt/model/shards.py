@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fdt.errors import UserError
-from fdt.keras.variables import is_loss_scaled, tensor_variable
+from fdt.keras.variables import is_loss_scaled, tensor_variable, variables_of_slots
 from fdt.typing import Array
 from nfdt.model.variables import OwnedVariables, is_scalar, is_summable
 
@@ -81,19 +81,9 @@ def summable_others(trainable: Any) -> list[Any]:
 
 
 def slot_owners(optimizer: Any, trainable: Sequence[Any], owner: Sequence[int]) -> dict[int, int]:
-    """Return the shard of each optimizer variable that belongs to one trainable variable, keyed by id.
-
-    Keras's optimizers keep their slots in lists, with one entry per variable for which the optimizer was built.
-    """
-    found: dict[int, int] = {}
-    for holder in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-        built_for = list(getattr(holder, "_trainable_variables", None) or trainable)
-        shard_of = {id(v): owner[i] for i, v in enumerate(trainable)}
-        for slots in vars(holder).values() if holder is not None else ():
-            if isinstance(slots, list) and len(slots) == len(built_for):
-                pairs = zip(slots, built_for, strict=True)
-                found.update({id(s): shard_of.get(id(v), 0) for s, v in pairs if hasattr(s, "assign")})
-    return found
+    """Return the shard of each optimizer variable that belongs to one trainable variable, keyed by id."""
+    shard_of = {id(v): owner[i] for i, v in enumerate(trainable)}
+    return {slot: shard_of.get(id(v), 0) for slot, v in variables_of_slots(optimizer, trainable).items()}
 
 
 def check_splittable(optimizer: Any) -> None:

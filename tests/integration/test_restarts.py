@@ -21,7 +21,7 @@ def same(out):
 
 
 def test_a_lost_rank_costs_time_and_nothing_else():
-    command = [*RUN, "-np", "2", "--restarts", "1", "--commit-every", "50steps", SCRIPT]
+    command = [*RUN, "-np", "2", "--restarts", "1", "--commit-every", "50steps", "--shard-optimizer", SCRIPT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         for line in running.stdout:
             if line == "second 1\n":

@@ -27,12 +27,33 @@ def adds_in_graphs_of_any_length(comm):
         np.testing.assert_array_equal(summed, np.full(2, rows * comm.size))
 
 
+def scatters_sums_and_gathers(comm):
+    """Part by part the sum, eagerly and in a graph; gathered again, the whole of it."""
+    n = comm.size
+
+    def both(x, y):
+        parts = comm.reduce_scatter([x, y], "parts")
+        return [*parts, *comm.all_gather(parts, "whole")]
+
+    long, short = np.arange(3.0 * n, dtype="float32") * (comm.rank + 1), np.arange(n, dtype="int64") + comm.rank
+    wholes = [np.arange(3 * n) * n * (n + 1) / 2, np.arange(n) * n + n * (n - 1) / 2]
+    for run in [both] if getattr(comm, "eager_only", False) else [both, tf.function(both)]:
+        *parts, first, second = run(tf.constant(long), tf.constant(short))
+        for part, whole, gathered in zip(parts, wholes, (first, second), strict=True):
+            np.testing.assert_array_equal(part, np.split(whole, n)[comm.rank])
+            np.testing.assert_array_equal(gathered, whole)
+            assert part.shape == [len(whole) // n] and gathered.shape == whole.shape
+
+
 def keeps_dtypes(comm):
     kinds = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64]
     total = comm.sum([tf.cast([1, 2], kind) for kind in kinds], "dtypes")
     assert [t.dtype for t in total] == kinds
     for t in total:
         np.testing.assert_array_equal(tf.cast(t, tf.float32), [comm.size, 2 * comm.size])
+    parts = comm.reduce_scatter([tf.ones(comm.size, kind) for kind in kinds], "dtypes of parts")
+    for t, kind in zip([*parts, *comm.all_gather(parts, "gathered dtypes")], [*kinds, *kinds], strict=True):
+        assert t.dtype == kind and np.all(tf.cast(t, tf.float32) == comm.size)
 
 
 def keeps_order_where_no_data_orders(comm):
@@ -73,6 +94,7 @@ def multicasts(comm):
 CONTRACT = [
     adds,
     adds_in_graphs_of_any_length,
+    scatters_sums_and_gathers,
     keeps_dtypes,
     keeps_order_where_no_data_orders,
     passes_what_is_not_finite_on,

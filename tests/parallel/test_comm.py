@@ -18,6 +18,7 @@ from hfdt.collectives.inprocess import on_ranks
 MODULES = {"horovod": "horovod", "mpi": "mpi4py"}
 EAGER = [
     comm_contract.adds,
+    comm_contract.scatters_sums_and_gathers,
     comm_contract.keeps_dtypes,
     comm_contract.passes_what_is_not_finite_on,
     comm_contract.multicasts,

@@ -63,6 +63,8 @@ USAGE = [
         "--on-nan needs --algorithm allreduce. Received: --on-nan with",
     ),
     (hfdt, "run --algorithm local_sgd --bucket-mb 8 SCRIPT", "--bucket-mb needs --algorithm allreduce."),
+    (hfdt, "run --algorithm coded --shard-optimizer SCRIPT", "--shard-optimizer needs --algorithm allreduce."),
+    (hfdt, "run --shard-optimizer --fp16-allreduce --on-nan stop SCRIPT", "--on-nan needs whole gradients. Received:"),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address other than loopback needs TLS: give --tls-cert,"),
     (hfdt, "run --multicast ip SCRIPT", "--multicast needs --algorithm coded."),
     (hfdt, "run --algorithm coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),

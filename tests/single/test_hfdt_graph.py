@@ -24,7 +24,7 @@ class Twice:
 
     def __init__(self):
         self.vectors = []
-        self._packed = Packed(self._reduce)
+        self._packed = Packed(self._reduce, 0, 2)
 
     def _reduce(self, vector, name):
         self.vectors.append((name, vector.copy()))
@@ -41,7 +41,8 @@ def operations(function, *given):
 
 def test_tensors_of_one_dtype_are_one_operation():
     step = StepContext(StepTerms(Twice()), (1, 2))
-    assert operations(lambda *t: step.timed_sum([t], "gradient"), *map(tf.constant, GIVEN)) == {"PyFunc": 1}
+    given = map(tf.constant, GIVEN)
+    assert operations(lambda *t: step.timed(t, lambda: step.sum(t, "gradient")), *given) == {"PyFunc": 1}
 
 
 def test_weighing_is_one_operation_and_nothing_of_a_rank_without_samples_counts():

@@ -1,0 +1,55 @@
+"""--shard-optimizer on and off: samples/s of the MLP with 10 M weights and Adam, ranks on this machine.
+
+    python benchmarks/shard_optimizer.py            # two ranks, some minutes
+    python benchmarks/shard_optimizer.py -np 4
+
+Off, every rank updates every weight: three arrays of 42 MB. On, a rank updates its part.
+"""
+
+import argparse
+import functools
+
+import harness
+
+TARGET = 1.25
+OPTION = "--shard-optimizer"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-np", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=1280)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    words = ["mlp10", str(args.rows), str(args.epochs)]
+    sides = {
+        name: functools.partial(
+            harness.run, [*harness.engine("hfdt", args.np, *options, script="networked_fit.py"), *words]
+        )
+        for name, options in {"off": (), OPTION: (OPTION,)}.items()
+    }
+    runs = harness.in_turns(sides, args.repeats)
+    rows = [
+        [
+            name,
+            harness.spread([run.samples_per_s for run in turns], ",.1f"),
+            f"{max(run.fastest for run in turns):,.1f}",
+            f"{harness.median([run.wall_s for run in turns]):.1f} s",
+            f"{harness.median([run.said['loss'] for run in turns]):.4f}",
+        ]
+        for name, turns in runs.items()
+    ]
+    title = f"MLP, 10 M weights, Adam, -np {args.np}, {args.epochs} epochs of {args.rows} rows; {harness.machine()}"
+    harness.table(title, ["", "samples/s", "fastest epoch", "whole command", "loss"], rows)
+    off, on = ([run.samples_per_s for run in turns] for turns in runs.values())
+    harness.verdict(f"{OPTION} over off", harness.ratios(on, off), at_least=TARGET)
+    return 0
+
+
+if __name__ == "__main__":
+    harness.conclude(main)

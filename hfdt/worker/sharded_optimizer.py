@@ -1,0 +1,246 @@
+"""The sharded optimizer: each rank updates its part of every weight, and holds that part of the optimizer's slots.
+
+This is stage 1 of ZeRO (Rajbhandari et al. 2020, section 5.1):
+
+    gradients --reduce_scatter--> a part of the mean --Keras's apply--> a part of the weights --all_gather--> weights
+
+A weight is a vector of as many parts as there are ranks, padded with zeros. Keras's optimizer finds its slots by the
+`_unique_id` of a variable, so a part has the id of its weight, and the script's own optimizer updates it: with the
+script's learning rate, its count of steps and its exclusions from weight decay. The slots of the optimizer are replaced
+by their parts. A weight whose gradient is IndexedSlices is not divided.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.errors import UserError
+from fdt.keras.variables import tensor_variable, variables_of_slots
+from fdt.patches import Patch, patched
+from fdt.typing import Array, Tensor
+from hfdt.algorithm import Tree
+from hfdt.collectives import Comm
+from hfdt.worker.exchange import StepGroup, buckets, by_position
+from hfdt.worker.step_context import StepContext
+
+ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD")
+
+
+class WeightPart:
+    """The part of a variable that belongs to one rank.
+
+    Attributes:
+        variable: A tf.Variable with the part: a vector of `length` elements.
+        length: Elements of a part, the same on all ranks.
+    """
+
+    def __init__(self, whole: tf.Variable, rank: int, size: int) -> None:
+        self._shape, self._rank, self._size = whole.shape, rank, size
+        self.length = max(1, -(-whole.shape.num_elements() // size))
+        self.variable = tf.Variable(self.cut(whole), trainable=whole.trainable, name=whole.name.partition(":")[0])
+
+    def padded(self, tensor: Tensor) -> Tensor:
+        """Return the elements of a tensor of the variable's shape, padded to the parts of all ranks."""
+        missing = self.length * self._size - self._shape.num_elements()
+        flat = tf.reshape(tensor, [-1])
+        return tf.pad(flat, [[0, missing]]) if missing else flat
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """Return this rank's elements of a tensor of the variable's shape."""
+        begin, total = self._rank * self.length, self._shape.num_elements()
+        own = tf.reshape(tensor, [-1])[min(begin, total) : min(begin + self.length, total)]
+        missing = self.length - own.shape[0]
+        return tf.pad(own, [[0, missing]]) if missing else own
+
+    def whole(self, gathered: Tensor) -> Tensor:
+        """Return the tensor of the variable's shape whose parts, in the order of ranks, are `gathered`."""
+        return tf.reshape(gathered[: self._shape.num_elements()], self._shape)
+
+
+class ShardedOptimizer:
+    """The parts of a model's weights and slots that belong to this rank. Made at the same time on all ranks.
+
+    Args:
+        trainable: The model with its variables.
+        comm: The collectives of the run.
+        sparse: Ids of the variables whose gradients are IndexedSlices.
+
+    Raises:
+        UserError: If the update of an element depends on other elements.
+    """
+
+    def __init__(self, trainable: Any, comm: Comm, sparse: set[int]) -> None:
+        check_elementwise(trainable)
+        self._trainable, self._comm = trainable, comm
+        self.optimizer = trainable.model.optimizer
+        weights = [tensor_variable(v) for v in self.optimizer._trainable_variables]
+        self._parts = {id(w): self._part(w) for w in weights if id(w) not in sparse}
+        for weight in weights:
+            if id(weight) in self._parts:
+                self._parts[id(weight)].variable._unique_id = weight._unique_id
+        self._targets = [self.target(v) for v in self.optimizer._trainable_variables]
+        self._slots: dict[int, WeightPart] = {}
+        weights_of = variables_of_slots(self.optimizer, trainable.trainable)
+        for slot in trainable.optimizer:
+            if id(slot) in weights_of and self.part(weights_of[id(slot)]) is not None:
+                part = self._slots[id(slot)] = self._part(tensor_variable(slot))
+                slot._value, slot._shape, slot._ndim = part.variable, (part.length,), 1
+
+    def _part(self, whole: tf.Variable) -> WeightPart:
+        return WeightPart(whole, self._comm.rank, self._comm.size)
+
+    def part(self, variable: Any) -> WeightPart | None:
+        """Return the part of a trainable variable; None if it is not divided."""
+        return self._parts.get(id(tensor_variable(variable)))
+
+    def target(self, variable: Any) -> Any:
+        """Return the variable that the optimizer updates in place of a trainable variable."""
+        part = self.part(variable)
+        return variable if part is None else part.variable
+
+    def group(self, step: StepContext, variables: list[Any]) -> StepGroup:
+        """Return the ReduceGroup of a step with gradients of these variables."""
+        return ShardedGroup(self, step, variables)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Within the context, the optimizer updates parts, and `Trainable.write_optimizer` takes whole slots."""
+        patches = [Patch(self._trainable, "write_optimizer", self._write)]
+        if clips_by_norm(self.optimizer):
+            patches.append(Patch(self.optimizer, "_clip_gradients", lambda _, given: given))  # `clipped` does it
+        held = vars(self.optimizer)
+        before, held["_trainable_variables"] = held["_trainable_variables"], self._targets
+        try:
+            with patched(patches):
+                yield
+        finally:
+            held["_trainable_variables"] = before
+
+    # -- state -----------------------------------------------------------------------------------------------------
+    def arrays(self) -> list[Array]:
+        """Return the values of `Trainable.optimizer`, slots whole. A collective."""
+        variables = self._trainable.optimizer
+        places = [i for i, v in enumerate(variables) if id(v) in self._slots]
+        values: list[Array] = self._trainable.flavor.read(variables)
+        gathered = self._comm.all_gather([values[i] for i in places], "hfdt.slots") if places else []
+        for place, rows in zip(places, gathered, strict=True):
+            values[place] = self._slots[id(variables[place])].whole(rows).numpy()
+        return values
+
+    def _write(self, original: Any, arrays: list[Array]) -> None:
+        slots = [self._slots.get(id(v)) for v in self._trainable.optimizer]
+        original([a if part is None else part.cut(a).numpy() for part, a in zip(slots, arrays, strict=True)])
+
+    # -- inside a step ---------------------------------------------------------------------------------------------
+    def clipped(self, step: StepContext, gradient: Tree, variables: Sequence[Any]) -> Tree:
+        """Return the gradients, parts or whole, clipped by the norms of whole gradients as Keras clips them."""
+        norm, global_norm = self.optimizer.clipnorm, self.optimizer.global_clipnorm
+        places = [i for i, g in enumerate(gradient) if g is not None]
+        if not clips_by_norm(self.optimizer) or not places:
+            return gradient
+        counts = [1.0 if self.part(variables[i]) or not self._comm.rank else 0.0 for i in places]
+        squares = [tf.reduce_sum(tf.square(tf.cast(_values(gradient[i]), tf.float32))) for i in places]
+        (sums,) = step.sum([tf.stack(squares) * tf.constant(counts)], "clip")
+        if norm:
+            scales = tf.unstack(norm / tf.maximum(tf.sqrt(sums), norm))
+        else:
+            whole = tf.sqrt(tf.reduce_sum(sums))  # not finite: NaN, as in Keras
+            scales = [global_norm * tf.minimum(1 / whole, 1 / global_norm) + (whole - whole)] * len(places)
+        found = list(gradient)
+        for i, scale in zip(places, scales, strict=True):
+            found[i] = _times(gradient[i], scale, dense=not norm)  # Keras makes slices dense there
+        return found
+
+
+class ShardedGroup(StepGroup):
+    """The ReduceGroup of a step whose means are parts; those of IndexedSlices are whole.
+
+    Args:
+        shards: The parts of this rank.
+        step: The step.
+        variables: The variable of each tensor of `mean`.
+    """
+
+    def __init__(self, shards: ShardedOptimizer, step: StepContext, variables: list[Any]) -> None:
+        super().__init__(step)
+        self._shards, self._variables = shards, variables
+        self._dividing: list[WeightPart] = []  # the parts of the dense tensors
+
+    def mean(self, tensors: Sequence[Tensor]) -> Tree:
+        self._dividing = []
+        for tensor, variable in zip(tensors, self._variables, strict=True):
+            part = self._shards.part(variable)
+            if tensor is not None and isinstance(tensor, tf.IndexedSlices) != (part is None):
+                raise UserError(
+                    "--shard-optimizer needs gradients that are dense in every batch or sparse in every batch. "
+                    f"Received: for {variable.name} not as in the first batch"
+                )
+            if tensor is not None and part is not None:
+                self._dividing.append(part)
+        return super().mean(tensors)
+
+    def targets(self, gradient: Tree, variables: list[Any]) -> tuple[Tree, list[Any]]:
+        for variable in variables:
+            part = self._shards.part(variable)
+            if part is not None:
+                part.variable.assign(part.cut(tensor_variable(variable)))
+        return self._shards.clipped(self._step, gradient, variables), [self._shards.target(v) for v in variables]
+
+    def _exchanged(self, dense: list[Tensor], last: list[Tensor]) -> list[Tensor]:
+        step, parts = self._step, self._dividing
+        order = buckets(dense, step.terms.bucket_bytes) if dense else []
+        sums = [step.reduce_scatter([parts[i].padded(dense[i]) for i in bucket], "gradient") for bucket in order]
+        return by_position(order, sums) + (step.sum(last, "gradient") if last else [])
+
+    def updated(self, variables: list[Any]) -> None:
+        """Gather the weights, and apply their constraints."""
+        divided = [(v, part) for v in variables if (part := self._shards.part(v)) is not None]
+        own = [tf.convert_to_tensor(part.variable) for _, part in divided]
+        order = buckets(own, self._step.terms.bucket_bytes)
+
+        def gathered() -> list[Tensor]:
+            found = [self._step.all_gather([own[i] for i in bucket], "weights") for bucket in order]
+            return by_position(order, found)
+
+        for (variable, part), rows in zip(divided, self._step.timed(own, gathered) if own else [], strict=True):
+            variable.assign(part.whole(rows))
+            if getattr(variable, "constraint", None) is not None:
+                variable.assign(variable.constraint(variable))
+
+
+def clips_by_norm(optimizer: Any) -> bool:
+    """Return whether the optimizer clips gradients by a norm."""
+    return bool(optimizer.clipnorm or optimizer.global_clipnorm)
+
+
+def check_elementwise(trainable: Any) -> None:
+    """Raise UserError if the optimizer cannot update a part of a weight alone."""
+    optimizers = trainable.flavor.optimizers(trainable.model)
+    if trainable.flavor.name != "keras":
+        raise UserError("--shard-optimizer needs an optimizer of Keras 3. Received: one of tf_keras")
+    if len(optimizers) != 1:
+        raise UserError(f"--shard-optimizer needs a model with one optimizer. Received: {len(optimizers)}")
+    (optimizer,) = optimizers
+    kind = type(optimizer).__name__
+    if not type(optimizer).__module__.startswith("keras."):  # a subclass may compute with whole gradients
+        kind = f"the script's {kind}"
+    if kind not in ELEMENTWISE:
+        raise UserError(
+            "--shard-optimizer needs an optimizer that updates each element alone: one of "
+            f"{', '.join(ELEMENTWISE)}. Received: {kind}"
+        )
+    between = [n for n in ("gradient_accumulation_steps", "loss_scale_factor") if getattr(optimizer, n, None)]
+    if between and clips_by_norm(optimizer):
+        raise UserError(f"--shard-optimizer does not clip by a norm with {between[0]}. Received: both")
+
+
+def _values(gradient: Tensor) -> Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _times(gradient: Tensor, scale: Tensor, *, dense: bool) -> Tensor:
+    if dense or not isinstance(gradient, tf.IndexedSlices):
+        return tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype)
+    return tf.IndexedSlices(gradient.values * tf.cast(scale, gradient.dtype), gradient.indices, gradient.dense_shape)

@@ -8,7 +8,7 @@ Keras is left out: this package has exact versions of its losses, metrics and Ba
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,10 +22,10 @@ from fdt.process_group import ReplicaGroup
 from fdt.typing import Tensor
 from replica.exchange import GroupedExchange
 from replica.graph.control_flow import Divider
-from replica.graph.emitted import Argument
+from replica.graph.emitted import Argument, Value
 from replica.graph.flatten import WRITES, Flat, Ref, flatten
 from replica.placement import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard, divided
-from replica.plan import OpCall, Plan
+from replica.plan import Array, OpCall, Plan
 
 _SCALED = {
     ("Mul", (Partial, Replicate)),
@@ -149,10 +149,21 @@ class _Search(Divider):
         super().__init__(*args)
         self.found: list[str] = []
 
-    def _note_gathers(self, op: Any, refs: Sequence[Ref]) -> None:
-        line = "" if op.type.startswith(WRITES) else _line_of_script(op)
-        if line:
-            self.found.append(f"{op.type} at {line}")
+    def _planned(self, number: int, values: list[Value]) -> Plan | list[Array] | None:
+        found = super()._planned(number, values)
+        op = self._flat.nodes[number].op
+        if isinstance(found, Plan) and not op.type.startswith(WRITES):
+            pairs = zip(values, found.inputs, strict=True)
+            line = _line_of_script(op) if any(v.placement not in (p, REPLICATE) for v, p in pairs) else ""
+            self.found += [f"{op.type} at {line}"] if line else []
+        return found
+
+    def _replicate(self, refs: dict[Ref, None]) -> None:
+        """Keep the placements: an operation of the script counts, too, where a gradient needs the same sum before."""
+        before = {ref: self._values[ref] for ref in refs}
+        super()._replicate(refs)
+        for ref, value in before.items():
+            self._values[ref] = replace(value, whole=self._values[ref].whole)
 
     def _plan(self, call: OpCall) -> Plan:
         return _rows_end_to_end(call) or _scaled_sum(call) or super()._plan(call)

@@ -133,11 +133,9 @@ class RankProgram:
         found = batchnorm.find(trainable.model)
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
-        notes = (
-            ["each rank has its own BatchNorm statistics: numbers differ from those of one machine"]
-            if found and (local or not isinstance(self.rule, StepAlgorithm))
-            else []
-        )
+        apart = found and (local or not isinstance(self.rule, StepAlgorithm))
+        said = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
+        notes = [said] if apart else []
         own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])

@@ -65,6 +65,7 @@ USAGE = [
     (hfdt, "run --algorithm coded --shard-optimizer SCRIPT", "--shard-optimizer needs --algorithm allreduce."),
     (hfdt, "run --shard-optimizer --fp16-allreduce --on-nan stop SCRIPT", "--on-nan needs whole gradients. Received:"),
     (hfdt, "run --algorithm local_sgd --fp16-allreduce SCRIPT", "--compress needs --algorithm allreduce."),
+    (hfdt, "run --shard-optimizer --compress bf16 SCRIPT", "--shard-optimizer can have --compress fp16 alone."),
     (hfdt, "run --compress zip SCRIPT", "--compress must be one of bf16, fp16, powersgd, or a .py file. Received: zip"),
     (
         hfdt,

@@ -6,8 +6,8 @@ The speeds of links are assumptions, and the output names them as such.
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +18,14 @@ from client_shim.imports import intercepted
 from client_shim.replica.detection import CaptureDetection, detect_capture, several_optimizers, with_own_updates
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
-from client_shim.summary import summarize
+from client_shim.summary import dtype_name, summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
 from fdt.report import JobSummary, Reporters, nbytes, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
+Sizes = Callable[[Sequence[tuple[tuple[int, ...], str]]], Mapping[str, Sequence[int]]]
 LINKS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}  # bytes per second
 TIMED_STEPS = 3
 
@@ -37,18 +38,22 @@ class Inspection:
         job: The numbers of the job.
         note: Why the data have to be drawn in the client; "" where workers read them.
         step_s: Seconds of one step of a global batch on this machine; None if not measured.
+        compressed: Bytes that stand for all gradients, and for all weights where they are pulled, by compressor.
     """
 
     job: JobSummary
     note: str
     step_s: float | None
+    compressed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class _Seen(BaseException):
     """Raised when the script reaches its first `fit`; a BaseException, so that `except Exception` does not stop it."""
 
 
-def inspect(script: str, words: Sequence[str], engine: str, workers: int, settings: Settings) -> int:
+def inspect(
+    script: str, words: Sequence[str], engine: str, workers: int, settings: Settings, sizes: Sizes = lambda specs: {}
+) -> int:
     """Run `script` up to its first `fit` and print what that would send.
 
     A script with training loops of its own is not run, because nothing would be sent. For both kinds of script the
@@ -60,6 +65,7 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
         engine: "hfdt" or "nfdt".
         workers: The number of workers.
         settings: The command line's decisions about capture.
+        sizes: Returns the bytes of each compressor for trainable variables of these specs.
 
     Returns:
         The exit code: 0, or the script's own.
@@ -76,7 +82,8 @@ def inspect(script: str, words: Sequence[str], engine: str, workers: int, settin
     found: list[Inspection] = []
 
     def examined(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
-        found.append(examine(run, call, captured, trainable, job))
+        specs = [(tuple(map(int, v.shape)), dtype_name(v)) for v in trainable.trainable]
+        found.append(replace(examine(run, call, captured, trainable, job), compressed=sizes(specs)))
         raise _Seen
 
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
@@ -175,6 +182,7 @@ def report(found: Inspection) -> list[str]:
         "once": f"{nbytes(job.state_bytes + job.data_bytes)} at the start (model, optimizer, data), then "
         f"{nbytes(job.state_bytes)} per epoch",
         **traffic(job),
+        **savings(found),
         **outlook(found),
     }
     return [f"{name + ':':<11} {value}" for name, value in facts.items()]
@@ -205,6 +213,14 @@ def traffic(job: JobSummary) -> dict[str, str]:
     return {
         "per step": f"a worker pushes {sent} and pulls as much; the server does so with each worker, of {job.workers}"
     }
+
+
+def savings(found: Inspection) -> dict[str, str]:
+    """Return the bytes of a step under each compressor, as a line of the report."""
+    job = found.job
+    factor = step_bytes(job) / (job.gradient_bytes or 1)
+    kinds = [f"{name} {' and '.join(nbytes(factor * n) for n in sizes)}" for name, sizes in found.compressed.items()]
+    return {"--compress": f"{', '.join(kinds)} per step"} if kinds and job.workers > 1 else {}
 
 
 def outlook(found: Inspection) -> dict[str, str]:

@@ -47,6 +47,13 @@ def _size(variable: Any) -> int:
     return size
 
 
+def dtype_name(variable: Any) -> str:
+    """Return the name of a variable's dtype, of Keras or of TensorFlow."""
+    import tensorflow as tf
+
+    return str(tf.as_dtype(variable.dtype).name)
+
+
 def _itemsize(variable: Any) -> int:
     import tensorflow as tf
 

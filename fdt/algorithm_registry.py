@@ -2,6 +2,7 @@
 
 An algorithm's parameters are the keyword arguments of `rule(...)` in its file. A new file in an engine's package of
 algorithms adds an algorithm. Each engine has its registry: nfdt/algorithm_registry.py, hfdt/algorithm_registry.py.
+Compressors are registered alike: nfdt/compressors, hfdt/compressors.
 """
 
 import ast
@@ -29,14 +30,20 @@ class AlgorithmRegistry(Generic[Made]):
     """The algorithms of one engine.
 
     Attributes:
-        rules: The package with one file for each algorithm. Each file has a function `rule(...)`.
+        rules: The package with one file for each algorithm. Each file has a function `rule(...)`, or as `function` is.
         kind: The class of the objects that `rule` returns.
         defined_in: The file that defines this class, for authors of algorithms.
+        function: The name of that function.
+        noun: "an algorithm" or "a compressor".
+        option: The option that names one.
     """
 
     rules: types.ModuleType
     kind: type[Made]
     defined_in: str
+    function: str = "rule"
+    noun: str = "an algorithm"
+    option: str = "--algorithm"
 
     def names(self) -> list[str]:
         """Return the names of the package's algorithms, sorted."""
@@ -45,6 +52,10 @@ class AlgorithmRegistry(Generic[Made]):
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """Return an algorithm's parameters, typed and with defaults. Raises UsageError for an unknown algorithm."""
         return dict(inspect.signature(self._factory(name)).parameters)
+
+    def defaults(self, name: str) -> str:
+        """Return the text of an algorithm with its default parameters, for example "dc_asgd(lam=0.04)"."""
+        return spell(name, {key: p.default for key, p in self.parameters(name).items() if p.default is not p.empty})
 
     def describe(self, name: str) -> str:
         """Return the first line of the algorithm's module docstring."""
@@ -61,7 +72,7 @@ class AlgorithmRegistry(Generic[Made]):
         Raises:
             UsageError: A name or value is invalid; the message lists the valid ones.
         """
-        name, given = parse(text)
+        name, given = parse(text, self.noun)
         known = self.parameters(name)
         more = next((p.name for p in known.values() if p.kind is p.VAR_KEYWORD), None)  # of `rule(..., **more)`
         others = known.pop(more) if more else None
@@ -78,8 +89,7 @@ class AlgorithmRegistry(Generic[Made]):
             raise UsageError(str(error)) from None
         if not isinstance(made, self.kind):
             raise UsageError(
-                f"an algorithm's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
-                f"Received: {name}, whose rule() returned {type(made).__name__}"
+                f"{self._form()}. Received: {name}, whose {self.function}() returned {type(made).__name__}"
             )
         return made
 
@@ -113,31 +123,32 @@ class AlgorithmRegistry(Generic[Made]):
         return whole
 
     def _factory(self, name: str) -> Callable[..., Made]:
-        factory: Callable[..., Made] = self._module(name).rule
+        factory: Callable[..., Made] = getattr(self._module(name), self.function)
         return factory
+
+    def _form(self) -> str:
+        return f"{self.noun}'s file must define {self.function}(...) -> {self.kind.__name__} ({self.defined_in})"
 
     def _module(self, name: str) -> Any:
         if name.endswith(".py"):
             return self._load(Path(name))
         if name not in self.names():
-            raise UsageError(f"--algorithm must be one of {', '.join(self.names())}, or a .py file. Received: {name}")
+            valid = f"{', '.join(self.names())}, or a .py file"
+            raise UsageError(f"{self.option} must be one of {valid}. Received: {name}")
         return importlib.import_module(f"{self.rules.__name__}.{name}")
 
     def _load(self, path: Path) -> Any:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None or not path.is_file():
-            raise UsageError(f"--algorithm must name a file that exists. Received: {path}")
+            raise UsageError(f"{self.option} must name a file that exists. Received: {path}")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        if not hasattr(module, "rule"):
-            raise UsageError(
-                f"an algorithm's file must define rule(...) -> {self.kind.__name__} ({self.defined_in}). "
-                f"Received: {path}"
-            )
+        if not hasattr(module, self.function):
+            raise UsageError(f"{self._form()}. Received: {path}")
         return module
 
 
-def parse(text: str) -> tuple[str, dict[str, Any]]:
+def parse(text: str, noun: str = "an algorithm") -> tuple[str, dict[str, Any]]:
     """Parse `name` or `name(parameter=value, ...)` into (name, parameters).
 
     A value is a literal, a name without quotes (a string), or `Name(key=value, ...)`, the object
@@ -151,7 +162,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         assert isinstance(call, ast.Call) and not call.args
         return name, _keywords(call)
     except (SyntaxError, AssertionError, ValueError):
-        raise UsageError(f"an algorithm must be NAME or NAME(parameter=value, ...). Received: {text}") from None
+        raise UsageError(f"{noun} must be NAME or NAME(parameter=value, ...). Received: {text}") from None
 
 
 def _value(node: ast.expr) -> Any:

@@ -33,7 +33,7 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from hfdt.options import RANKS, algorithm_options, number_options, rank_fault_options, rank_options
+from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
 
 if TYPE_CHECKING:
     from hfdt.engine.engine import HfdtEngine
@@ -44,7 +44,7 @@ NAME = "hfdt"
 JOB_OPTIONS = (
     "rule",
     "multicast",
-    "fp16_allreduce",
+    "compress",
     "bucket_mb",
     "shard_optimizer",
     "batch",
@@ -59,7 +59,7 @@ JOB_OPTIONS = (
     "stall_timeout",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
-REPLICA_OPTIONS = ("rule", "fp16_allreduce", "allow_replicated", "bind_to")
+REPLICA_OPTIONS = ("rule", "compress", "allow_replicated", "bind_to")
 NOT_EMULATED = {
     "workers": "-np",
     "server": "--server",
@@ -164,6 +164,10 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "emulate", "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
+        if given["compress"] not in (None, "fp16"):
+            raise UsageError(
+                f"a training loop of the script's own can have --compress fp16 alone. Received: {given['compress']}"
+            )
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
@@ -189,6 +193,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
     """
     from client_shim.verify.command import verify
 
+    compressor_of(given | {"verify": given["steps"]})
     workers = given["workers"] or DEFAULT_WORKERS
     return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers))
 
@@ -204,8 +209,9 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
     with ended_by_signals(), quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
+        from hfdt.compressors import sizes
 
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed))
+        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
 
 
 @main.command("serve")
@@ -223,7 +229,7 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Raise UsageError for options that exclude each other."""
+    """Raise UsageError for options that exclude each other; set the compressor that they choose."""
     if given["asynchronous"]:
         raise UsageError("hfdt trains synchronously; use `nfdt run`. Received: --async")
     if given["batch"] != "per-worker":
@@ -237,13 +243,14 @@ def _check(given: dict[str, Any]) -> None:
         )
     if given["multicast"] and rule != "coded":
         raise UsageError(f"--multicast needs --algorithm coded. Received: --multicast with {rule}")
-    if given["fp16_allreduce"] and rule != "allreduce":
-        raise UsageError(f"--fp16-allreduce needs --algorithm allreduce. Received: --algorithm {rule}")
+    given["compress"] = compressor_of(given)
     for name in ("bucket_mb", "shard_optimizer"):
         if given[name] not in (None, False) and rule != "allreduce":
             raise UsageError(f"{flag(name)} needs --algorithm allreduce. Received: --algorithm {rule}")
-    if given["shard_optimizer"] and given["on_nan"] and given["fp16_allreduce"]:
-        raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --fp16-allreduce")
+    if given["shard_optimizer"] and given["compress"] not in (None, "fp16"):
+        raise UsageError(f"--shard-optimizer can have --compress fp16 alone. Received: --compress {given['compress']}")
+    if given["shard_optimizer"] and given["on_nan"] and given["compress"]:
+        raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --compress fp16")
     if given["on_nan"] and rule != "allreduce":
         raise UsageError(f"--on-nan needs --algorithm allreduce. Received: --on-nan with {rule}")
     if given["commit_every"] and not (given["restarts"] or given["min_np"] or given["run_dir"] or given["resume"]):

@@ -1,7 +1,7 @@
 """The options of `hfdt run` that choose the algorithm and its parameters, those about numbers, and about ranks."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 ALGORITHM, NUMBERS, RANKS = "Algorithm", "Numbers", "Ranks"
-ALGORITHMS = Path(__file__).parent / "algorithms"
+ALGORITHMS, COMPRESSORS = (Path(__file__).parent / folder for folder in ("algorithms", "compressors"))
 
 
 class Redundancy(CountType):
@@ -139,8 +139,13 @@ def number_options(function: Decorated) -> Decorated:
     """Add the options that change the numbers or how they are computed."""
     add = [
         option(
-            NUMBERS, "--fp16-allreduce", is_flag=True, help="Send gradients as 16-bit floats, which halves the bytes."
+            NUMBERS,
+            "--compress",
+            callback=_checked_compressor,
+            metavar="NAME|NAME(PARAMETER=VALUE)",
+            help=f"Compress gradients: {algorithm_names(COMPRESSORS)}, or a .py file.  [default: none]",
         ),
+        option(NUMBERS, "--fp16-allreduce", is_flag=True, help="The same as --compress fp16."),
         option(
             NUMBERS,
             "--bucket-mb",
@@ -210,6 +215,29 @@ def rank_options(function: Decorated) -> Decorated:
         help="Bind each rank to its share of the host's cores, or to none.  [default: cores]",
     )
     return apply([launcher, comm, bind_to], function)
+
+
+def _checked_compressor(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None  # imports no TensorFlow: the script may never train
+    from hfdt import compressors
+
+    return compressors.spelled(value)
+
+
+def compressor_of(given: Mapping[str, Any]) -> str | None:
+    """Return the compressor of --compress or --fp16-allreduce. Raises UsageError where it cannot be used."""
+    chosen: str | None = given["compress"]
+    if given["fp16_allreduce"]:
+        if chosen not in (None, "fp16"):
+            raise UsageError(f"--fp16-allreduce means --compress fp16. Received: --compress {chosen} too")
+        chosen = "fp16"
+    rule = (given["rule"] or "allreduce").partition("(")[0]
+    if chosen and rule != "allreduce":
+        raise UsageError(f"--compress needs --algorithm allreduce. Received: --compress {chosen} with {rule}")
+    if chosen and given.get("verify") is not None:
+        raise UsageError(f"a comparison needs equal numbers, which --compress changes. Received: --compress {chosen}")
+    return chosen
 
 
 class Commits(click.ParamType[int]):

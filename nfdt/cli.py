@@ -41,6 +41,7 @@ from nfdt.run_options import (
     algorithm_options,
     checked_algorithm,
     checkpoint_option,
+    compress_option,
     on_nan_option,
     server_count_option,
     transport_options,
@@ -53,7 +54,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
-JOB_OPTIONS = ("rule", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
+JOB_OPTIONS = ("rule", "compress", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
 NOT_EMULATED = {
     "workers": "-np",
     "server": "--server",
@@ -128,6 +129,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @hosts_options
 @server_count_option
 @transport_options
+@compress_option
 @emulate_option(TRANSPORT)
 @fault_options
 @checkpoint_option
@@ -214,8 +216,9 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
     with ended_by_signals(), quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
+        from nfdt.compressors import sizes
 
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed))
+        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
 
 
 @main.command("serve")

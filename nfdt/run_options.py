@@ -15,7 +15,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ALGORITHM, TRANSPORT = "Algorithm", "Servers and transport"
 RESTARTS = 3  # default with --checkpoint-every alone
-ALGORITHMS = Path(__file__).parent / "algorithms"
+ALGORITHMS, COMPRESSORS = (Path(__file__).parent / folder for folder in ("algorithms", "compressors"))
 DECLARED = declared_options(ALGORITHMS)
 
 
@@ -73,6 +73,23 @@ def checked_algorithm(given: dict[str, Any]) -> str | None:
 
     options = {declared.name: ((declared.rule,), declared.parameter) for declared in DECLARED}
     return algorithm_registry.spelled(SYNCHRONOUS if given["sync"] else given["rule"], options, given)
+
+
+def compress_option(function: Decorated) -> Decorated:
+    """Add --compress to a command."""
+    text = (
+        f"Compress pushes and pulls, or with NAME+NAME each by its own: {algorithm_names(COMPRESSORS)}, none, or a .py "
+        "file.  [default: none]"
+    )
+    return option(TRANSPORT, "--compress", callback=_checked_compressor, metavar="NAME[+NAME]", help=text)(function)
+
+
+def _checked_compressor(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None  # imports no NumPy: the script may never train
+    from nfdt import compressors
+
+    return compressors.spelled(value)
 
 
 def server_count_option(function: Decorated) -> Decorated:

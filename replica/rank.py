@@ -28,7 +28,7 @@ class PlacedRank:
 
     Args:
         group: The ranks.
-        options: The command line's: fp16_allreduce, allow_replicated.
+        options: The command line's: compress ("fp16" or none), allow_replicated.
         say: Prints a line for the user; called on rank 0 only.
         sessions: Makes the SessionHooks from two functions: one counts a divided step, the other a replicated one.
     """
@@ -46,7 +46,7 @@ class PlacedRank:
         self._say = say if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._replicated = self._samples = self._in_sessions = 0
-        self._engine = PlacementEngine(self._group, self._stepped, fp16=options.get("fp16_allreduce") == "1")
+        self._engine = PlacementEngine(self._group, self._stepped, fp16=options.get("compress") == "fp16")
         self._sessions = sessions(self._count_session, self._count_replicated)
         self._said = False
 

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +24,7 @@ from hfdt.collectives.base import Collective, Comm, by_dtype
 Matrix = Any  # a NumPy array of two dimensions
 Work = Callable[..., list[Vector]]  # (name, array, ...) -> an array for each
 
-_NARROW = ("float16", "bfloat16", "bool")  # dtypes that MPI or numpy_function cannot add
+HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 class Packed:
@@ -63,7 +64,7 @@ class Packed:
     def _call(self, work: Work, shaped: Any, tensors: list[Tensor], name: str) -> Sequence[Tensor]:
         """Return `work(name, *arrays)` as tensors. `shaped` maps the shape of a tensor to that of its result."""
         dtype = tensors[0].dtype
-        if dtype.name in _NARROW:
+        if dtype == tf.bool or (dtype.as_numpy_dtype in HALVES and work != self._added):
             wide = self._call(work, shaped, [tf.cast(t, tf.float32) for t in tensors], name)
             return [tf.cast(t, dtype) for t in wide]
         if tf.executing_eagerly():
@@ -71,15 +72,20 @@ class Packed:
         graph = tf.compat.v1.get_default_graph()
         before = self._last.get(graph)
         with tf.control_dependencies([before] if before is not None else []):
-            parts = tf.numpy_function(functools.partial(work, name), tensors, [dtype] * len(tensors), stateful=True)
+            half = dtype.as_numpy_dtype if dtype.as_numpy_dtype in HALVES else None  # which numpy_function cannot pass
+            sent = [tf.bitcast(t, tf.uint16) for t in tensors] if half else tensors
+            call = functools.partial(work, name, half=half) if half else functools.partial(work, name)
+            parts = tf.numpy_function(call, sent, [t.dtype for t in sent], stateful=True)
         self._last.put(graph, parts[0].op)
+        parts = [tf.bitcast(part, dtype) for part in parts] if half else parts
         for part, tensor in zip(parts, tensors, strict=True):
             part.set_shape(shaped(tensor.shape))
-        return parts  # type: ignore[no-any-return]
+        return parts
 
-    def _added(self, name: str, *arrays: Any) -> list[Vector]:
-        """Return the arrays, each added over ranks."""
-        total = self._reduce(np.concatenate([np.ravel(a) for a in arrays]), name)
+    def _added(self, name: str, *arrays: Any, half: Any = None) -> list[Vector]:
+        """Return the arrays, each added over ranks. `half`: their dtype, where the arrays hold its bits."""
+        vector = np.concatenate([np.ravel(a) for a in arrays])
+        total = self._reduce(vector.view(half), name).view(vector.dtype) if half else self._reduce(vector, name)
         ends = np.cumsum([np.size(a) for a in arrays])
         return [part.reshape(np.shape(a)) for part, a in zip(np.split(total, ends[:-1]), arrays, strict=True)]
 

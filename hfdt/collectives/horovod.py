@@ -31,13 +31,18 @@ class HorovodComm:
         self.size: int = mpi_ops.size()
 
     def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._grouped(tensors, name, self._ops._grouped_allreduce, op=self._ops.Sum)
+        return by_dtype(tensors, name, self._add)
 
     def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._grouped(tensors, name, self._ops._grouped_reducescatter, op=self._ops.Sum)
 
     def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         return self._grouped(tensors, name, self._ops.grouped_allgather)
+
+    def _add(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        if tensors[0].dtype == tf.bfloat16:
+            return self._add_bfloat16(tensors, name)
+        return self._grouped(tensors, name, self._ops._grouped_allreduce, op=self._ops.Sum)
 
     def _grouped(self, tensors: Sequence[Tensor], name: str, operation: Any, **how: Any) -> list[Tensor]:
         def of_one_dtype(tensors: list[Tensor], name: str) -> Sequence[Tensor]:
@@ -47,3 +52,16 @@ class HorovodComm:
             return [tf.cast(t, dtype) for t in found]
 
         return by_dtype(tensors, name, of_one_dtype)
+
+    def _add_bfloat16(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        """Add in float32: each rank adds a part of the elements, which all ranks send it. A ring sends as much."""
+        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], 0)
+        count = tf.size(flat)
+        flat = tf.pad(flat, [[0, -count % self.size]])
+        named = {"ignore_name_scope": True}
+        received = self._ops.alltoall(tf.bitcast(flat, tf.uint16), name=f"{name}.parts", **named)
+        parts = tf.cast(tf.bitcast(tf.reshape(received, [self.size, -1]), tf.bfloat16), tf.float32)
+        total = tf.bitcast(tf.cast(tf.reduce_sum(parts, 0), tf.bfloat16), tf.uint16)
+        whole = tf.bitcast(self._ops.allgather(total, name=f"{name}.whole", **named), tf.bfloat16)[:count]
+        split = tf.split(whole, [tf.size(t) for t in tensors])
+        return [tf.reshape(part, tf.shape(t)) for part, t in zip(split, tensors, strict=True)]

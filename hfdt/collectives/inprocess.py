@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from fdt.typing import Tensor, Vector
-from hfdt.collectives.adapters import Packed
+from hfdt.collectives.adapters import HALVES, Packed
 
 WAIT_S = 60.0
 Result = TypeVar("Result")
@@ -81,7 +81,9 @@ class InProcessComm:
         world.barrier.wait(world.wait_s)
         if len(set(world.names)) > 1:
             raise RuntimeError(f"all ranks must call the same collective. Received: {world.names}")
-        total: Vector = np.sum(np.stack(world.vectors), axis=0, dtype=vector.dtype)
+        exact = np.float32 if vector.dtype in HALVES else vector.dtype  # as MpiComm adds 16-bit floats
+        with np.errstate(over="ignore"):
+            total: Vector = np.sum(np.stack(world.vectors), axis=0, dtype=exact).astype(vector.dtype)
         world.barrier.wait(world.wait_s)
         return total
 

@@ -45,7 +45,7 @@ class Probing:
         except IndexError:  # no data: Keras raises its own error
             return []
         with self._as_scripts_have_it():
-            self._probe = Probe(self._trainable, replace(terms, fp16=False), whole)
+            self._probe = Probe(self._trainable, replace(terms, compression=None), whole)
             return self._read(self._probe, whole) + self._look(self._probe)
 
     def warm(self, source: Any) -> list[str]:

@@ -19,7 +19,7 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[
     # raises UserError for an algorithm that replicated scripts cannot use
     algorithm_registry.step_algorithm(options.get("rule") or algorithm_registry.DEFAULT)
     allowed = options.get("allow_replicated") == "1"
-    fp16 = options.get("fp16_allreduce") == "1"
+    fp16 = options.get("compress") == "fp16"
 
     def sessions(count: Any, replicated: Any) -> HfdtSessions:
         return HfdtSessions(group, count, replicated if allowed else None, fp16=fp16)

@@ -7,7 +7,7 @@ With `jit_compile`, the step is compiled in two halves, since XLA cannot compile
 The first half is Keras's own train_step, whose apply is deferred (Deferred).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,17 @@ class Deferred:
 
 
 class StepGroup:
-    """The ReduceGroup of an algorithm inside one step: all ranks."""
+    """The ReduceGroup of an algorithm inside one step: all ranks. `key` identifies the variables of the gradients."""
 
-    def __init__(self, step: StepContext) -> None:
-        self._step = step
+    def __init__(self, step: StepContext, key: Hashable = None) -> None:
+        self._step, self._key = step, key
         self.rank, self.size = step.comm.rank, step.comm.size
         self.whose: Tensor = None  # with a guard, after `mean`: which ranks' gradients are not finite
+
+    @classmethod
+    def of(cls, step: StepContext, variables: list[Any]) -> "StepGroup":
+        """Return the group of a step that updates `variables`."""
+        return cls(step, tuple(id(tensor_variable(v)) for v in variables))
 
     def mean(self, tensors: Sequence[Tensor]) -> Tree:
         """Sum the ranks' weighted tensors (StepContext.weight), and the state that the forward pass assigned.
@@ -53,17 +58,20 @@ class StepGroup:
         rows = gather.values() if gather else []
         weighed = [step.weigh(t, step.weight(t.dtype)) for t in [*dense, *rows]]
         touched = step.take_touched()
-        wire = [_narrow(t) if step.terms.fp16 else t for t in weighed]
+        compression = step.terms.compression
+        wire, decoded = compression.begin(weighed, len(dense), self._key) if compression else (weighed, None)
         indices = gather.indices() if gather else []
         guard, moved = step.terms.guard, assigned_state.weigh_touched(step, touched)
-        said = [guard.mine(self.rank, weighed)] if guard else []  # before the cast to 16 bits may overflow
+        said = [guard.mine(self.rank, weighed)] if guard else []  # before a compressor that may overflow
         last = [*wire[len(dense) :], *indices, *moved, *said]
         added = step.timed([*wire, *last], lambda: self._exchanged(wire[: len(dense)], last))
+        whole, behind = added[: len(wire)], added[len(wire) :]
+        if decoded is not None:
+            whole = decoded(whole, lambda more: step.timed(more, lambda: step.sum(more, "gradient")))
         if guard:
-            self.whose = guard.whose(added.pop(), added[: len(wire)] if step.terms.fp16 else ())
-        assigned_state.write(touched, added[len(wire) + len(indices) :])
-        wide = [tf.cast(a, t.dtype) for a, t in zip(added, weighed, strict=False)]
-        return _in_place(tensors, wide, added[len(wire) : len(wire) + len(indices)])
+            self.whose = guard.whose(behind.pop(), whole if compression else ())
+        assigned_state.write(touched, behind[len(indices) :])
+        return _in_place(tensors, whole, behind[: len(indices)])
 
     def _exchanged(self, dense: list[Tensor], last: list[Tensor]) -> list[Tensor]:
         """Sum `dense` in buckets, and `last` with the last of them."""
@@ -109,8 +117,8 @@ class GradientExchange:
     `group` makes the ReduceGroup of a step.
     """
 
-    def __init__(self, rule: StepAlgorithm, group: GroupOf = lambda step, _: StepGroup(step)) -> None:
-        self._rule, self._group = rule, group
+    def __init__(self, rule: StepAlgorithm, group: GroupOf | None = None) -> None:
+        self._rule, self._group = rule, group or StepGroup.of
         self._states: dict[tuple[int, ...], list[Variable]] = {}  # the ids of an optimizer's variables -> state
 
     def apply(self, original: Apply, gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:
@@ -129,9 +137,9 @@ class GradientExchange:
 
     def run(self, step: StepContext, deferred: Deferred) -> None:
         """Run one step of the algorithm."""
+        params: Tree = [tensor_variable(v) for v in deferred.variables]
         group = self._group(step, deferred.variables)
         local = StepLocal(deferred, group, step.terms.guard)
-        params: Tree = [tensor_variable(v) for v in deferred.variables]
         state = self._started(params, group)
         after, new_state = self._rule.step([tf.convert_to_tensor(v) for v in state], params, local, group)
         if after is not local.updated:
@@ -210,10 +218,6 @@ def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tens
         for v, i, t in zip(added[len(added) - len(slices) :], indices, slices, strict=True)
     )
     return [None if t is None else next(whole if isinstance(t, tf.IndexedSlices) else dense) for t in tensors]
-
-
-def _narrow(tensor: Tensor) -> Tensor:
-    return tf.cast(tensor, tf.float16) if tensor.dtype in (tf.float32, tf.float64) else tensor
 
 
 def why_not(flavor: Any, model: Any, terms: StepTerms) -> str:

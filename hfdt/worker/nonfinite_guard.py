@@ -34,7 +34,7 @@ class Guard:
         moved = [] if terms.own_step else [*trainable.trainable, *trainable.optimizer]
         changed = [tensor_variable(v) for v in [*trainable.non_trainable, *trainable.metrics, *moved]]
         self._changed: list[Variable] = [v for v in changed if id(v) not in seeds]
-        self._counted, self._size, self._skips = counted, terms.comm.size, skips
+        self._counted, self._terms, self._size, self._skips = counted, terms, terms.comm.size, skips
         self._step, self._skipped = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))  # of the epoch
         self._left_out = tf.Variable(False, trainable=False)  # whether this step, or a part of it, was skipped
         # The number of the first skipped step, then a flag for each rank and one for the sum.
@@ -112,7 +112,8 @@ class Guard:
         step, *whose = (int(n) for n in self._first.numpy())
         ranks = [rank for rank in range(self._size) if whose[rank]]
         who = f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        who = who if ranks else "the sum of all workers' 16-bit floats (--fp16-allreduce)"
+        if not ranks:
+            who = f"the sum of all workers' compressed gradients (--compress {self._terms.compression.name})"
         raise UserError(
             f"NaN or infinity in the gradients of {who} in step {step} of epoch {epoch + 1}; "
             "--on-nan skip leaves such steps out"

@@ -20,6 +20,7 @@ from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker import exchange, nonfinite_guard, per_worker_batches, rounds
 from hfdt.worker.blocks import Blocks
+from hfdt.worker.compression import NOT_USED, compression_of
 from hfdt.worker.exchange import GradientExchange
 from hfdt.worker.progress import Begin, OnBatch, listening
 from hfdt.worker.rounds import Rounds
@@ -71,6 +72,8 @@ class RankProgram:
             self.sharded.allow_idle(idle)
             if self.rounds is not None:
                 self.rounds.restart()
+            if self.sharded.terms.compression is not None:
+                self.sharded.terms.compression.restart()
             return self.probing.warm(source)
         return self._attach(source, idle)
 
@@ -130,18 +133,16 @@ class RankProgram:
         found = batchnorm.find(trainable.model)
         local = self.options.get("batch_norm", "sync") == "local"
         layers = [] if local else found
-        notes = (
-            ["each rank has its own BatchNorm statistics: numbers differ from those of one machine"]
-            if found and (local or not isinstance(self.rule, StepAlgorithm))
-            else []
-        )
+        apart = found and (local or not isinstance(self.rule, StepAlgorithm))
+        said = "each rank has its own BatchNorm statistics: numbers differ from those of one machine"
+        notes = [said] if apart else []
         own = type(trainable.model).train_step is trainable.flavor.keras.Model.train_step
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
-        fp16 = is_on(self.options, "fp16_allreduce")
-        bucket_bytes = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
-        terms = StepTerms(self.comm, own_step=own, averaged=averaged, fp16=fp16, bucket_bytes=bucket_bytes)
-        return terms, layers, notes if self.comm.size > 1 else []
+        compression = compression_of(trainable, self.options, self.comm.size)
+        size = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
+        terms = StepTerms(self.comm, own_step=own, averaged=averaged, compression=compression, bucket_bytes=size)
+        return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
 
     def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:
         """Raise CaptureError where a block's forward pass needs the whole batch. Called after the probe."""

@@ -56,13 +56,13 @@ class StepTerms:
     own_step: bool = True  # the train_step is Keras's
     averaged: Mapping[int, Variable] = field(default_factory=dict)
     may_idle: bool = True  # some rank may have no sample of some batch
-    fp16: bool = False
     bucket_bytes: int = DEFAULT_BUCKET_MB << 20
     seen_scalar_loss: bool = False
     sent_bytes: dict[str, int] = field(default_factory=dict)
     plain_logs: frozenset[str] = frozenset()
     sparse: set[int] = field(default_factory=set)
     waited: Variable | None = None
+    compression: Any = None  # a hfdt.worker.compression.GradientCompression, where gradients are compressed
     guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
     def begin_training(self, waited: Variable, guard: Any, *, may_idle: bool) -> None:

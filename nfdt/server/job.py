@@ -22,6 +22,7 @@ from fdt.job import FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.trainable import Trainable
+from nfdt import compressors
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
 from nfdt.model.shards import own, partial
 from nfdt.options import Options
@@ -64,7 +65,7 @@ class ServedJob:
                 self.trainable.flavor.name, self.rule.optimizer, part.trainable, self.shards
             )
         self.applier = ModelApplier(part, own_optimizer)
-        self.layout = Layout.of(part)
+        self.layout = Layout.of(part, compressors.make(self.options.compress))
 
     def load(self, changed: State) -> None:
         """Write the state that the client's callbacks changed, and drop the blob if this server reads it last."""

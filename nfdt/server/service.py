@@ -22,6 +22,7 @@ from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob
 from nfdt.transport.buffers import Buffer, chunks, fill, nbytes_of
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
+from nfdt.transport.compression import PullEncoder, PushDecoder
 
 NAME = "nfdt.rpc.ParameterServer"
 SETUP_S = 600.0  # longest wait of a session for the build of its job
@@ -142,6 +143,7 @@ class WorkerStream:
         steps = None if hello.steps < 0 else hello.steps
         self._replies = shard_service.open(hello.worker, steps, hello.incarnation, hello.heard)
         self._pulls = SessionPulls()
+        self._pushes, self._deltas = PushDecoder(self._layout), PullEncoder(self._layout)
 
     def end(self) -> None:
         """Wake the thread that waits for a reply: the stream has ended."""
@@ -180,18 +182,18 @@ class WorkerStream:
     def _gradient(self, push: pb.Push, requests: Iterator[bytes]) -> WorkerGradient:
         """Return a push: tensors over the receive buffer, valid until the server answers the worker."""
         absent, changed = set(push.absent), tuple(push.changed)
-        count = len(self._layout.trainable)
+        *gradients, changes = self._layout.pushed_at
+        changed_at = [changes[i] for i in changed]
         if push.nbytes:
-            present = (i for i in range(count) if i not in absent)
-            fill(self._incoming.parts([*present, *(count + i for i in changed)]), requests)
-        tensors = self._incoming.tensors
+            present = (p for i, at in enumerate(gradients) if i not in absent for p in at)
+            fill(self._incoming.parts([*present, *changed_at]), requests)
         return WorkerGradient(
-            [None if i in absent else tensors[i] for i in range(count)],
+            [None if i in absent else self._pushes.decode(i, self._incoming) for i in range(len(gradients))],
             push.samples,
             push.seconds,
             not push.not_finite,
             tuple(push.batches),
-            [tensors[count + i] for i in changed],
+            [self._incoming.tensors[p] for p in changed_at],
             changed,
             dict(push.logs),
             push.metrics,
@@ -206,7 +208,8 @@ class WorkerStream:
             yield from self._weights(reply)
 
     def _weights(self, reply: Send) -> Iterator[bytes]:
-        positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)
+        loads = self._shard_service.job.loads
+        positions, tensors = self._deltas.encode(*self._pulls.placed(reply.sent, loads), loads)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
         message.pull = reply.pull
         if self._outgoing is not None:

@@ -17,7 +17,7 @@ from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
-from nfdt.run_options import algorithm_options, checked_algorithm
+from nfdt.run_options import algorithm_options, checked_algorithm, compress_option
 
 if TYPE_CHECKING:
     from fdt.cli.run import Client
@@ -29,7 +29,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 CLUSTER = "Simulated cluster"
-JOB_OPTIONS = ("rule", "overlap", "partition")
+JOB_OPTIONS = ("rule", "overlap", "partition", "compress")
 REQUEST = ("workers", "log_dir", "tensorboard", "verbose", "quiet")
 OF_ONE_RUN = ("data", "log_dir", "tensorboard")
 DIRECTORIES = ("report", "data")
@@ -105,6 +105,7 @@ def _of_reports() -> list[Callable[[Any], Any]]:
 @click.command("simulate", cls=OptionsAnywhere, epilog=EXAMPLES)
 @simulation_options
 @algorithm_options
+@compress_option
 @report_options
 def simulate_command(script: str, words: list[str], **given: Any) -> int:
     """Train script.py on simulated workers.
@@ -232,7 +233,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
     (directory / DATA).unlink(missing_ok=True)
     options = ["--algorithm", rule, "--data", str(directory), "--workers", str(given["workers"])]
     options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--quiet"]
-    for name in ("cluster", "partition"):
+    for name in ("cluster", "partition", "compress"):
         options += [f"--{name}", str(given[name])] if given[name] is not None else []
     if not given["quiet"]:
         click.echo(f"{NAME}: {rule}", err=True)

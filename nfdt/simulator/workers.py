@@ -21,6 +21,7 @@ from nfdt.server.instructions import Reply
 from nfdt.server.shard_service import ShardService
 from nfdt.transport.buffers import nbytes_of
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
+from nfdt.transport.compression import CompressedLane
 
 Events = Generator[Any, Any, Any]
 
@@ -55,10 +56,13 @@ class SimulatedChannel:
         self.bytes_sent = self.bytes_received = 0
         self._sizes = sizes
         self._sent: Sent
+        self._compressed = CompressedLane(shard_service.job.layout) if shard_service.job.options.compress else None
 
     def open(self) -> None:
         """Open a session of the shard service, which calls `put`."""
         self._pulls = SessionPulls()
+        if self._compressed is not None:
+            self._compressed.open()
         self._shard_service.connect(self._lane, self._steps, self)
 
     def ask(self, pull: int = 0) -> None:
@@ -69,6 +73,8 @@ class SimulatedChannel:
     def push(self, number: int, gradient: WorkerGradient) -> None:
         """Pass a gradient on."""
         self.arrived = self._env.event()
+        if self._compressed is not None:
+            gradient = self._compressed.pushed(gradient)[0]
         self._shard_service.push(self._lane, number, gradient)
 
     def end_of_data(self, batch: int) -> None:
@@ -89,6 +95,8 @@ class SimulatedChannel:
             return reply
         self._sent = reply.sent
         positions, tensors = self._sent.placed(everything=True)
+        if self._compressed is not None:
+            tensors = self._compressed.pulled(positions, tensors, self._shard_service.job.loads)
         return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull)
 
     def close(self) -> None:
@@ -97,6 +105,8 @@ class SimulatedChannel:
     def begin_pull(self) -> int:
         """Count the weights of the last answer, which begin to travel. Return their bytes."""
         nbytes = self._nbytes("pull", *self._pulls.placed(self._sent, self._shard_service.job.loads))
+        if self._compressed is not None:
+            nbytes -= self._compressed.saved_bytes
         self.bytes_received += nbytes
         return nbytes
 
@@ -105,6 +115,8 @@ class SimulatedChannel:
         present = [i for i, tensor in enumerate(gradient.gradient) if tensor is not None]
         positions = [*present, *(len(gradient.gradient) + i for i in gradient.changed)]
         nbytes = self._nbytes("push", positions, [*(gradient.gradient[i] for i in present), *gradient.changes])
+        if self._compressed is not None:
+            nbytes = self._compressed.pushed(gradient)[1]
         self.bytes_sent += nbytes
         return nbytes
 

@@ -3,7 +3,9 @@
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,10 @@ from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable
 from fdt.tensors import ALIGNMENT
 from fdt.typing import Array
+from nfdt.compressors import Compression, Spec, TensorCompressor, spec_bytes
 
 CHUNK_BYTES = 2 << 20  # measured: 1 to 4 MiB are alike, below and above is slower (benchmarks/transport.py)
 _PAGE = 4096
-
-Spec = tuple[tuple[int, ...], str]  # shape, NumPy dtype name
 
 
 def spec_of(variable: Any) -> Spec:
@@ -29,12 +30,16 @@ def spec_of(variable: Any) -> Spec:
 
 
 def nbytes_of(tensor: Any) -> int:
-    """Return the size of a tensor in bytes."""
+    """Return the size of a tensor, or of an array, in bytes."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.nbytes
     return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
 
 
 def array_over(tensor: Any) -> Array:
     """Return an array over a CPU tensor's memory (read only); a GPU's tensor or an old TensorFlow's is copied."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
     try:
         return np.from_dlpack(tensor)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):  # TensorFlow 2.16, bfloat16, GPU
@@ -60,7 +65,7 @@ class Buffer:
 
     def __init__(self, specs: Sequence[Spec], path: Path | None = None, *, create: bool = False) -> None:
         self.specs = list(specs)
-        self.nbytes = sum(_aligned(_nbytes(spec)) for spec in specs)
+        self.nbytes = sum(_aligned(spec_bytes(spec)) for spec in specs)
         self._memory = _map(path, max(self.nbytes, _PAGE), create)
         self.arrays = list(self._views())
         self.tensors = [tensor_over(array) for array in self.arrays]
@@ -84,7 +89,7 @@ class Buffer:
             dtype = np.dtype(getattr(ml_dtypes, name, name))
             count = int(np.prod(shape, dtype=np.int64))
             yield np.frombuffer(self._memory, dtype, count, offset).reshape(shape)
-            offset += _aligned(_nbytes((shape, name)))
+            offset += _aligned(spec_bytes((shape, name)))
 
 
 def chunks(tensors: Iterable[Any]) -> Iterator[bytes]:
@@ -132,27 +137,63 @@ def fill(parts: Iterable[memoryview], messages: Iterator[bytes]) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Specs of the tensors between a worker and one server: gradient and forward changes, and weights and scalars."""
+    """Specs of the tensors between a worker and one server: gradient and forward changes, and weights and scalars.
+
+    A compressed gradient has its compressor's arrays in the push buffer. A compressed pull has its arrays behind all
+    others in the pull buffer, where the weights themselves have their place too.
+    """
 
     trainable: list[Spec]
     others: list[Spec]
     scalars: list[Spec]
+    compression: Compression = field(default_factory=Compression)
 
     @classmethod
-    def of(cls, part: Any) -> "Layout":
+    def of(cls, part: Any, compression: Compression | None = None) -> "Layout":
         """Return the layout of the OwnedVariables `part` of a server."""
         groups = (part.trainable, part.others, part.scalars)
-        return cls(*([spec_of(tensor_variable(v)) for v in group] for group in groups))
+        trainable, others, scalars = ([spec_of(tensor_variable(v)) for v in group] for group in groups)
+        return cls(trainable, others, scalars, compression or Compression())
 
     @property
     def push(self) -> list[Spec]:
         """Specs of the push buffer."""
-        return [*self.trainable, *self.others]
+        wires = self._wires(self.compression.push)
+        return [*chain.from_iterable(w or [s] for w, s in zip(wires, self.trainable, strict=True)), *self.others]
 
     @property
     def pull(self) -> list[Spec]:
         """Specs of the pull buffer."""
+        return [*self._variables, *chain.from_iterable(self._wires(self.compression.pull))]
+
+    @cached_property
+    def pushed_at(self) -> list[range]:
+        """Positions of each gradient's arrays in the push buffer; then one range of those of all forward changes."""
+        counts = [len(wire) or 1 for wire in self._wires(self.compression.push)]
+        return _ranges(0, [*counts, len(self.others)])
+
+    @cached_property
+    def deltas_at(self) -> list[range]:
+        """Positions of each trainable variable's compressed arrays in the pull buffer; empty where it has none."""
+        return _ranges(len(self._variables), [len(wire) for wire in self._wires(self.compression.pull)])
+
+    def compresses_push(self, index: int) -> bool:
+        """Return whether the gradient of trainable variable `index` is compressed."""
+        push = self.compression.push
+        return push is not None and bool(push.wire(self.trainable[index]))
+
+    @property
+    def _variables(self) -> list[Spec]:
         return [*self.trainable, *self.others, *self.scalars]
+
+    def _wires(self, compressor: TensorCompressor | None) -> list[list[Spec]]:
+        return [compressor.wire(spec) if compressor else [] for spec in self.trainable]
+
+
+def _ranges(start: int, counts: Sequence[int]) -> list[range]:
+    """Return consecutive ranges of these lengths."""
+    ends = list(accumulate(counts, initial=start))
+    return [range(low, high) for low, high in zip(ends, ends[1:], strict=False)]
 
 
 def _map(path: Path | None, nbytes: int, create: bool) -> mmap.mmap:
@@ -172,11 +213,6 @@ def _bytes_of(array: Array) -> memoryview:
     if not array.size:
         return memoryview(b"")
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _nbytes(spec: Spec) -> int:
-    shape, name = spec
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(getattr(ml_dtypes, name, name)).itemsize
 
 
 def _aligned(nbytes: int) -> int:

@@ -5,7 +5,7 @@ import queue
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import grpc
 from fdt.errors import UserError
 from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
+from nfdt.compressors import Compression
 from nfdt.model.shards import Ownership
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import Buffer, Layout, chunks, fill, nbytes_of
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
+from nfdt.transport.compression import PushEncoder, add_deltas
 
 ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 SESSION = "/nfdt.rpc.ParameterServer/Session"
@@ -44,6 +46,7 @@ class GrpcChannels:
         job: Id of the job.
         incarnation: Number of replacements of this rank's worker in this job.
         directory: Directory for shared files; None: tensors use the stream.
+        compression: The job's compressors.
     """
 
     addresses: Sequence[str]
@@ -51,13 +54,14 @@ class GrpcChannels:
     job: str
     incarnation: int = 0
     directory: Path | None = None
+    compression: Compression = field(default_factory=Compression)
 
     def __call__(self, worker: int, steps: int | None, owned: Sequence[Ownership]) -> list["GrpcChannel"]:
         """Return the channels of lane `worker`."""
         count = -1 if steps is None else steps
         hello = pb.Hello(job=self.job, worker=worker, steps=count, incarnation=self.incarnation)
         return [
-            GrpcChannel(address, self.token, hello, Layout.of(shard.part), self.directory)
+            GrpcChannel(address, self.token, hello, Layout.of(shard.part, self.compression), self.directory)
             for address, shard in zip(self.addresses, owned, strict=True)
         ]
 
@@ -83,6 +87,8 @@ class GrpcChannel:
         self._outgoing: Buffer | None = None
         self._incoming: Buffer
         self._generation = 0
+        self._encoder = PushEncoder(layout)
+        self._encoded: tuple[int, list[int], list[Any]] = 0, [], []  # the last push: its number, positions and tensors
 
     def open(self) -> None:
         """Start a new stream. Raises Interrupted if it ends at once."""
@@ -100,11 +106,10 @@ class GrpcChannel:
 
     def push(self, number: int, gradient: WorkerGradient) -> None:
         """Send a gradient: absent tensors are named, not sent."""
-        count = len(gradient.gradient)
         absent = [i for i, g in enumerate(gradient.gradient) if g is None]
-        present = [(i, g) for i, g in enumerate(gradient.gradient) if g is not None]
-        positions = [*(i for i, _ in present), *(count + i for i in gradient.changed)]
-        tensors = [*(g for _, g in present), *gradient.changes]
+        if number != self._encoded[0]:  # a retry sends the same bytes
+            self._encoded = number, *self._encoder.encode(gradient)
+        _, positions, tensors = self._encoded
         push = pb.Push(
             push=number,
             batches=gradient.batches,
@@ -195,9 +200,10 @@ class GrpcChannel:
     def _receive(self, weights: pb.Weights) -> Weights:
         parts = self._incoming.parts(weights.positions)
         self.bytes_received += fill(parts, self._call) if weights.nbytes else sum(map(len, parts))
-        tensors = [self._incoming.tensors[position] for position in weights.positions]
+        positions = add_deltas(self._layout, weights.positions, self._incoming)
+        tensors = [self._incoming.tensors[position] for position in positions]
         counts = tuple(weights.batches), tuple(weights.ahead), weights.pull
-        return Weights(list(weights.positions), tensors, weights.epoch, *counts)
+        return Weights(positions, tensors, weights.epoch, *counts)
 
 
 def _followed_by(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:

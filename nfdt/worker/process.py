@@ -97,6 +97,7 @@ class NfdtWorker:
         self._moved = self._run.moved()
 
     def _set_up(self, spec: JobSpec, servers: list[str]) -> None:
+        from nfdt.compressors import Compression, make
         from nfdt.transport.grpc_channel import GrpcChannels
         from nfdt.worker.run import WorkerJob
 
@@ -104,7 +105,8 @@ class NfdtWorker:
         trainable.load(spec.state, self._member.blobs)
         self._server = self._host(spec, self.send) if self._host is not None else None
         directory = self._shared_directory(spec)
-        remote = GrpcChannels(servers, self._member.token, spec.id, self._incarnation, directory)
+        compression = make(Options.read(spec.options).compress)
+        remote = GrpcChannels(servers, self._member.token, spec.id, self._incarnation, directory, compression)
         self._run = WorkerJob(
             spec,
             trainable,
@@ -118,7 +120,9 @@ class NfdtWorker:
             incarnation=self._incarnation,
         )
         self._run.start()
-        self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(self._run.notes))))
+        unused = ["--compress is not used: the server is in its only worker's process, and nothing is sent"]
+        notes = [*self._run.notes, *(unused if compression != Compression() and self._server is not None else [])]
+        self.send(Event(ready=Ready(steps_per_epoch=self._run.steps or 0, notes="\n".join(notes))))
 
     def _shared_directory(self, spec: JobSpec) -> Path | None:
         """Return the directory of files that are shared with servers of this host; None: tensors use streams."""

@@ -56,6 +56,24 @@ def keeps_dtypes(comm):
         assert t.dtype == kind and np.all(tf.cast(t, tf.float32) == comm.size)
 
 
+def adds_halves_in_graphs(comm):
+    """Of lengths that the number of ranks does not divide, several tensors in one exchange."""
+    for kind in (tf.float16, tf.bfloat16):
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], kind)])
+        def add(x):
+            return comm.sum([x, x[0] * 2, tf.constant(0.5, x.dtype)], "halves")
+
+        for rows in (1, 5):
+            mine = np.arange(3.0 * rows).reshape(rows, 3) + comm.rank
+            want = comm.size * np.arange(3.0 * rows).reshape(rows, 3) + sum(range(comm.size))
+            whole, first, half = add(tf.cast(mine, kind))
+            assert {t.dtype for t in (whole, first, half)} == {kind}
+            np.testing.assert_array_equal(tf.cast(whole, tf.float64), want)
+            np.testing.assert_array_equal(tf.cast(first, tf.float64), 2 * want[0])
+            assert float(half) == 0.5 * comm.size
+
+
 def keeps_order_where_no_data_orders(comm):
     """Two exchanges of one graph that know nothing of one another, in a loop: they must not be swapped."""
 
@@ -96,6 +114,7 @@ CONTRACT = [
     adds_in_graphs_of_any_length,
     scatters_sums_and_gathers,
     keeps_dtypes,
+    adds_halves_in_graphs,
     keeps_order_where_no_data_orders,
     passes_what_is_not_finite_on,
 ]

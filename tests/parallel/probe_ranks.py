@@ -216,7 +216,7 @@ def main(out, name):
         "metric": train(comm, model(nothing, metrics=[Largest()])),
         "metric allowed": train(comm, model(nothing, metrics=[Largest()]), inexact),
         "hooked": train(comm, model(nothing), hooks=True),
-        "half": train(comm, model(nothing), {"fp16_allreduce": "true"}),
+        "half": train(comm, model(nothing), {"compress": "fp16"}),
         "per_worker": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "none"}, epochs=2),
         "scaled": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "linear"}, epochs=2),
     }

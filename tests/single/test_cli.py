@@ -56,7 +56,6 @@ USAGE = [
         "run --algorithm coded --batch per-worker SCRIPT",
         "--batch per-worker needs --algorithm allreduce or local_sgd or dane",
     ),
-    (hfdt, "run --algorithm local_sgd --fp16-allreduce SCRIPT", "--fp16-allreduce needs --algorithm allreduce."),
     (
         hfdt,
         "run --algorithm dane --on-nan skip SCRIPT",
@@ -65,6 +64,24 @@ USAGE = [
     (hfdt, "run --algorithm local_sgd --bucket-mb 8 SCRIPT", "--bucket-mb needs --algorithm allreduce."),
     (hfdt, "run --algorithm coded --shard-optimizer SCRIPT", "--shard-optimizer needs --algorithm allreduce."),
     (hfdt, "run --shard-optimizer --fp16-allreduce --on-nan stop SCRIPT", "--on-nan needs whole gradients. Received:"),
+    (hfdt, "run --algorithm local_sgd --fp16-allreduce SCRIPT", "--compress needs --algorithm allreduce."),
+    (hfdt, "run --shard-optimizer --compress bf16 SCRIPT", "--shard-optimizer can have --compress fp16 alone."),
+    (hfdt, "run --compress zip SCRIPT", "--compress must be one of bf16, fp16, powersgd, or a .py file. Received: zip"),
+    (
+        hfdt,
+        "run --compress bf16 --fp16-allreduce SCRIPT",
+        "--fp16-allreduce means --compress fp16. Received: --compress",
+    ),
+    (hfdt, "run --compress bf16 --verify 3 SCRIPT", "a comparison needs equal numbers, which --compress changes."),
+    (hfdt, "verify --fp16-allreduce SCRIPT", "a comparison needs equal numbers, which --compress changes."),
+    (hfdt, "run --capture replica --compress bf16 SCRIPT", "can have --compress fp16 alone. Received: bf16"),
+    (nfdt, "run --compress topk(fraction=2) SCRIPT", "topk: fraction must be above 0 and at most 0.5. Received: 2.0"),
+    (
+        nfdt,
+        "run --compress int8+topk SCRIPT",
+        "--compress: the second compressor must be one for pulls. Received: int8+",
+    ),
+    (nfdt, "run --capture replica --compress int8 SCRIPT", "--compress is for scripts that train by fit alone."),
     (hfdt, "run --server 10.0.0.1:5 SCRIPT", "an address other than loopback needs TLS: give --tls-cert,"),
     (hfdt, "run --multicast ip SCRIPT", "--multicast needs --algorithm coded."),
     (hfdt, "run --algorithm coded --multicast ip: SCRIPT", "must be mpi, ip or ip:INTERFACE. Received: ip:"),
@@ -169,8 +186,8 @@ def test_a_bug_of_ours_is_not_hidden(script):
 
 
 def test_options_of_a_job_are_strings_and_those_not_set_are_left_out():
-    given = {"rule": "allreduce", "fp16_allreduce": True, "allow_inexact": False, "warmup_epochs": 0.5, "batch": None}
-    assert job_options(given, tuple(given)) == {"rule": "allreduce", "fp16_allreduce": "1", "warmup_epochs": "0.5"}
+    given = {"rule": "allreduce", "allow_replicated": True, "allow_inexact": False, "warmup_epochs": 0.5, "batch": None}
+    assert job_options(given, tuple(given)) == {"rule": "allreduce", "allow_replicated": "1", "warmup_epochs": "0.5"}
 
 
 def test_the_command_imports_nothing_that_is_slow():

@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from fdt.errors import UsageError, UserError
-from hfdt import algorithm_registry
+from hfdt import algorithm_registry, compressors
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness import batchnorm
 from hfdt.worker import step_context as steps
+from hfdt.worker.compression import GradientCompression
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.step_context import StepContext, StepTerms
@@ -49,8 +50,8 @@ def test_slices_of_an_embedding_come_end_to_end_in_the_order_of_ranks():
         np.testing.assert_allclose(whole.values, [[2, 2], [2, 2], [1, 1]])
 
 
-@pytest.mark.parametrize("fp16", [False, True])
-def test_buckets_do_not_change_the_numbers(fp16):
+@pytest.mark.parametrize("name", ["", "fp16"])
+def test_buckets_do_not_change_the_numbers(name):
     rng = np.random.default_rng(2)
     given = [[rng.normal(size=n).astype("float32") for n in (7, 1, 30, 5)] for _ in range(3)]
     counted = tf.Variable([0, 0, 1], dtype=tf.int64)
@@ -58,7 +59,8 @@ def test_buckets_do_not_change_the_numbers(fp16):
 
     def mean(comm, bucket_bytes):
         assigned = tf.Variable([float(comm.rank)])
-        terms = StepTerms(comm, fp16=fp16, bucket_bytes=bucket_bytes)
+        compression = GradientCompression(compressors.make(name), name) if name else None
+        terms = StepTerms(comm, compression=compression, bucket_bytes=bucket_bytes)
         terms.guard = Guard(untrained, counted, terms, skips=True)
         step = StepContext(terms, tf.constant([comm.rank + 1, 6], tf.int64))
         step.touched = {0: assigned}

@@ -17,9 +17,11 @@ from fdt.job import FitArguments
 from fdt.keras import flavor_of
 from fdt.patches import Patch, patched
 from fdt.trainable import Trainable
+from hfdt import compressors
 from hfdt.collectives.base import SoloComm
 from hfdt.collectives.inprocess import on_ranks
 from hfdt.exactness.probe_schedule import Probing
+from hfdt.worker.compression import GradientCompression
 from hfdt.worker.exchange import StepGroup
 from hfdt.worker.nonfinite_guard import Guard
 from hfdt.worker.session import RankProgram, patches
@@ -170,13 +172,14 @@ def test_the_rank_and_its_step_are_named_on_all_ranks():
 @pytest.mark.parametrize("given", [120_000.0, 200_000.0])  # half of it is finite in 16 bits, or is not
 def test_a_sum_that_16_bits_cannot_hold_is_nobodys(given):
     def rank(comm):
-        terms, counted = StepTerms(comm, fp16=True), tf.Variable([0, 0, 1], dtype=tf.int64)
+        terms = StepTerms(comm, compression=GradientCompression(compressors.make("fp16"), "fp16"))
+        counted = tf.Variable([0, 0, 1], dtype=tf.int64)
         guard = Guard(SimpleNamespace(seeds=[], non_trainable=[], metrics=[]), counted, terms, skips=False)
         group = StepGroup(StepContext(replace(terms, guard=guard), tf.constant([1, 2], tf.int64)))
         group.mean([tf.constant([given])])
         with guard.step():
             guard.unless(group.whose, lambda: pytest.fail("applied"))
-        with pytest.raises(UserError, match=r"the sum of all .*\(--fp16-allreduce\) in step 1 of epoch 1"):
+        with pytest.raises(UserError, match=r"the sum of all .*\(--compress fp16\) in step 1 of epoch 1"):
             guard.check(0)
 
     on_ranks(2, rank)

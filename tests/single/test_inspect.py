@@ -59,6 +59,26 @@ def test_nothing_is_trained_and_the_script_ends_at_its_first_fit(script, capsys,
     assert int(seen[0].optimizer.iterations.numpy()) == 0
 
 
+def test_each_compressor_has_its_bytes(script, capsys, monkeypatch):
+    from hfdt.compressors import sizes as of_gradients
+    from nfdt.compressors import sizes as of_pushes_and_pulls
+
+    monkeypatch.setattr("builtins.seen", [], raising=False)
+    wide = SCRIPT.replace("(3, 2)", "(3, 500)").replace("Dense(2)", "Dense(500)").replace("zeros(2)", "zeros(500)")
+    wide = wide.replace("np.ones((10, 2)", "np.ones((10, 500)")
+    for engine, sizes, line in (
+        ("hfdt", of_gradients, "bf16 4 kB, fp16 4 kB, powersgd(rank=2) 6.02 kB per step"),
+        (
+            "nfdt",
+            of_pushes_and_pulls,
+            "bf16 5 kB and 5 kB, fp16 5 kB and 5 kB, int8 3.51 kB and 3.51 kB, "
+            "topk(fraction=0.01) 2.12 kB and 8 kB per step",
+        ),
+    ):
+        assert inspect(script(wide), [], engine, 2, Settings(), sizes) == 0
+        assert f"--compress: {line}\n" in capsys.readouterr().out
+
+
 def test_a_script_without_fit_is_said_to_send_nothing(script, capsys):
     path = script("print('ran')")
     assert inspect(path, [], "nfdt", 2, Settings()) == 0

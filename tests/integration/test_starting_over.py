@@ -43,7 +43,7 @@ def test_a_loop_that_is_found_at_run_time_is_divided(tmp_path):
     divided = run(tmp_path, "hidden.py", *HFDT)
     assert divided.stdout == run(tmp_path, "hidden.py").stdout
     assert "hidden.py:11 trains outside fit: the run starts again" in divided.stderr
-    assert "worker 0:    33 samples, 3 steps" in divided.stderr
+    assert "worker 0:    3 steps, 33 samples" in divided.stderr
 
 
 @pytest.mark.timeout(400)
@@ -54,4 +54,4 @@ def test_a_fit_that_slices_cannot_train_is_divided_by_placements(tmp_path):
     assert not difference(run(tmp_path, name).stdout, divided.stdout, 1e-9)
     assert "(L2Loss at fit_clipped_by_hand.py:20)" in divided.stderr
     assert "each rank has a part: the run starts again, and every rank runs the script" in divided.stderr
-    assert "worker 0:    36 samples, 6 steps" in divided.stderr
+    assert "worker 0:    6 steps, 36 samples" in divided.stderr

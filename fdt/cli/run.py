@@ -174,8 +174,8 @@ def _reported(
         code = body(reporters)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
-        if code:  # the script's error is printed; nothing that reads as success follows it
-            summary.silence()
+        if code == 1:  # an error of the script is printed; nothing that reads as success follows it
+            summary.silence()  # a script's own sys.exit(3) is no error
         return code
     except BaseException:
         summary.silence()

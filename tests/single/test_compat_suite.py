@@ -12,7 +12,7 @@ SCRIPT = next(iter(ALL.values()))
 
 
 def ran(command, script):
-    said = "".join(f"worker {rank}: 3 samples\n" for rank in range(2))
+    said = "".join(f"worker {rank}:    1 step, 3 samples, 0.1s\n" for rank in range(2))
     return subprocess.CompletedProcess(command, 0, "loss 1.0\n", said), set()
 
 

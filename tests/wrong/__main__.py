@@ -6,6 +6,7 @@ prints both outputs of a wrong script.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -58,8 +59,8 @@ def verdicts(
 
 def shares(output: str) -> str:
     """What each worker trained on: "18 + 17 samples"."""
-    lines = [line for line in output.splitlines() if ": worker " in line]
-    return f"{' + '.join(line.split(':')[2].split()[0] for line in lines)} samples" if lines else "not divided"
+    found = re.findall(r": worker \d+:.*?([\d,]+) samples?", output)
+    return f"{' + '.join(found)} samples" if found else "not divided"
 
 
 def table(found: dict[str, Verdict]) -> str:

@@ -30,6 +30,7 @@ class Options:
         checkpoint_s: Seconds between the servers' checkpoints; 0: none.
         on_nan: Treatment of a gradient that is not finite: "stop", "skip"; "" stops unless callbacks receive every
             step.
+        timeline: Whether workers and servers report spans of time (fdt/timeline.py).
     """
 
     rule: str = ""
@@ -40,6 +41,7 @@ class Options:
     min_np: int = 0
     on_nan: str = ""
     checkpoint_s: float = 0.0
+    timeline: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
@@ -55,6 +57,7 @@ class Options:
             int(options.get("min_np", 0)),
             options.get("on_nan", ""),
             float(options.get("checkpoint_every", CHECKPOINT_S if int(options.get("restarts", 0)) else 0)),
+            is_on(options, "timeline"),
         )
         _check("--channel", chosen.channel, CHANNELS)
         _check("--overlap", chosen.overlap, OVERLAPS)

@@ -26,6 +26,7 @@ from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
 from hfdt.worker.sharded_optimizer import ShardedOptimizer
 from hfdt.worker.step_context import DEFAULT_BUCKET_MB, StepTerms
+from hfdt.worker.timeline import StepTimeline
 
 
 @contextlib.contextmanager
@@ -96,6 +97,8 @@ class RankProgram:
             notes += per_worker_batches.scale(
                 self._stack, self.trainable, self.rule, self.options, source, self.comm.size
             )
+        if is_on(self.options, "timeline"):
+            terms.timeline = StepTimeline(self._at_once, solo=self.comm.size == 1)
         exchange, more = self._exchange(terms)
         on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
         self.sharded = ShardedModel(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)

@@ -63,6 +63,7 @@ class StepTerms:
     plain_logs: frozenset[str] = frozenset()
     sparse: set[int] = field(default_factory=set)
     waited: Variable | None = None
+    timeline: Any = None  # a hfdt.worker.timeline.StepTimeline, with --timeline
     guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
     def begin_training(self, waited: Variable, guard: Any, *, may_idle: bool) -> None:

@@ -25,7 +25,7 @@ CLOCK_S = 0.001  # a larger difference between two hosts' clocks is reported
 ALL_REDUCE = "all-reduce"  # a span that all ranks have, and that ends on none before it has begun on all
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """A time in which one thread of a process did one thing, by the wall clock. `epoch`, `step`: from 1; 0: unknown."""
 
     process: str
@@ -97,7 +97,7 @@ class Trace(Reporter):
 
     def __init__(self, path: Path, note: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
         self._path, self._note, self._clock = path.resolve(), note, clock
-        self._spans: list[Span] = []
+        self._spans: list[TraceSpan] = []
         self._begun = 0  # number of spans that `_divide` has seen
         self._left_out, self._difference = 0, 0.0
         self._job = JobSummary("")
@@ -117,7 +117,7 @@ class Trace(Reporter):
         if event.HasField("spans"):
             process = event.spans.process
             for s in event.spans.spans:
-                self._add(Span(process, s.thread, s.name, s.start, max(s.start, s.end), s.epoch, s.step))
+                self._add(TraceSpan(process, s.thread, s.name, s.start, max(s.start, s.end), s.epoch, s.step))
         elif event.HasField("epoch_end"):
             self._client("training")
         elif event.HasField("evaluated"):
@@ -142,9 +142,9 @@ class Trace(Reporter):
 
     def _client(self, name: str) -> None:
         start, self._at = self._at, self._clock()
-        self._add(Span("client", "fit", name, start, max(start, self._at), self._epoch))
+        self._add(TraceSpan("client", "fit", name, start, max(start, self._at), self._epoch))
 
-    def _add(self, span: Span) -> None:
+    def _add(self, span: TraceSpan) -> None:
         if len(self._spans) < LIMIT:
             self._spans.append(span)
         else:
@@ -178,11 +178,11 @@ class Trace(Reporter):
             written.unlink(missing_ok=True)
 
 
-def _which(span: Span) -> tuple[str, int, int]:
+def _which(span: TraceSpan) -> tuple[str, int, int]:
     return span.thread, span.epoch, span.step
 
 
-def _events(spans: list[Span]) -> Iterator[dict[str, Any]]:
+def _events(spans: list[TraceSpan]) -> Iterator[dict[str, Any]]:
     """Yield the trace's events: the names of processes and threads, then the spans in whole microseconds."""
     zero = min((span.start for span in spans), default=0.0)
     processes = {name: pid for pid, name in enumerate(sorted({span.process for span in spans}, key=_order), 1)}

@@ -30,7 +30,7 @@ from fdt.service.member import Member
 from fdt.tensors import numbers
 from fdt.timeline import SpanRecorder
 from hfdt.worker import progress
-from hfdt.worker.progress import OnBatch, Watch
+from hfdt.worker.progress import Watch
 
 
 def main() -> None:
@@ -187,7 +187,7 @@ class HfdtWorker:
         self._probe_again(each=True)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
-        with self._timed(watch, epoch) as on_batch:
+        with watch.timed() as on_batch:
             logs = job.session.train(job.source, epoch, on_batch, begin)
         seconds = time.monotonic() - start
         sent = job.session.sent_bytes(watch.steps)
@@ -208,20 +208,6 @@ class HfdtWorker:
             end.state.CopyFrom(state)
             end.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
         self._send(job.id, epoch_end=end)
-
-    @contextlib.contextmanager
-    def _timed(self, watch: Watch, epoch: int) -> Iterator[OnBatch]:
-        """Yield the step callback, which with --timeline adds spans."""
-        job = self._job
-        if job.recorder is None:
-            yield watch.on_batch
-            return
-        from hfdt.worker.timeline import Watched
-
-        pause = "report" if job.spec.fit.batch_hooks == BatchHooks.NONE else "callbacks"
-        watched = Watched(job.session.sharded.terms.timeline, watch.on_batch, job.recorder, (epoch, watch.steps), pause)
-        yield watched.on_batch
-        watched.finish()
 
     def progress(self, epoch: int, step: int, logs: Any) -> None:
         """Send the progress of this rank."""

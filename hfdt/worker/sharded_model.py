@@ -49,8 +49,6 @@ class ShardedModel:
     ) -> None:
         self.trainable, self.terms, self.exchange = trainable, terms, exchange
         self.model, self.flavor = trainable.model, trainable.flavor
-        if terms.timeline is not None:
-            terms.comm = terms.timeline.marked(terms.comm)
         self.totals = MetricTotals(terms.comm, trainable.metrics)
         self.counted = tf.Variable(
             [0, 0, 1], dtype=tf.int64, trainable=False

@@ -160,7 +160,10 @@ class StepContext:
         name = f"hfdt.{what}.{self._calls}"
         self._calls += 1
         self.terms.sent_bytes[name] = sent
-        return collective(tensors, name)
+        if self.terms.timeline is None or what != "gradient":
+            return collective(tensors, name)
+        added: list[Tensor] = self.terms.timeline.exchange(collective, tensors, name)
+        return added
 
     def timed(self, tensors: Sequence[Tensor], exchange: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Return `exchange()`, and add the seconds since this rank had all `tensors` to the terms' `waited`, if set.

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from fdt.timeline import ALL_REDUCE, SpanRecorder
 from fdt.typing import Tensor
-from hfdt.collectives import Comm
+from hfdt.collectives.base import Collective
 from hfdt.worker.progress import OnBatch
 
 ROWS = 512
@@ -31,20 +31,16 @@ class StepTimeline:
 
     Args:
         at_once: Steps in one execution of Keras's train function, at most.
-        solo: There is one rank.
+        ranks: Number of ranks.
     """
 
-    def __init__(self, at_once: int, *, solo: bool) -> None:
-        self.at_once, self.solo = at_once, solo
+    def __init__(self, at_once: int, ranks: int) -> None:
+        self.at_once, self.solo = at_once, ranks == 1
         self._tables: dict[tuple[str, ...], tuple[Any, Any]] = {}  # marks -> their rows, and the number of rows
         self._marks: dict[str, Tensor] | None = None  # of the step that is traced
         self._read: list[tuple[float, ...]] = []
 
     # -- tracing ---------------------------------------------------------------------------------------------------
-    def marked(self, comm: Comm) -> "MarkedComm":
-        """Return `comm`, which marks the exchanges of gradients."""
-        return MarkedComm(comm, self)
-
     def step(self, train: Callable[..., Any]) -> Callable[..., Any]:
         """Return a replacement of train_step that marks the steps of `train`, which is one too."""
 
@@ -61,6 +57,11 @@ class StepTimeline:
             return logs
 
         return train if self.solo else run
+
+    def exchange(self, collective: Collective, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        """Call `collective`; mark when the gradients are there, and when their sums are."""
+        added = collective(self.mark(f"ready {name}", tensors), name)
+        return self.mark(f"added {name}", added)
 
     def mark(self, name: str, tensors: Sequence[Any], after: Sequence[Any] = ()) -> list[Any]:
         """Mark the time at which `tensors` and `after` are there; return tensors that are there later.
@@ -95,23 +96,6 @@ class StepTimeline:
             steps += [dict(zip(names, row, strict=True)) for row in rows[: int(count)].numpy().tolist()]
             count.assign(0)
         return sorted(steps, key=lambda marks: marks[BATCH_THERE])
-
-
-class MarkedComm:
-    """A Comm that marks when the gradients of an exchange are there, and when their sums are."""
-
-    def __init__(self, comm: Comm, timeline: StepTimeline) -> None:
-        self._comm, self._timeline = comm, timeline
-        self.rank, self.size = comm.rank, comm.size
-
-    def sum(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        if not name.startswith("hfdt.gradient."):
-            return self._comm.sum(tensors, name)
-        added = self._comm.sum(self._timeline.mark(f"ready {name}", tensors), name)
-        return self._timeline.mark(f"added {name}", added)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
 
 
 class Watched:

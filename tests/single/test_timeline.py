@@ -104,20 +104,15 @@ def test_spans_are_sent_before_the_epochs_end():
 
 
 # -- HFDT ---------------------------------------------------------------------------------------------------------
-class Twice:
-    rank, size = 0, 2
-
-    def sum(self, tensors, name):
-        return [t * 2 for t in tensors]
+def twice(tensors, name):
+    return [t * 2 for t in tensors]
 
 
 def train_step_of(marks, state):
-    comm = marks.marked(Twice())
-
     def train(original, element):
         (batch, _), _ = element
-        (added,) = comm.sum([batch], "hfdt.gradient.0")
-        state.assign_add(comm.sum([added], "hfdt.samples.1")[0])
+        (added,) = marks.exchange(twice, [batch], "hfdt.gradient.0")
+        state.assign_add(twice([added], "hfdt.samples.1")[0])
         return {"loss": added}
 
     return marks.step(train)
@@ -125,7 +120,7 @@ def train_step_of(marks, state):
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_each_step_marks_its_times_in_order(compiled):
-    marks, state = StepTimeline(1, solo=False), tf.Variable([0.0])
+    marks, state = StepTimeline(1, 2), tf.Variable([0.0])
     step = train_step_of(marks, state)
     run = tf.function(lambda x: step(None, ((x, None), x)), autograph=False) if compiled else None
     begin = time.time()
@@ -142,7 +137,7 @@ def test_each_step_marks_its_times_in_order(compiled):
 
 
 def test_a_single_rank_whose_step_xla_compiles_has_no_marks():
-    assert StepTimeline(1, solo=True).step(train_step_of) is train_step_of
+    assert StepTimeline(1, 1).step(train_step_of) is train_step_of
 
 
 class Marks:

@@ -25,6 +25,7 @@ from fdt.cli.options import (
     resume_options,
     seed_option,
     server_options,
+    timeline_option,
     workers_option,
 )
 from fdt.cli.program import ScriptCommand, option, program
@@ -57,6 +58,7 @@ JOB_OPTIONS = (
     "on_nan",
     "commit_every",
     "stall_timeout",
+    "timeline",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "compress", "allow_replicated", "bind_to")
@@ -142,6 +144,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @rank_fault_options
 @resume_options
 @report_options
+@timeline_option
 @detach_option
 @verify_option
 @server_options
@@ -244,7 +247,7 @@ def _check(given: dict[str, Any]) -> None:
     if given["multicast"] and rule != "coded":
         raise UsageError(f"--multicast needs --algorithm coded. Received: --multicast with {rule}")
     given["compress"] = compressor_of(given)
-    for name in ("bucket_mb", "shard_optimizer"):
+    for name in ("bucket_mb", "shard_optimizer", "timeline"):
         if given[name] not in (None, False) and rule != "allreduce":
             raise UsageError(f"{flag(name)} needs --algorithm allreduce. Received: --algorithm {rule}")
     if given["shard_optimizer"] and given["compress"] not in (None, "fp16"):

@@ -26,6 +26,7 @@ from fdt.cli.options import (
     resume_options,
     seed_option,
     server_options,
+    timeline_option,
     workers_option,
 )
 from fdt.cli.program import ScriptCommand, option, program
@@ -54,7 +55,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
-JOB_OPTIONS = ("rule", "compress", "channel", "overlap", "partition", "overlap_epochs", *JOB_FAULTS)
+JOB_OPTIONS = ("rule", "compress", "channel", "overlap", "partition", "overlap_epochs", "timeline", *JOB_FAULTS)
 NOT_EMULATED = {
     "workers": "-np",
     "server": "--server",
@@ -137,6 +138,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @resume_options
 @join_at_option
 @report_options
+@timeline_option
 @detach_option
 @verify_option
 @server_options

@@ -31,6 +31,7 @@ class Options:
         on_nan: Treatment of a gradient that is not finite: "stop", "skip"; "" stops unless callbacks receive every
             step.
         compress: The compressors of pushes and pulls, as nfdt/compressors reads them; "": none.
+        timeline: Whether workers and servers report spans of time (fdt/timeline.py).
     """
 
     rule: str = ""
@@ -42,6 +43,7 @@ class Options:
     on_nan: str = ""
     checkpoint_s: float = 0.0
     compress: str = ""
+    timeline: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "Options":
@@ -58,6 +60,7 @@ class Options:
             options.get("on_nan", ""),
             float(options.get("checkpoint_every", CHECKPOINT_S if int(options.get("restarts", 0)) else 0)),
             options.get("compress", ""),
+            is_on(options, "timeline"),
         )
         _check("--channel", chosen.channel, CHANNELS)
         _check("--overlap", chosen.overlap, OVERLAPS)

@@ -109,6 +109,7 @@ class RunRequest:
     tls_ca: Path | None = None
     log_dir: Path | None = None
     tensorboard: Path | None = None
+    timeline: Path | None = None
     verbose: bool = False
     quiet: bool = False
     resumed: bool = False  # the logs in --log-dir are of the run that is resumed

@@ -193,6 +193,13 @@ def report_options(function: Decorated) -> Decorated:
     return apply(options, function)
 
 
+def timeline_option(function: Decorated) -> Decorated:
+    """Add --timeline."""
+    text = "Write the times of all workers' steps to FILE, for ui.perfetto.dev or chrome://tracing."
+    file = click.Path(dir_okay=False, path_type=Path)
+    return option(REPORTS, "--timeline", type=file, metavar="FILE", help=text)(function)
+
+
 def server_options(function: Decorated) -> Decorated:
     """Add --server, --token-file, and the TLS options."""
     options = [
@@ -245,9 +252,9 @@ def tls_options(function: Decorated) -> Decorated:
 
 
 def job_options(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
-    """Return those of `values` that are set as JobSpec.options: strings, "1" for a flag."""
+    """Return those of `values` that are set as JobSpec.options: strings, "1" for a flag or a file of the client."""
     chosen = {name: values[name] for name in names if values.get(name) is not None and values[name] is not False}
-    return {name: "1" if value is True else str(value) for name, value in chosen.items()}
+    return {name: "1" if value is True or isinstance(value, Path) else str(value) for name, value in chosen.items()}
 
 
 def algorithm_names(rules: Path) -> str:

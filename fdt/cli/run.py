@@ -87,7 +87,8 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
 
 
 # Options of `run` that are fields of the request.
-REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", "log_dir", "tensorboard", "verbose", "quiet", "detach")
+OUTPUT = ("log_dir", "tensorboard", "timeline", "verbose", "quiet", "detach")
+REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", *OUTPUT)
 
 
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
@@ -198,6 +199,10 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
         from fdt.report.records import TensorBoard
 
         chosen.append(TensorBoard(request.tensorboard))
+    if request.timeline is not None:
+        from fdt.timeline import Trace
+
+        chosen.append(Trace(request.timeline, chosen[0].note))
     if noted is not None:
         from fdt.report.records import DetachedReporter
 

@@ -362,8 +362,32 @@ class Membership(_message.Message):
     action: str
     def __init__(self, message: _Optional[str] = ..., member: _Optional[str] = ..., action: _Optional[str] = ...) -> None: ...
 
+class Span(_message.Message):
+    __slots__ = ("thread", "name", "start", "end", "epoch", "step")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    name: str
+    start: float
+    end: float
+    epoch: int
+    step: int
+    def __init__(self, thread: _Optional[str] = ..., name: _Optional[str] = ..., start: _Optional[float] = ..., end: _Optional[float] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Spans(_message.Message):
+    __slots__ = ("process", "spans")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    process: str
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, process: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
 class Event(_message.Message):
-    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault", "checkpoint", "commit", "standing", "membership")
+    __slots__ = ("job", "rank", "attached", "ready", "progress", "step_end", "epoch_end", "evaluated", "finished", "feed_wanted", "output", "failed", "note", "fault", "checkpoint", "commit", "standing", "membership", "spans")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +406,7 @@ class Event(_message.Message):
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     attached: Attached
@@ -400,4 +425,5 @@ class Event(_message.Message):
     commit: Commit
     standing: Standing
     membership: Membership
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ...) -> None: ...
+    spans: Spans
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., step_end: _Optional[_Union[StepEnd, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., feed_wanted: _Optional[_Union[FeedWanted, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., spans: _Optional[_Union[Spans, _Mapping]] = ...) -> None: ...

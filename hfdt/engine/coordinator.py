@@ -67,7 +67,7 @@ class RanksCoordinator:
         kind = event.WhichOneof("kind")
         if kind == "failed":
             return self.fail(event.failed)
-        if kind in ("progress", "output") or (kind == "note" and rank == 0):
+        if kind in ("progress", "output", "spans") or (kind == "note" and rank == 0):
             return Outcome(events=[event])
         if kind == "standing":
             self._standing[rank] = event.standing

@@ -9,7 +9,7 @@ from typing import Any
 
 from fdt.environment import bind_to_share, local_rank, local_size, warm_up
 from fdt.errors import UserError
-from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State
+from fdt.job import BatchHooks, Data, FeedData, GraphData, JobSpec, State, is_on
 from fdt.rpc import job_pb2, tensor_pb2
 from fdt.rpc.session_pb2 import (
     Command,
@@ -28,6 +28,7 @@ from fdt.rpc.session_pb2 import Epoch as EpochCommand
 from fdt.service.blame import failure
 from fdt.service.member import Member
 from fdt.tensors import numbers
+from fdt.timeline import SpanRecorder
 from hfdt.worker import progress
 from hfdt.worker.progress import Watch
 
@@ -71,6 +72,7 @@ class Job:
     validation: Any
     feeds: dict[str, Any]
     commits_every: int = 0  # steps; 0: only at the end of an epoch
+    recorder: SpanRecorder | None = None  # with --timeline
 
 
 class HfdtWorker:
@@ -119,6 +121,9 @@ class HfdtWorker:
             validation = self._open(spec, spec.validation, feeds)
         commits_every, more = progress.plan(spec, session.rule)
         self._job = Job(job, spec, session, source, validation, feeds, commits_every)
+        if is_on(spec.options, "timeline"):
+            process = f"worker {self._member.rank}"
+            self._job.recorder = SpanRecorder(process, lambda event: self._send(job, spans=event.spans))
         rebuilt = [s for s, data in ((source, spec.data), (validation, spec.validation)) if isinstance(data, GraphData)]
         lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
@@ -182,7 +187,8 @@ class HfdtWorker:
         self._probe_again(each=True)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
-        logs = job.session.train(job.source, epoch, watch.on_batch, begin)
+        with watch.timed() as on_batch:
+            logs = job.session.train(job.source, epoch, on_batch, begin)
         seconds = time.monotonic() - start
         sent = job.session.sent_bytes(watch.steps)
         self._bytes += sent
@@ -249,7 +255,8 @@ class HfdtWorker:
     def _evaluate(self, epoch: int) -> None:
         job = self._job
         said = Evaluated(epoch=epoch)
-        said.logs.update(job.session.evaluate(job.validation, epoch))
+        with job.recorder.span("main", "validation", epoch + 1) if job.recorder else contextlib.nullcontext():
+            said.logs.update(job.session.evaluate(job.validation, epoch))
         if self._comm.rank == 0:
             said.metrics.CopyFrom(self._put(job.session.trainable.metric_arrays()))
         self._send(job.id, evaluated=said)

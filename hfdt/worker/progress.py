@@ -1,7 +1,8 @@
 """The work of a rank between the steps of an epoch: the callback of Keras's fit, progress, commits and lock step."""
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,21 @@ class Watch:
         self._every = worker.job.commits_every
         self._next = time.monotonic()
         self.steps = before
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[OnBatch]:
+        """Yield `on_batch`, which with --timeline also adds the spans of the steps within the context."""
+        job = self._worker.job
+        if job.recorder is None:
+            yield self.on_batch
+            return
+        from hfdt.worker.timeline import Watched
+
+        pause = "callbacks" if self._lock_step else "report"
+        done = self._epoch, self._before
+        watched = Watched(job.session.sharded.terms.timeline, self.on_batch, job.recorder, done, pause)
+        yield watched.on_batch
+        watched.finish()
 
     def on_batch(self, step: int, logs: Any) -> bool:
         """Handle the steps up to index `step`; return False to stop the epoch.

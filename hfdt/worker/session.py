@@ -27,6 +27,7 @@ from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
 from hfdt.worker.sharded_optimizer import ShardedOptimizer
 from hfdt.worker.step_context import DEFAULT_BUCKET_MB, StepTerms
+from hfdt.worker.timeline import StepTimeline
 
 
 @contextlib.contextmanager
@@ -85,8 +86,7 @@ class RankProgram:
         return math.gcd(self._at_once, batches) if batches else self._at_once
 
     def _attach(self, source: Any, may_idle: bool) -> list[str]:
-        terms, layers, notes = self._terms()
-        split = False
+        (terms, layers, notes), split = self._terms(), False
         if self.comm.size > 1:
             if isinstance(self.rule, StepAlgorithm):
                 self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
@@ -99,6 +99,8 @@ class RankProgram:
             notes += per_worker_batches.scale(
                 self._stack, self.trainable, self.rule, self.options, source, self.comm.size
             )
+        if is_on(self.options, "timeline"):
+            terms.record_by(StepTimeline(self._at_once, self.comm.size))
         exchange, more = self._exchange(terms)
         on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
         self.sharded = ShardedModel(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)

@@ -66,9 +66,9 @@ class ShardedModel:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Replace the model's methods while the context lasts; its train functions are traced again."""
-        model, optimizer = self.model, self.model.optimizer
+        model, optimizer, timeline = self.model, self.model.optimizer, self.terms.timeline
         patches = [
-            Patch(model, "train_step", self._train_step),
+            Patch(model, "train_step", timeline.step(self._train_step) if timeline is not None else self._train_step),
             Patch(model, "test_step", self._test_step),
             Patch(model, "reset_metrics", self._reset_metrics),
             Patch(model, RESULTS[self.flavor.name], self._results),

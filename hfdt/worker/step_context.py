@@ -63,11 +63,16 @@ class StepTerms:
     sparse: set[int] = field(default_factory=set)
     waited: Variable | None = None
     compression: Any = None  # a hfdt.worker.compression.GradientCompression, where gradients are compressed
+    timeline: Any = None  # a hfdt.worker.timeline.StepTimeline, with --timeline
     guard: Any = None  # a hfdt.worker.nonfinite_guard.Guard, where steps with non-finite gradients are skipped
 
     def begin_training(self, waited: Variable, guard: Any, *, may_idle: bool) -> None:
         """Set the terms that training has and the probe has not."""
         self.waited, self.guard, self.may_idle = waited, guard, may_idle
+
+    def record_by(self, timeline: Any) -> None:
+        """Let `timeline` record the spans of steps that are traced from now on."""
+        self.timeline = timeline
 
     def allow_idle(self) -> None:
         """Let ranks be without samples from now on."""
@@ -159,7 +164,10 @@ class StepContext:
         name = f"hfdt.{what}.{self._calls}"
         self._calls += 1
         self.terms.sent_bytes[name] = sent
-        return collective(tensors, name)
+        if self.terms.timeline is None or what != "gradient":
+            return collective(tensors, name)
+        added: list[Tensor] = self.terms.timeline.exchange(collective, tensors, name)
+        return added
 
     def timed(self, tensors: Sequence[Tensor], exchange: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Return `exchange()`, and add the seconds since this rank had all `tensors` to the terms' `waited`, if set.

@@ -132,7 +132,7 @@ class ServersCoordinator:
             return Outcome(drop=self._recovery.keep(rank, event.checkpoint))
         if kind == "failed":
             return self.fail(event.failed)
-        if kind in ("progress", "output", "step_end"):
+        if kind in ("progress", "output", "step_end", "spans"):
             return Outcome(events=[event])
         if kind == "ready":
             return self._member_ready(role, rank, event.ready)

@@ -60,6 +60,7 @@ class ServerProcess:
         from nfdt.server.follower import FollowerShardService
         from nfdt.server.job import ServedJob
         from nfdt.server.shard_service import ShardService
+        from nfdt.server.timeline import served
 
         self._job = spec.id
         shard, shards = self._member.rank, self._member.size
@@ -69,9 +70,8 @@ class ServerProcess:
         job = ServedJob(
             spec, program, self._member.blobs, shard, shards, self._workers, setup.generation, places=self._places
         )
-        self._shard_service = shard_service = (FollowerShardService if shard else ShardService)(
-            job, self._workers, self._send
-        )
+        kind = FollowerShardService if shard else ShardService
+        self._shard_service = shard_service = served(kind, job, self._workers, self._send)
         if setup.snapshot.id:
             shard_service.restore(setup.snapshot)
         self._service.show(shard_service)

@@ -14,6 +14,7 @@ from nfdt.server.applier import SessionPulls
 from nfdt.server.instructions import Replies
 from nfdt.server.job import ServedJob
 from nfdt.server.shard_service import ShardService
+from nfdt.server.timeline import served
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 
 
@@ -34,7 +35,8 @@ class LocalServer:
 
     def serve(self, spec: JobSpec, send: Callable[[Event], None]) -> "LocalShardService":
         """Return the shard service of a new job; `send` sends an event to the engine."""
-        return LocalShardService(self.job(spec), 1, send)
+        shard_service: LocalShardService = served(LocalShardService, self.job(spec), 1, send)
+        return shard_service
 
 
 class LocalShardService(ShardService):

@@ -12,6 +12,7 @@ from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.report import quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 from fdt.service.member import Member
+from fdt.timeline import SpanRecorder
 from fdt.trainable import Trainable
 from nfdt.model.settings import algorithm_of, lanes_of
 from nfdt.options import Options
@@ -19,6 +20,7 @@ from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, 
 from nfdt.worker.lane import BatchReader, EpochCounters, LaneChannels, NoBatch, Pulled
 from nfdt.worker.pacing import paced
 from nfdt.worker.step import GradientStep, ownerships, samples_of
+from nfdt.worker.timeline import LaneSpans, TimedChannels, TimedStep
 
 PROGRESS_S = 0.2
 
@@ -73,7 +75,7 @@ class WorkerJob:
         self._step = paced(step.of(rule), member.rank, spec.seed)
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
-        self._channels = [LaneChannels(channels(n, self.steps, self._owned), self._owned) for n in lanes]
+        self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])
         self._tally = EpochCounters(trainable, member.rank == 0)
         self._moved_before, self._moved_at_epoch = moved, moved
         self._computing = threading.Lock()
@@ -186,6 +188,15 @@ class WorkerJob:
         return sent + sum(link.bytes_sent for link in links), received + sum(link.bytes_received for link in links)
 
     # -- preparation -----------------------------------------------------------------------------------------
+
+    def _connect(self, shards: list[Any]) -> list[LaneChannels]:
+        """Return the channels of each lane. `shards`: by lane, a channel to each shard."""
+        if not self._options.timeline:
+            return [LaneChannels(each, self._owned) for each in shards]
+        recorder = SpanRecorder(f"worker {self._member.rank}", self._send)
+        spans, self._send = LaneSpans(recorder), recorder.send
+        self._step = TimedStep(self._step, spans)
+        return [TimedChannels(each, self._owned, spans, lane) for lane, each in enumerate(shards)]
 
     def _open_feed(self) -> Feed | None:
         data = self._spec.data

@@ -1,0 +1,205 @@
+"""--timeline FILE: the spans that a process of a run records, and the trace of all of them, written by the client.
+
+The trace is JSON in Chrome's Trace Event Format, which chrome://tracing and ui.perfetto.dev open. Times are those of
+the wall clock of each host.
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fdt.errors import UserError
+from fdt.report import JobSummary, Reporter
+
+if TYPE_CHECKING:
+    from fdt.rpc.session_pb2 import Event
+
+BATCH = 4096  # spans in one message
+LIMIT = 1_000_000  # spans in one file, some 150 MB; viewers become slow beyond it
+CLOCK_S = 0.001  # a larger difference between two hosts' clocks is reported
+ALL_REDUCE = "all-reduce"  # a span that all ranks have, and that ends on none before it has begun on all
+
+
+class TraceSpan(NamedTuple):
+    """A time in which one thread of a process did one thing, by the wall clock. `epoch`, `step`: from 1; 0: unknown."""
+
+    process: str
+    thread: str
+    name: str
+    start: float
+    end: float
+    epoch: int = 0
+    step: int = 0
+
+
+class SpanRecorder:
+    """The spans of one process. Its methods may be called by any thread.
+
+    Args:
+        process: Its name in the trace.
+        send: Sends an event to the engine. It fills in the event's job.
+    """
+
+    def __init__(self, process: str, send: "Callable[[Event], None]") -> None:
+        from fdt.rpc.session_pb2 import Spans
+
+        self._spans, self._send, self._lock = Spans(process=process), send, threading.Lock()
+
+    def add(self, thread: str, name: str, start: float, end: float, *, epoch: int = 0, step: int = 0) -> None:
+        """Add a span of `thread` from `start` to `end` (time.time())."""
+        with self._lock:
+            self._spans.spans.add(thread=thread, name=name, start=start, end=end, epoch=epoch, step=step)
+            full = len(self._spans.spans) >= BATCH
+        if full:
+            self.flush()
+
+    @contextlib.contextmanager
+    def span(self, thread: str, name: str, epoch: int) -> Iterator[None]:
+        """Add a span of the time in this context, and send it."""
+        start = time.time()
+        yield
+        self.add(thread, name, start, time.time(), epoch=epoch)
+        self.flush()
+
+    def send(self, event: "Event") -> None:
+        """Send `event`; the spans before the end of an epoch are sent first, so that they reach the client."""
+        if event.HasField("epoch_end"):
+            self.flush()
+        self._send(event)
+
+    def flush(self) -> None:
+        """Send the spans that are not sent yet."""
+        from fdt.rpc.session_pb2 import Event
+
+        with self._lock:
+            event = Event(spans=self._spans)
+            del self._spans.spans[:]
+        if event.spans.spans:
+            self._send(event)
+
+
+class Trace(Reporter):
+    """Writes the trace at the end of each `fit`; the file is replaced as a whole.
+
+    Args:
+        path: The file.
+        note: Shows the user one line.
+        clock: The wall clock.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path, note: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        self._path, self._note, self._clock = path.resolve(), note, clock
+        self._spans: list[TraceSpan] = []
+        self._begun = 0  # number of spans that `_divide` has seen
+        self._left_out, self._difference = 0, 0.0
+        self._job = JobSummary("")
+        self._at, self._epoch, self._validates = clock(), 0, False
+        try:
+            self._write()
+        except OSError as error:
+            raise UserError(f"--timeline cannot be written: {error}") from None
+
+    def job(self, job: JobSummary) -> None:
+        self._job = job
+
+    def epoch_begin(self, epoch: int) -> None:
+        self._epoch, self._at, self._validates = epoch + 1, self._clock(), self._job.validation
+
+    def event(self, event: "Event") -> None:
+        if event.HasField("spans"):
+            process = event.spans.process
+            for s in event.spans.spans:
+                self._add(TraceSpan(process, s.thread, s.name, s.start, max(s.start, s.end), s.epoch, s.step))
+        elif event.HasField("epoch_end"):
+            self._client("training")
+        elif event.HasField("evaluated"):
+            self._client("validation")
+            self._validates = False  # until the next epoch
+        elif event.HasField("fault"):
+            self._divide()  # the ranks that follow repeat steps
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        self._client("validation and callbacks" if self._validates else "callbacks")
+
+    def job_end(self) -> None:
+        self._divide()
+        self._write()
+        if self._left_out:
+            self._note(f"--timeline has the first {LIMIT:,} spans; {self._left_out:,} later ones are left out")
+        if self._difference > CLOCK_S:
+            self._note(
+                f"--timeline: the clocks of the hosts differ by {self._difference * 1000:.0f} ms or more, and so do "
+                "the times of their workers; synchronise the clocks by NTP"
+            )
+
+    def _client(self, name: str) -> None:
+        start, self._at = self._at, self._clock()
+        self._add(TraceSpan("client", "fit", name, start, max(start, self._at), self._epoch))
+
+    def _add(self, span: TraceSpan) -> None:
+        if len(self._spans) < LIMIT:
+            self._spans.append(span)
+        else:
+            self._left_out += 1
+
+    def _divide(self) -> None:
+        """Divide each new all-reduce into the wait for the last rank and the transfer."""
+        new = self._spans[self._begun :]
+        last: dict[Any, float] = {}
+        for span in new:
+            if span.name == ALL_REDUCE:
+                last[_which(span)] = max(last.get(_which(span), span.start), span.start)
+        del self._spans[self._begun :]
+        for span in new:
+            if span.name != ALL_REDUCE:
+                self._spans.append(span)
+                continue
+            self._difference = max(self._difference, last[_which(span)] - span.end)
+            middle = min(last[_which(span)], span.end)
+            self._spans += [span._replace(name="wait", end=middle), span._replace(name="transfer", start=middle)]
+        self._begun = len(self._spans)
+
+    def _write(self) -> None:
+        about = {"clock": "wall clock of each host", "clocks_differ_by_s": round(self._difference, 6)}
+        trace = {"traceEvents": list(_events(self._spans)), "displayTimeUnit": "ms", "otherData": about}
+        written = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            written.write_text(json.dumps(trace), encoding="utf-8")
+            written.replace(self._path)
+        finally:
+            written.unlink(missing_ok=True)
+
+
+def _which(span: TraceSpan) -> tuple[str, int, int]:
+    return span.thread, span.epoch, span.step
+
+
+def _events(spans: list[TraceSpan]) -> Iterator[dict[str, Any]]:
+    """Yield the trace's events: the names of processes and threads, then the spans in whole microseconds."""
+    zero = min((span.start for span in spans), default=0.0)
+    processes = {name: pid for pid, name in enumerate(sorted({span.process for span in spans}, key=_order), 1)}
+    names = sorted({(span.process, span.thread) for span in spans}, key=lambda name: tuple(map(_order, name)))
+    threads = {name: tid for tid, name in enumerate(names, 1)}
+    for name, pid in processes.items():
+        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+    for (process, thread), tid in threads.items():
+        yield {"ph": "M", "name": "thread_name", "pid": processes[process], "tid": tid, "args": {"name": thread}}
+    for span in spans:
+        first, last = (round((at - zero) * 1e6) for at in (span.start, span.end))
+        place = {"pid": processes[span.process], "tid": threads[span.process, span.thread]}
+        args = {name: count for name, count in (("epoch", span.epoch), ("step", span.step)) if count}
+        yield {"ph": "X", "name": span.name, **place, "ts": first, "dur": last - first, "args": args}
+
+
+def _order(name: str) -> list[Any]:
+    """Return a key that sorts "worker 2" before "worker 10"."""
+    return [int(part) if part.isdigit() else part for part in name.split()]

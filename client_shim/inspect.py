@@ -36,12 +36,14 @@ class Inspection:
     Attributes:
         job: The numbers of the job.
         note: Why the data have to be drawn in the client; "" where workers read them.
+        mapped: Which process maps which rows of a pipeline, and why; "" where no row is mapped.
         step_s: Seconds of one step of a global batch on this machine; None if not measured.
     """
 
     job: JobSummary
     note: str
     step_s: float | None
+    mapped: str = ""
 
 
 class _Seen(BaseException):
@@ -134,7 +136,7 @@ def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Traina
         source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
         step_s = time_step(call.model, trainable, source.first_batch())
     summary = summarize(run, call, captured, trainable, job, 0)
-    return Inspection(summary, captured.facts.note, step_s)
+    return Inspection(summary, captured.facts.note, step_s, captured.facts.mapped)
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
@@ -169,6 +171,7 @@ def report(found: Inspection) -> list[str]:
         "optimizer": job.optimizer,
         "data": f"{_DATA[job.data]}, {samples}, {nbytes(job.data_bytes)} in shared memory"
         + (f" ({found.note})" if found.note else ""),
+        **({"input": found.mapped} if found.mapped else {}),
         "batch": quantity(job.batch_size, "sample") if job.batch_size else "not known",
         "steps": f"{steps:,} per epoch" if steps else "not known before the end of the data",
         "epochs": f"{job.epochs - job.initial_epoch}" + (", with validation" if job.validation else ""),

@@ -1,7 +1,7 @@
 """A script whose `map` takes most of an epoch, under `hfdt run -np 2`: ranks that map only their rows, and all rows.
 
-Both sides run the same script. The second has a `take(-1)` between `map` and `batch`: it takes nothing away and costs
-nothing, but with it HFDT does not divide the map. A third run alone, without the map, gives the map's part of an epoch.
+Both sides run the same script. The second has a map of whole batches that changes nothing and costs little: with it
+HFDT does not divide the maps before. Two runs alone, with the map and without, give the map's part of an epoch.
 """
 
 import argparse

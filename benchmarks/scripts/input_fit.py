@@ -32,9 +32,10 @@ if args.map == "none":  # the same training on images that are prepared before
     rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(args.rows)
 else:
     rows = rows.map(prepared, num_parallel_calls=tf.data.AUTOTUNE)
-if args.map == "whole":  # no row is taken away, and the map is no longer directly before `batch`
-    rows = rows.take(-1)
-data = rows.batch(args.batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+data = rows.batch(args.batch, drop_remainder=True)
+if args.map == "whole":  # a map of whole batches, which HFDT does not divide
+    data = data.map(lambda x, y: (x, y))
+data = data.prefetch(tf.data.AUTOTUNE)
 model = keras.Sequential([keras.Input((28, 28, 1)), *workload.layers("cnn")])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.02, momentum=0.9), loss, metrics=["accuracy"])

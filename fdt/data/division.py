@@ -1,8 +1,8 @@
 """The division of a tf.data pipeline: a rank maps only the rows of each batch that it keeps.
 
-The maps directly before `batch(n)` are functions of one row each. A pure function gives a row the same value whichever
-other rows are mapped. So a rank batches the rows before these maps, takes its slice of the batch and maps the slice.
-Every rank reads all that comes before these maps whole, in the same order as without a division.
+The last maps before `batch(n)` are functions of one row each. A pure function gives a row the same value whichever
+other rows are mapped, in whichever order. So a rank orders and batches the rows before these maps, takes its slice of
+the batch and maps the slice. Every rank reads what comes before these maps whole, in the same order as undivided.
 
 A map is divided only where that is proven. No operation of its function has a state or calls Python. The shapes of its
 rows are static: other shapes could make `batch` fail for rows of another rank.
@@ -11,6 +11,7 @@ rows are static: other shapes could make `batch` fail for rows of another rank.
 import inspect
 import re
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ _BATCHES = {"_BatchDataset", "_ParallelBatchDataset"}
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
 _GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
+_UNKNOWN = "have no static shape"
 _READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # other operations change the table
 
 # Stand in a serialized pipeline for the numbers of the rank that reads it (fdt/data/pipeline.py).
@@ -37,20 +39,20 @@ class Division(NamedTuple):
     """A pipeline that can be divided.
 
     Attributes:
-        rows: The rows before the divided maps.
-        batch_rows: Rows of a full batch.
+        rows: The rows before the divided maps, shuffled, repeated and chosen as the rows after them are.
         where: File and line of the first divided map's function.
-        batch: The script's `batch`.
         maps: The divided maps, and prefetches between them. They take rows as flat tuples, a share at the end.
+        batch_rows: Rows of a full batch.
+        batch: The script's `batch`.
         after: What follows `batch`.
         spec: The element_spec of whole batches.
     """
 
     rows: Dataset
-    batch_rows: int
     where: str
-    batch: _Transformation
     maps: list[_Transformation]
+    batch_rows: int
+    batch: _Transformation
     after: list[_Transformation]
     spec: Any
 
@@ -59,25 +61,39 @@ def find(dataset: Dataset) -> Division | str:
     """Return the division of a pipeline of batches, or the reason why there is none: "" where no row is mapped."""
     after = [_with_options(dataset.options())]
     batched = dataset
-    while (step := _after_batch(batched)) is not None:
+    while (step := _same(batched) or _order(batched) or _cache(batched)) is not None:
         after.insert(0, step)
         batched = batched._input_dataset
     if type(batched).__name__ not in _BATCHES:
         return _between(batched, "makes the batches of")
-    found: Division | None = None
+    found, reason = _divided_maps(batched._input_dataset)
+    if found is None:
+        return reason
+    return Division(*found, int(batched._batch_size), _batch(batched), after, dataset.element_spec)
+
+
+def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformation]] | None, str]:
+    """Return (rows, where, maps) of a Division, or None; and the reason why no more maps are divided."""
+    found, reason, unknown = None, "", ""
     maps: list[_Transformation] = []
-    rows, reason = batched._input_dataset, ""
-    while (step := _before_batch(rows)) is not None:
-        if type(rows).__name__ in _MAPS and (reason := _reason(rows, last=not maps)):
-            break
-        maps.insert(0, step)
-        mapped, rows = rows, rows._input_dataset
-        if type(mapped).__name__ in _MAPS:
-            reason = f"the rows that the map at {_where(mapped)} takes have no static shape"
-            if _is_static(rows.element_spec):
-                size = int(batched._batch_size)
-                found = Division(rows, size, _where(mapped), _batch(batched), [*maps], after, dataset.element_spec)
-    return found or reason or _between(rows, "follows")
+    order: list[_Transformation] = []
+    is_static = _is_static(rows.element_spec)
+    while not reason:
+        before = getattr(rows, "_input_dataset", None)
+        if type(rows).__name__ in _MAPS:
+            reason = _impurity(rows) if is_static else f"the rows that the map at {_where(rows)} returns {_UNKNOWN}"
+            unknown = f"the rows that the map at {_where(rows)} takes {_UNKNOWN}"
+            maps.insert(0, _row_map(rows))
+            if not reason and _is_static(before.element_spec):
+                found = reduce(lambda stream, step: step(stream), order, before), _where(rows), [*maps]
+        elif (step := _same(rows)) is not None:
+            maps.insert(0, step)
+        elif (step := _order(rows)) is not None:
+            order.insert(0, step)
+        else:
+            return found, unknown or _between(rows, "follows")
+        rows = before
+    return found, reason
 
 
 def width(batch_rows: int, size: int) -> int:
@@ -107,6 +123,9 @@ def local(division: Division, rank: int, size: int, rows: int) -> Dataset:
         return tf.nest.pack_sequence_as(division.spec, [leaf[:kept] for leaf in leaves]), shares[0]
 
     stream = stream.batch(rows).map(batch)
+    if (count := int(whole.cardinality())) != tf.data.UNKNOWN_CARDINALITY:
+        # Keras makes one more iterator per epoch where the number of batches is known, which shuffles anew.
+        stream = stream.apply(tf.data.experimental.assert_cardinality(count))
     for step in division.after:
         stream = step(stream)
     return stream
@@ -128,24 +147,51 @@ def _slice(batch: Any, place: Any) -> tuple[Any, ...]:
     return *(tf.gather(leaf, picks) for leaf in leaves), tf.tile(share[None], [count, 1])
 
 
-def _after_batch(dataset: Dataset) -> _Transformation | None:
-    """Return a transformation that treats each batch alike; None for another one."""
-    kind = type(dataset).__name__
-    if kind == "_OptionsDataset":
+def _same(dataset: Dataset) -> _Transformation | None:
+    """Return a transformation that keeps all elements and their order; None for another one."""
+    if type(dataset).__name__ == "_OptionsDataset":
         return lambda stream: stream  # `find` sets all options at the end
-    if kind == "_PrefetchDataset":
+    if type(dataset).__name__ == "_PrefetchDataset":
         return lambda stream: stream.prefetch(int(dataset._buffer_size))
+    return None
+
+
+def _order(dataset: Dataset) -> _Transformation | None:
+    """Return a transformation that chooses and orders elements whatever their values; None for another one."""
+    kind = type(dataset).__name__
+    if kind == "_ShuffleDataset":
+        return lambda stream: _shuffled(stream, dataset)
     if kind in ("_TakeDataset", "_SkipDataset", "_RepeatDataset"):
         name = kind.strip("_").removesuffix("Dataset").lower()
         return lambda stream: getattr(stream, name)(int(dataset._count))
     return None
 
 
-def _before_batch(dataset: Dataset) -> _Transformation | None:
-    """Return a transformation of rows one by one, for flat rows with a share; None for another one."""
-    kind = type(dataset).__name__
-    if kind not in _MAPS:
-        return _after_batch(dataset) if kind in ("_OptionsDataset", "_PrefetchDataset") else None
+def _shuffled(stream: Dataset, like: Dataset) -> Dataset:
+    """Shuffle as `like` does. `Dataset.shuffle` would draw other seeds, from the generator of the script."""
+    spec = stream.element_spec
+    variant = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=tf.data.experimental.to_variant(stream),
+        buffer_size=like._buffer_size,
+        seed=like._seed,
+        seed2=like._seed2,
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        output_types=[leaf.dtype for leaf in tf.nest.flatten(spec)],
+        output_shapes=[leaf.shape for leaf in tf.nest.flatten(spec)],
+        reshuffle_each_iteration=like._reshuffle_each_iteration,
+    )
+    return tf.data.experimental.from_variant(variant, spec)
+
+
+def _cache(dataset: Dataset) -> _Transformation | None:
+    """Return a cache in memory of the rank's own slices; None for another transformation."""
+    if type(dataset).__name__ != "CacheDataset" or dataset._filename.numpy():
+        return None
+    return lambda stream: stream.cache()
+
+
+def _row_map(dataset: Dataset) -> _Transformation:
+    """Return a map of flat rows with a share."""
     function = dataset._map_func.function
 
     @as_is
@@ -189,15 +235,12 @@ def _is_static(spec: Any) -> bool:
     return all(isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined() for leaf in tf.nest.flatten(spec))
 
 
-def _reason(dataset: Dataset, *, last: bool) -> str:
-    """Return the reason why a map cannot be divided, or "". `last`: `batch` follows it."""
-    where = _where(dataset)
-    if last and not _is_static(dataset.element_spec):
-        return f"the rows that the map at {where} returns have no static shape"
+def _impurity(dataset: Dataset) -> str:
+    """Return the reason why a row's value could depend on anything but the row, or "" for a pure map."""
     graph = dataset._map_func.function.graph.as_graph_def()
     for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
         if problem := _problem(node.op):
-            return f"{node.op} at {where} {problem}"
+            return f"{node.op} at {_where(dataset)} {problem}"
     return ""
 
 

@@ -188,6 +188,10 @@ def test_datasets_show_their_arguments():
     kinds = ["_TakeDataset", "_SkipDataset", "_RepeatDataset", "_PrefetchDataset"]
     assert [type(dataset).__name__ for datasets in sized.values() for dataset in datasets] == kinds
     assert all(int(getattr(dataset, name)) == 2 for name, datasets in sized.items() for dataset in datasets)
+    cached, shuffled = rows.cache(), rows.shuffle(2, seed=3, reshuffle_each_iteration=False)
+    assert type(cached).__name__ == "CacheDataset" and cached._filename.numpy() == b""
+    assert type(shuffled).__name__ == "_ShuffleDataset" and int(shuffled._buffer_size) == 2
+    assert (int(shuffled._seed2), shuffled._reshuffle_each_iteration) == (3, False) and shuffled._seed.dtype == tf.int64
     for batched, kind in ((rows.batch(2, True), "Batch"), (rows.batch(2, True, num_parallel_calls=2), "ParallelBatch")):
         assert type(batched).__name__ == f"_{kind}Dataset" and int(batched._batch_size) == 2
         assert bool(batched._drop_remainder) is True

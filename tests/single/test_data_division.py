@@ -82,6 +82,11 @@ def provable():
     yield "interleave before", tf.data.Dataset.range(5).interleave(tf.data.Dataset.range).map(lambda i: i * 3).batch(4)
     yield "a map whose rows are shuffled", rows().map(double).shuffle(9).map(double).batch(8)
     yield "take, skip and repeat after", rows().map(double).batch(4).skip(1).take(5).repeat(2)
+    yield "shuffled after the map", rows().map(double).shuffle(20).batch(8)
+    yield "shuffled around the map", rows().shuffle(9).map(double, 2).shuffle(20, seed=3).map(double).batch(8)
+    yield "shuffled once", rows().map(double).shuffle(20, reshuffle_each_iteration=False).repeat(2).batch(8)
+    yield "take and skip after the map", rows().map(double).skip(3).prefetch(1).take(20).batch(8)
+    yield "batches cached and shuffled", rows().shuffle(20).map(double).batch(8).cache().shuffle(3)
     yield "no order", rows().map(double, 4, deterministic=False).batch(8, num_parallel_calls=2).with_options(unordered)
 
 
@@ -119,6 +124,7 @@ def test_slices_are_those_of_the_whole_pipeline(blobs, dataset, size):
     for rank, epoch in ((0, 0), (size - 1, 0), (size - 1, 1)):
         mine, other = ours.slices(epoch, rank, size), theirs.slices(epoch, rank, size)
         assert mine.element_spec == other.element_spec
+        assert int(mine.cardinality()) == int(other.cardinality())
         assert_same(mine, other)
 
 
@@ -216,17 +222,19 @@ def refused():
     yield "LookupTableInsertV2 .* has a state", rows().map(lambda x, y: (table.insert(y, y), y)[1]).batch(8)
     yield f"PrintV2 {here} has a state or an effect", rows().map(written).batch(8)
     yield f"Assert {here} has a state or an effect", rows().map(checked).batch(8)
-    yield f"the rows that the map {here} returns have no static shape", tf.data.Dataset.range(9).map(as_many).batch(1)
+    yield (
+        f"the rows that the map {here} returns have no static shape",
+        tf.data.Dataset.range(9).map(as_many).prefetch(1).batch(1),
+    )
     yield (
         f"the rows that the map {here} takes have no static shape",
-        tf.data.Dataset.range(9).map(as_many).filter(lambda v: True).map(total).batch(2),
+        tf.data.Dataset.range(9).map(as_many).filter(lambda v: True).map(total).shuffle(3).batch(2),
     )
     yield f"the map {here} takes whole batches", rows().map(double).batch(8).map(double)
-    yield f"`shuffle` follows the map {here}", rows().map(double).shuffle(9).batch(8)
+    yield f"`cache` follows the map {here}", rows().map(double).cache().shuffle(9).batch(8)
+    yield "`cache` makes the batches", rows().map(double).batch(8).cache("/tmp/never-written")
     yield f"`filter` follows the map {here}", rows().map(double).filter(lambda x, y: y > 3).batch(8)
     yield f"`padded_batch` makes the batches of the map {here}", rows().map(double).padded_batch(8)
-    yield f"`shuffle` makes the batches of the map {here}", rows().map(double).batch(8).shuffle(3)
-    yield f"`cache` makes the batches of the map {here}", rows().map(double).batch(8).cache()
     yield "`unbatch` follows the map", rows().batch(4).map(double).unbatch().batch(8)
     yield (
         f"`zip` makes the batches of the map {here}",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fdt.compat.graphs import op_def_registry
+from fdt.compat.tensorflow import op_def_registry
 from fdt.data.source import as_is
 from fdt.typing import Batch, Dataset
 
@@ -79,7 +79,7 @@ def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformati
     order: list[_Transformation] = []
     is_static = _is_static(rows.element_spec)
     while not reason:
-        before = getattr(rows, "_input_dataset", None)
+        before: Any = getattr(rows, "_input_dataset", None)
         if type(rows).__name__ in _MAPS:
             reason = _impurity(rows) if is_static else f"the rows that the map at {_where(rows)} returns {_UNKNOWN}"
             unknown = f"the rows that the map at {_where(rows)} takes {_UNKNOWN}"

@@ -37,6 +37,7 @@ class Inspection:
     Attributes:
         job: The numbers of the job.
         note: Why the data have to be drawn in the client; "" where workers read them.
+        mapped: Which process maps which rows of a pipeline, and why; "" where no row is mapped.
         step_s: Seconds of one step of a global batch on this machine; None if not measured.
         compressed: Bytes that stand for all gradients, and for all weights where they are pulled, by compressor.
     """
@@ -45,6 +46,7 @@ class Inspection:
     note: str
     step_s: float | None
     compressed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    mapped: str = ""
 
 
 class _Seen(BaseException):
@@ -141,7 +143,7 @@ def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Traina
         source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
         step_s = time_step(call.model, trainable, source.first_batch())
     summary = summarize(run, call, captured, trainable, job, 0)
-    return Inspection(summary, captured.facts.note, step_s)
+    return Inspection(summary, captured.facts.note, step_s, mapped=captured.facts.mapped)
 
 
 def time_step(model: Any, trainable: Trainable, batch: Any) -> float:
@@ -176,6 +178,7 @@ def report(found: Inspection) -> list[str]:
         "optimizer": job.optimizer,
         "data": f"{_DATA[job.data]}, {samples}, {nbytes(job.data_bytes)} in shared memory"
         + (f" ({found.note})" if found.note else ""),
+        **({"input": found.mapped} if found.mapped else {}),
         "batch": quantity(job.batch_size, "sample") if job.batch_size else "not known",
         "steps": f"{steps:,} per epoch" if steps else "not known before the end of the data",
         "epochs": f"{job.epochs - job.initial_epoch}" + (", with validation" if job.validation else ""),

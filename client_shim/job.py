@@ -21,7 +21,11 @@ def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     given: Mapping[str, Any] = {name: call.arguments[name] for name in _DATA if name in call.arguments}
     own_evaluate = type(call.model).evaluate is call.flavor.keras.Model.evaluate
     remotely = run.engine == "hfdt" and own_evaluate and not watches_tests(call.callbacks)
-    return capture_data(call.flavor.name, run.blobs, **given, validate_remotely=remotely, model=call.model)
+    whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
+    divide = run.client.hello.workers > 1 and not whole_batches
+    return capture_data(
+        call.flavor.name, run.blobs, **given, validate_remotely=remotely, divide=divide, model=call.model
+    )
 
 
 # Arguments of fit that describe the data; the last three are tf_keras's.

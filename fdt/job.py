@@ -62,6 +62,7 @@ class GraphData:
         spec: The pickled `element_spec`.
         cardinality: Batches of one pass; negative values as tf.data's (infinite, unknown).
         seed: The seed of unseeded operations; 0: the job's.
+        divided_rows: Rows of a full batch of a divided pipeline (fdt/data/division.py); 0: it is not divided.
     """
 
     graph: BlobRef
@@ -69,6 +70,7 @@ class GraphData:
     spec: BlobRef
     cardinality: int
     seed: int
+    divided_rows: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Facts:
     steps: int | None
     nbytes: int  # bytes put into shared memory before training
     note: str = ""
+    mapped: str = ""  # which process maps which rows of a pipeline, and why
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def capture_data(
     validation_batch_size: int | None = None,
     validation_steps: int | None = None,
     validate_remotely: bool = True,
+    divide: bool = False,
     **loop: Any,
 ) -> Captured:
     """Put the data of a `fit` where workers can read them.
@@ -126,6 +128,7 @@ def capture_data(
         validation_batch_size: Rows of a validation batch; None: batch_size.
         validation_steps: Steps of a validation, or None.
         validate_remotely: Whether workers validate; otherwise the validation data stay in the client.
+        divide: Whether ranks need slices of batches, so that each may map only its own rows.
         **loop: Arguments of `fit` for batches that only the client can draw (shuffle, epochs, initial_epoch; tf_keras:
             workers, use_multiprocessing, max_queue_size, model).
 
@@ -141,16 +144,16 @@ def capture_data(
     weights = dict(class_weight) if class_weight else None
     side = _Side(x, y, sample_weight, batch_size, steps_per_epoch, weights)
     side = _as_pipeline(side, shuffle=bool(loop.get("shuffle", True)))
-    taken = _take(flavor, blobs, side)
+    taken = _take(flavor, blobs, side, divide)
     feed = None
     if isinstance(taken, str):
         feed = _feed(flavor, side, loop)
-        taken = _fed(feed, blobs, note=taken)
+        taken = _fed(feed, blobs, note=taken, mapped=_mapped_by_client(side.x) if divide else "")
     captured = Captured(taken.data, None, validation_data, taken.spec, taken.facts, refs=_refs(taken.data), feed=feed)
     if validation_data is None or not validate_remotely:
         return captured
     side = _Side(*_unpack(validation_data), validation_batch_size or batch_size, validation_steps)
-    checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False))
+    checked = _take(flavor, blobs, _as_pipeline(side, shuffle=False), divide)
     if isinstance(checked, str):
         return captured
     refs = captured.refs + _refs(checked.data)
@@ -166,10 +169,10 @@ def _as_pipeline(side: _Side, *, shuffle: bool) -> _Side:
     return replace(side, x=dataset, y=None, sample_weight=None)
 
 
-def _take(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:
+def _take(flavor: str, blobs: Blobs, side: _Side, divide: bool) -> _CapturedSide | str:
     """Return data that workers read by themselves, or the reason why only the client can draw them."""
     if _is_dataset(side.x):
-        return _take_dataset(flavor, blobs, side)
+        return _take_dataset(flavor, blobs, side, divide)
     if arrays.can_take(flavor, side.x, side.y, side.sample_weight):
         return _take_arrays(flavor, blobs, side)
     return f"a {type(side.x).__name__} runs in the script's process only"
@@ -187,12 +190,20 @@ def _feed(flavor: str, side: _Side, loop: Mapping[str, Any]) -> "FeedPlan":
     return feeds.plan(flavor, feeds.FeedArguments(**given, **loop))
 
 
-def _fed(feed: "FeedPlan", blobs: Blobs, note: str) -> _CapturedSide:
+def _mapped_by_client(x: Any) -> str:
+    if not _is_dataset(x):
+        return ""
+    from client_shim.capture import datasets
+
+    return datasets.mapped_by_client(x)
+
+
+def _fed(feed: "FeedPlan", blobs: Blobs, note: str, mapped: str) -> _CapturedSide:
     data = FeedData(FEED, -1 if feed.steps is None else feed.steps, blobs.put(cloudpickle.dumps(feed.spec)))
-    return _CapturedSide(data, feed.spec, Facts("sent by the client", None, None, feed.steps, 0, note))
+    return _CapturedSide(data, feed.spec, Facts("sent by the client", None, None, feed.steps, 0, note, mapped))
 
 
-def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str:
+def _take_dataset(flavor: str, blobs: Blobs, side: _Side, divide: bool) -> _CapturedSide | str:
     from client_shim.capture import datasets
     from fdt.data.pipeline import Refused
 
@@ -201,16 +212,17 @@ def _take_dataset(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide | str
             raise ValueError(
                 f"`{name}` must be part of the tf.data.Dataset that is passed as `x`. Received: {name} as well"
             )
-    dataset = datasets.weighted(flavor, side.x, side.class_weight)
+    weigh = datasets.weighing(flavor, side.class_weight)
+    dataset = datasets.weighted(side.x, weigh)
+    slices, mapped = datasets.divided(side.x, weigh) if divide else (None, "")
     try:
-        data = datasets.capture(dataset, blobs)
+        data = datasets.capture(dataset, blobs, slices=slices)
     except Refused as refusal:
         return str(refusal)
     steps = side.steps or (data.cardinality if data.cardinality >= 0 else None)
     nbytes = sum(ref.nbytes for ref in _refs(data))
-    return _CapturedSide(
-        data, dataset.element_spec, Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes)
-    )
+    facts = Facts("tf.data", None, datasets.static_batch(dataset), steps, nbytes, mapped=mapped)
+    return _CapturedSide(data, dataset.element_spec, facts)
 
 
 def _take_arrays(flavor: str, blobs: Blobs, side: _Side) -> _CapturedSide:

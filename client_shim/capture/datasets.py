@@ -1,32 +1,68 @@
 """Capture of a tf.data pipeline as a graph and arrays, where it yields the same elements on every rank."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import cloudpickle
 import tensorflow as tf
 
 from fdt import compat
 from fdt.blobs import Blobs
-from fdt.data import pipeline
+from fdt.data import division, pipeline
 from fdt.data.pipeline import Refused
 from fdt.job import GraphData
 from fdt.rpc.tensor_pb2 import BlobRef
 
-
-def weighted(flavor: str, dataset: Any, class_weight: dict[int, float] | None) -> Any:
-    """Return `dataset` with `class_weight` folded into its sample weights by Keras's own map function."""
-    if not class_weight:
-        return dataset
-    return dataset.map(compat.of(flavor).make_class_weight_map_fn(class_weight))
+_BatchMap = Callable[..., Any]
 
 
-def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:
+def weighing(flavor: str, class_weight: dict[int, float] | None) -> _BatchMap | None:
+    """Return Keras's own map function that folds `class_weight` into the sample weights of a batch."""
+    return compat.of(flavor).make_class_weight_map_fn(class_weight) if class_weight else None
+
+
+def weighted(dataset: Any, weigh: _BatchMap | None) -> Any:
+    """Return `dataset` with class weights folded in."""
+    return dataset if weigh is None else dataset.map(weigh)
+
+
+class Slices(NamedTuple):
+    """A divided pipeline, and the rows of its full batches before the division."""
+
+    dataset: Any
+    rows: int
+
+
+def divided(dataset: Any, weigh: _BatchMap | None) -> tuple[Slices | None, str]:
+    """Return the divided pipeline for any rank, or None; and which rows a rank maps, and why ("": no row is mapped).
+
+    Args:
+        dataset: A tf.data.Dataset of batches.
+        weigh: Folds class weights into the batches.
+    """
+    found = division.find(dataset)
+    if isinstance(found, str):
+        return None, found and f"every rank maps all rows, because {found}"
+    slices = division.local(found, division.RANK, division.SIZE, division.WIDTH)
+    if weigh is not None:
+        slices = slices.map(lambda batch, share: (weigh(*batch), share))
+    return Slices(slices, found.batch_rows), f"each rank maps only its rows ({found.where})"
+
+
+def mapped_by_client(dataset: Any) -> str:
+    """Return why the maps of a pipeline that only the client can read are not divided; "" where no row is mapped."""
+    found = division.find(dataset)
+    return f"the script maps all rows, because {found}" if found and isinstance(found, str) else ""
+
+
+def capture(dataset: Any, blobs: Blobs, seed: int = 0, slices: Slices | None = None) -> GraphData:
     """Put the pipeline's graph and arrays into `blobs`.
 
     Args:
         dataset: A tf.data.Dataset of batches.
         blobs: The shared memory of the client and the engine.
         seed: The pipeline's seed; 0: the job's own.
+        slices: The division of `dataset`, which workers rebuild instead.
 
     Returns:
         The pipeline as data of a job.
@@ -36,13 +72,14 @@ def capture(dataset: Any, blobs: Blobs, seed: int = 0) -> GraphData:
     """
     spec = dataset.element_spec
     _refuse_others(spec)
-    parts = pipeline.take_apart(dataset)
+    parts = pipeline.take_apart(dataset if slices is None else slices.dataset)
     return GraphData(
         graph=blobs.put(parts.graph),
         constants=blobs.put_arrays(parts.constants) if parts.constants else BlobRef(),
         spec=blobs.put(cloudpickle.dumps(spec)),
         cardinality=int(dataset.cardinality()),
         seed=seed,
+        divided_rows=0 if slices is None else slices.rows,
     )
 
 

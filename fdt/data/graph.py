@@ -1,8 +1,8 @@
 """The source of a tf.data pipeline that every rank rebuilds.
 
-Each rank runs the whole pipeline and keeps its slice of every batch. So ranks exchange nothing, and every rank does all
-of the pipeline's work. That is the cost of equal batches everywhere: a pipeline slower than the training step does not
-get faster with more ranks.
+Each rank reads the whole pipeline and keeps its slice of every batch. So ranks exchange nothing. Where it is proven
+that batches stay the same, a rank maps only the rows of its slice (fdt/data/division.py). Otherwise every rank does all
+of the pipeline's work, and a pipeline slower than the training step does not get faster with more ranks.
 
 A shuffle draws a new order for each new iterator, so the order of a pass depends on the seeds and on how many iterators
 were made before. Each pass gets one iterator, in order. A rank that needs a later pass first makes the iterators that
@@ -16,7 +16,7 @@ import cloudpickle
 import tensorflow as tf
 
 from fdt.blobs import Blobs
-from fdt.data import pipeline, source
+from fdt.data import division, pipeline, source
 from fdt.data.epochs import EpochBoundary, Epochs
 from fdt.data.pipeline import Parts
 from fdt.data.source import Reader, as_is
@@ -39,6 +39,7 @@ class GraphSource:
         self.element_spec = cloudpickle.loads(blobs.get(data.spec))
         constants = blobs.get_arrays(data.constants) if data.constants.id else []
         self._parts, self._seed = Parts(bytes(blobs.get(data.graph)), constants), data.seed
+        self._divided_rows = data.divided_rows
         self._first, self._take = first, steps
         self._goes_on = bool(steps) and boundary is not EpochBoundary.ANEW
         self._again = boundary is EpochBoundary.SHORT
@@ -73,30 +74,55 @@ class GraphSource:
 
     def first_batch(self) -> Batch:
         """Return the first batch of the first epoch from a separate pipeline: the source does not advance."""
-        return next(iter(self._build()))
+        return next(iter(self._whole()))
 
     def slices(self, epoch: int, rank: int, size: int) -> Dataset:
         """Implement Source."""
-        pass_reader = self._pass_reader(
-            (rank, size), lambda whole: source.part(whole, rank, size).prefetch(tf.data.AUTOTUNE)
-        )
+        if self._divided_rows:
+            pass_reader = self._pass_reader((rank, size), lambda: self._divided(rank, size), _ahead)
+        else:
+            pass_reader = self._pass_reader(
+                (rank, size), self._build, lambda whole: _ahead(source.part(whole, rank, size))
+            )
         return pass_reader.epoch(epoch)
 
     def reader(self, epoch: int) -> Reader:
         """Implement Source."""
-        return _GraphReader(self._pass_reader(None, lambda whole: whole.prefetch(tf.data.AUTOTUNE)), epoch)
+        return _GraphReader(self._pass_reader(None, self._whole, _ahead), epoch)
 
-    def _pass_reader(self, key: tuple[int, int] | None, decorate: Callable[[Dataset], Dataset]) -> "_PassReader":
+    def _pass_reader(
+        self, key: tuple[int, int] | None, build: Callable[[], Dataset], decorate: Callable[[Dataset], Dataset]
+    ) -> "_PassReader":
         if key not in self._walkers:
-            passes = _Passes(self._build, self._first)
+            passes = _Passes(build, self._first)
             if self._goes_on:
                 self._walkers[key] = _LongPassReader(passes, decorate, self._take, self._first, again=self._again)
             else:
                 self._walkers[key] = _PassReader(passes, decorate, self._take)
         return self._walkers[key]
 
+    def _whole(self) -> Dataset:
+        """Return the dataset of whole batches."""
+        return self._divided(0, 1).map(_batch_of) if self._divided_rows else self._build()
+
     def _build(self) -> Dataset:
         return pipeline.put_together(self._parts, self.element_spec, self._seed)
+
+    def _divided(self, rank: int, size: int) -> Dataset:
+        """Return the dataset of (batch, share) of a pipeline that the client has divided."""
+        rows = division.width(self._divided_rows, size)
+        numbers = {division.RANK: rank, division.SIZE: size, division.WIDTH: rows}
+        spec = source.slice_spec(self.element_spec, rank, size), tf.TensorSpec([2], tf.int64)
+        return pipeline.put_together(self._parts, spec, self._seed, numbers)
+
+
+def _ahead(batches: Dataset) -> Dataset:
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+@as_is
+def _batch_of(batch: Batch, share: Any) -> Batch:
+    return batch
 
 
 class _Passes:

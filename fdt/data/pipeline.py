@@ -3,8 +3,8 @@
 The pipeline is sent as the graph that TensorFlow serializes. Three things are changed:
 
 - Arrays inside it (`from_tensor_slices`) are taken out, so that shared memory holds them once, not once for each rank.
-- An unseeded shuffle has seeds 0 and 0 and a different order in every process. It gets a seed. - `deterministic=False`
-allows elements to overtake each other. It is turned off, because ranks slice the same batch.
+- An unseeded shuffle has seeds 0 and 0 and a different order in every process. It gets a seed.
+- `deterministic=False` allows elements to overtake each other. It is turned off, because ranks slice the same batch.
 
 TensorFlow refuses to serialize operations that depend on state outside the graph (generators, py_function, variables,
 tf.random in a map). Operations that write to disk (`cache(filename)`, `snapshot`) are refused here, because ranks would
@@ -12,7 +12,7 @@ overwrite each other's files.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,9 +52,18 @@ def take_apart(dataset: Any) -> Parts:
     return Parts(graph.SerializeToString(), constants)
 
 
-def put_together(parts: Parts, element_spec: Any, seed: int) -> Any:
-    """Rebuild the dataset: the same elements in the same order in every process with the same `seed`."""
+def put_together(parts: Parts, element_spec: Any, seed: int, numbers: Mapping[int, int] = {}) -> Any:
+    """Rebuild the dataset: the same elements in the same order in every process with the same `seed`.
+
+    Args:
+        parts: The serialized pipeline.
+        element_spec: The element_spec of the result.
+        seed: Determines the seeds of unseeded operations.
+        numbers: Replacements of int64 constants.
+    """
     graph = graph_pb2.GraphDef.FromString(parts.graph)
+    if numbers:
+        _replace_numbers(graph, numbers)
     for node in _all_nodes(graph):
         if "deterministic" in node.attr:
             node.attr["deterministic"].s = b"true"
@@ -78,6 +87,15 @@ def put_together(parts: Parts, element_spec: Any, seed: int) -> Any:
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)
+
+
+def _replace_numbers(graph: Any, numbers: Mapping[int, int]) -> None:
+    for node in graph.node:
+        if node.op == "Const" and node.attr["dtype"].type == tf.int64.as_datatype_enum:
+            array = _array(node.attr["value"].tensor)
+            if np.isin(array, list(numbers)).any():
+                replaced = np.vectorize(lambda value: numbers.get(value, value))(array)
+                node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(replaced, tf.int64))
 
 
 def _bytes_inside(dataset: Any) -> int:

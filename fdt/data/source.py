@@ -106,6 +106,17 @@ def part(batches: Dataset, rank: int, size: int) -> Dataset:
     return batches.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
+def slice_spec(spec: Any, rank: int, size: int) -> Any:
+    """Return the element_spec of a rank's slices of dense batches, static where that of the batches is."""
+
+    def of_leaf(leaf: Any) -> Any:
+        total = leaf.shape[0]
+        rows = None if total is None else max(total * (rank + 1) // size - total * rank // size, 1)
+        return tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(of_leaf, spec)
+
+
 def cut_batch(batch: Batch, rank: int, size: int) -> tuple[Batch, Any]:
     """Cut a batch of tensors by the rule of `cut` in fdt/data/epochs.py. Scalar leaves go to every rank."""
     return cut_between(batch, rank, rank + 1, size)

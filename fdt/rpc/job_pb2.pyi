@@ -38,18 +38,20 @@ class ArrayData(_message.Message):
     def __init__(self, arrays: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., structure: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class GraphData(_message.Message):
-    __slots__ = ("graph", "constants", "spec", "cardinality", "seed")
+    __slots__ = ("graph", "constants", "spec", "cardinality", "seed", "divided_rows")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    DIVIDED_ROWS_FIELD_NUMBER: _ClassVar[int]
     graph: _tensor_pb2.BlobRef
     constants: _tensor_pb2.BlobRef
     spec: _tensor_pb2.BlobRef
     cardinality: int
     seed: int
-    def __init__(self, graph: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., constants: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., cardinality: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    divided_rows: int
+    def __init__(self, graph: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., constants: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., spec: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., cardinality: _Optional[int] = ..., seed: _Optional[int] = ..., divided_rows: _Optional[int] = ...) -> None: ...
 
 class FeedData(_message.Message):
     __slots__ = ("name", "steps", "spec")

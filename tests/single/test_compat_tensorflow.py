@@ -181,6 +181,38 @@ def test_a_dataset_shows_its_source():
     assert dataset._input_dataset._tensors[0].shape == [2]
 
 
+def test_datasets_show_their_arguments():
+    rows = tf.data.Dataset.range(9)
+    assert type(rows.with_options(tf.data.Options())).__name__ == "_OptionsDataset"
+    sized = {"_count": [rows.take(2), rows.skip(2), rows.repeat(2)], "_buffer_size": [rows.prefetch(2)]}
+    kinds = ["_TakeDataset", "_SkipDataset", "_RepeatDataset", "_PrefetchDataset"]
+    assert [type(dataset).__name__ for datasets in sized.values() for dataset in datasets] == kinds
+    assert all(int(getattr(dataset, name)) == 2 for name, datasets in sized.items() for dataset in datasets)
+    cached, shuffled = rows.cache(), rows.shuffle(2, seed=3, reshuffle_each_iteration=False)
+    assert type(cached).__name__ == "CacheDataset" and cached._filename.numpy() == b""
+    assert type(shuffled).__name__ == "_ShuffleDataset" and int(shuffled._buffer_size) == 2
+    assert (int(shuffled._seed2), shuffled._reshuffle_each_iteration) == (3, False) and shuffled._seed.dtype == tf.int64
+    for batched, kind in ((rows.batch(2, True), "Batch"), (rows.batch(2, True, num_parallel_calls=2), "ParallelBatch")):
+        assert type(batched).__name__ == f"_{kind}Dataset" and int(batched._batch_size) == 2
+        assert bool(batched._drop_remainder) is True
+    assert int(batched._num_parallel_calls) == 2
+
+
+def test_a_map_shows_its_function():
+    def double(i):
+        return i * factor
+
+    rows, factor = tf.data.Dataset.range(9), tf.Variable(2, dtype=tf.int64)
+    for mapped, kind in ((rows.map(double), "Map"), (rows.map(double, num_parallel_calls=2), "ParallelMap")):
+        function = mapped._map_func.function
+        assert type(mapped).__name__ == f"_{kind}Dataset" and mapped._map_func._func is double
+        assert [t.shape for t in function.graph.inputs] == [[], []] and len(function.captured_inputs) == 1
+        assert "ReadVariableOp" in {node.op for node in function.graph.as_graph_def().node}
+    assert int(mapped._num_parallel_calls) == 2
+    known = private.op_def_registry.get
+    assert known("ReadVariableOp").is_stateful and not known("Mul").is_stateful
+
+
 def test_containers_keep_what_they_wrap():
     module = tf.Module()
     module.listed, module.named = [1], {"a": 1}

@@ -1,0 +1,57 @@
+"""A script whose `map` takes most of an epoch, under `hfdt run -np 2`: ranks that map only their rows, and all rows.
+
+Both sides run the same script. The second has a map of whole batches that changes nothing and costs little: with it
+HFDT does not divide the maps before. Two runs alone, with the map and without, give the map's part of an epoch.
+"""
+
+import argparse
+import functools
+
+import harness
+
+SCRIPT = "input_fit.py"
+
+
+def hfdt(workers: int, words: list[str]) -> harness.Run:
+    return harness.run([*harness.engine("hfdt", workers, script=SCRIPT), *words])
+
+
+def alone(words: list[str]) -> harness.Run:
+    return harness.run([*harness.python(SCRIPT), *words])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-np", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=6_400)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    words = [f"--rows={args.rows}", f"--epochs={args.epochs}"]
+    sides = {
+        "alone, no map": functools.partial(alone, [*words, "--map=none"]),
+        "alone": functools.partial(alone, words),
+        f"hfdt run -np {args.np}, all rows": functools.partial(hfdt, args.np, [*words, "--map=whole"]),
+        f"hfdt run -np {args.np}, divided": functools.partial(hfdt, args.np, words),
+    }
+    runs = harness.in_turns(sides, args.repeats)
+    rows = [
+        [
+            name,
+            harness.spread([run.samples_per_s for run in turns]),
+            harness.spread([run.cpu_s for run in turns], ".1f"),
+            f"{turns[0].said['loss']:.6f}",
+        ]
+        for name, turns in runs.items()
+    ]
+    title = f"{args.rows} rows, {args.epochs} epochs; {harness.machine()}"
+    harness.table(title, ["", "samples/s", "CPU s, whole command", "last loss"], rows)
+    bare, own, whole, divided = ([run.samples_per_s for run in turns] for turns in runs.values())
+    part = [1 - ratio for ratio in harness.ratios(own, bare)]
+    harness.console.print(f"the map's part of an epoch alone: {harness.spread(part, '.2f')}")
+    harness.verdict("divided over all rows, samples/s", harness.ratios(divided, whole), at_least=1.5)
+    return 0
+
+
+if __name__ == "__main__":
+    harness.conclude(main)

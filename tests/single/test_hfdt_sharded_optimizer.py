@@ -74,6 +74,7 @@ def one_layer(optimizer, **compiled):
     keras.utils.set_random_seed(1)
     model = OneLayer([keras.Input((7,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
     model.compile(optimizer, "mse", **compiled)
+    optimizer.build(model.trainable_variables)
     return model
 
 

@@ -75,12 +75,13 @@ class ShardedOptimizer:
         check_elementwise(trainable)
         self._trainable, self._comm = trainable, comm
         self.optimizer = trainable.model.optimizer
-        weights = [tensor_variable(v) for v in self.optimizer._trainable_variables]
+        self._weights = list(self.optimizer._trainable_variables)
+        weights = [tensor_variable(v) for v in self._weights]
         self._parts = {id(w): self._part(w) for w in weights if id(w) not in sparse}
         for weight in weights:
             if id(weight) in self._parts:
                 self._parts[id(weight)].variable._unique_id = weight._unique_id
-        self._targets = [self.target(v) for v in self.optimizer._trainable_variables]
+        self._targets = [self.target(v) for v in self._weights]
         self._slots: dict[int, WeightPart] = {}
         weights_of = variables_of_slots(self.optimizer, trainable.trainable)
         for slot in trainable.optimizer:
@@ -94,6 +95,11 @@ class ShardedOptimizer:
     def part(self, variable: Any) -> WeightPart | None:
         """Return the part of a trainable variable; None if it is not divided."""
         return self._parts.get(id(tensor_variable(variable)))
+
+    def divided(self, variables: Sequence[Any]) -> list[tuple[Any, WeightPart]]:
+        """Return those weights with their parts that an update of `variables` reads or writes: with EMA it is all."""
+        read = self._weights if self.optimizer.use_ema else variables
+        return [(v, part) for v in read if (part := self.part(v)) is not None]
 
     def target(self, variable: Any) -> Any:
         """Return the variable that the optimizer updates in place of a trainable variable."""
@@ -182,10 +188,8 @@ class ShardedGroup(StepGroup):
         return super().mean(tensors)
 
     def targets(self, gradient: Tree, variables: list[Any]) -> tuple[Tree, list[Any]]:
-        for variable in variables:
-            part = self._shards.part(variable)
-            if part is not None:
-                part.variable.assign(part.cut(tensor_variable(variable)))
+        for variable, part in self._shards.divided(variables):
+            part.variable.assign(part.cut(tensor_variable(variable)))
         return self._shards.clipped(self._step, gradient, variables), [self._shards.target(v) for v in variables]
 
     def _exchanged(self, dense: list[Tensor], last: list[Tensor]) -> list[Tensor]:
@@ -196,7 +200,7 @@ class ShardedGroup(StepGroup):
 
     def updated(self, variables: list[Any]) -> None:
         """Gather the weights, and apply their constraints."""
-        divided = [(v, part) for v in variables if (part := self._shards.part(v)) is not None]
+        divided = self._shards.divided(variables)
         own = [tf.convert_to_tensor(part.variable) for _, part in divided]
         order = buckets(own, self._step.terms.bucket_bytes)
 

@@ -57,6 +57,27 @@ def embedding(optimizer, **compiled):
     return model
 
 
+class OneLayer(keras.Sequential):
+    """Its steps update the last layer and assign the first; EMA overwrites both."""
+
+    def train_step(self, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        last = self.trainable_variables[2:]
+        self.layers[0].kernel.assign(0.9 * self.layers[0].kernel)
+        self.optimizer.apply(tape.gradient(loss, last), last)
+        return self.compute_metrics(x, y, None)
+
+
+def one_layer(optimizer, **compiled):
+    keras.utils.set_random_seed(1)
+    model = OneLayer([keras.Input((7,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", **compiled)
+    optimizer.build(model.trainable_variables)
+    return model
+
+
 def slots(session):
     return sum(v.numpy().nbytes for v in session.trainable.optimizer if len(v.shape))
 
@@ -120,6 +141,10 @@ def test_the_numbers_are_those_of_whole_updates(name):
 def test_a_rank_holds_its_part_of_the_slots(size):
     held = check(size, dense, lambda: optimizers.Adam(0.05), bucket_mb="0.00005")
     assert held == [2 * 4 * (-(-35 // size) + 2 * -(-5 // size) + 1)] * size
+
+
+def test_an_average_of_weights_that_a_step_does_not_update():
+    check(2, one_layer, lambda: optimizers.SGD(0.05, use_ema=True, ema_overwrite_frequency=2))
 
 
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])

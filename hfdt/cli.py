@@ -8,16 +8,24 @@ import click
 
 from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
 from fdt.cli import flag
-from fdt.cli.hosts import HOST_FLAGS, HOST_OPTIONS, chosen_hosts, hosts_options, names_hosts, placement_on, size_of
+from fdt.cli.hosts import (
+    HOST_FLAGS,
+    HOST_OPTIONS,
+    check_emulated,
+    chosen_hosts,
+    emulate_option,
+    hosts_options,
+    names_hosts,
+    placement_on,
+    size_of,
+)
 from fdt.cli.options import (
     DEFAULT_WORKERS,
     REPORTS,
     TRAINING,
     capture_options,
-    check_emulated,
     check_min_np,
     detach_option,
-    emulate_option,
     fault_options,
     job_options,
     listen_options,

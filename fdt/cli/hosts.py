@@ -144,3 +144,17 @@ def _write(stem: Path, certificate: str, key: str) -> None:
         descriptor = os.open(f"{stem}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
+
+
+def emulate_option(group: str) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds --emulate, in `group`, to a command."""
+    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
+    file = click.Path(dir_okay=False, path_type=Path)
+    return option(group, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)
+
+
+def check_emulated(given: dict[str, Any], flags: Mapping[str, str]) -> None:
+    """Raise UsageError where one of the options in `flags` (name -> spelling) stands beside --emulate."""
+    for name, spelled in flags.items() if given["emulate"] is not None else ():
+        if given[name]:
+            raise UsageError(f"--emulate takes the workers from its file. Received: {spelled} {given[name]} too")

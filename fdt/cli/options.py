@@ -1,7 +1,7 @@
 """The options of `run`, `inspect` and `serve` that both engines have, and the types of their values."""
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -153,20 +153,6 @@ def detach_option(function: Decorated) -> Decorated:
     """Add --detach."""
     text = "Return once the run trains; it continues in the background. `attach` lists, shows and ends such runs."
     return option(REPORTS, "--detach", is_flag=True, help=text)(function)
-
-
-def emulate_option(group: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds --emulate, in `group`, to a command."""
-    text = "Run each worker on an emulated host, with the file's links and speeds (docs/cluster.md); needs root."
-    file = click.Path(dir_okay=False, path_type=Path)
-    return option(group, "--emulate", type=file, metavar="CLUSTER.YAML", help=text)
-
-
-def check_emulated(given: dict[str, Any], flags: Mapping[str, str]) -> None:
-    """Raise UsageError where one of the options in `flags` (name -> spelling) stands beside --emulate."""
-    for name, spelled in flags.items() if given["emulate"] is not None else ():
-        if given[name]:
-            raise UsageError(f"--emulate takes the workers from its file. Received: {spelled} {given[name]} too")
 
 
 def report_options(function: Decorated) -> Decorated:

@@ -58,9 +58,8 @@ class ServerProcess:
 
     def _set_up(self, spec: JobSpec, setup: Setup) -> None:
         from nfdt.server.follower import FollowerShardService
-        from nfdt.server.job import ServedJob
+        from nfdt.server.job import ServedJob, served
         from nfdt.server.shard_service import ShardService
-        from nfdt.server.timeline import served
 
         self._job = spec.id
         shard, shards = self._member.rank, self._member.size

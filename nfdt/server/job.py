@@ -8,6 +8,7 @@ half-written one is never read.
 
 import pickle
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -21,6 +22,7 @@ from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.timeline import SpanRecorder
 from fdt.trainable import Trainable
 from nfdt import compressors
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
@@ -163,3 +165,35 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
     states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
     core.restore(shared, states, version, pulls)
     return decided, None if said is None else EpochEnd.FromString(said)
+
+
+def served(kind: Callable[..., Any], job: ServedJob, workers: int, send: Callable[[Event], None]) -> Any:
+    """Return a new shard service of class `kind`, which adds spans to the timeline if the job's options ask for them.
+
+    The spans of a push are `queue`, from its arrival to its turn, and `apply`.
+    """
+    if not job.options.timeline:
+        return kind(job, workers, send)
+    recorder = SpanRecorder(f"server {job.shard}", send)
+    shard_service = kind(job, workers, recorder.send)
+    _time_pushes(shard_service, job.applier, recorder)
+    return shard_service
+
+
+def _time_pushes(shard_service: Any, applier: Any, recorder: SpanRecorder) -> None:
+    push, apply = shard_service.push, applier.push
+    arrived: dict[int, float] = {}
+
+    def timed_push(worker: int, *arguments: Any) -> Any:
+        arrived[worker] = time.time()
+        return push(worker, *arguments)
+
+    def timed_apply(rule: Any, shared: Any, mine: Any, worker: int, *arguments: Any) -> Any:
+        start = time.time()
+        applied = apply(rule, shared, mine, worker, *arguments)
+        thread = f"pushes of lane {worker}"
+        recorder.add(thread, "queue", arrived.pop(worker, start), start)
+        recorder.add(thread, "apply", start, time.time())
+        return applied
+
+    shard_service.push, applier.push = timed_push, timed_apply

@@ -12,9 +12,8 @@ from fdt.trainable import Trainable, build
 from nfdt.model.shards import Ownership
 from nfdt.server.applier import SessionPulls
 from nfdt.server.instructions import Replies
-from nfdt.server.job import ServedJob
+from nfdt.server.job import ServedJob, served
 from nfdt.server.shard_service import ShardService
-from nfdt.server.timeline import served
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 
 

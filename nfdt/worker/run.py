@@ -17,10 +17,18 @@ from fdt.trainable import Trainable
 from nfdt.model.settings import algorithm_of, lanes_of
 from nfdt.options import Options
 from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
-from nfdt.worker.lane import BatchReader, EpochCounters, LaneChannels, NoBatch, Pulled
+from nfdt.worker.lane import (
+    BatchReader,
+    EpochCounters,
+    LaneChannels,
+    LaneSpans,
+    NoBatch,
+    Pulled,
+    TimedChannels,
+    TimedStep,
+)
 from nfdt.worker.pacing import paced
 from nfdt.worker.step import GradientStep, ownerships, samples_of
-from nfdt.worker.timeline import LaneSpans, TimedChannels, TimedStep
 
 PROGRESS_S = 0.2
 

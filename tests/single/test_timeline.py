@@ -13,7 +13,7 @@ from fdt.report import JobSummary
 from fdt.rpc.session_pb2 import EpochEnd, Evaluated, Event, Fault, Span, Spans
 from fdt.timeline import ALL_REDUCE, SpanRecorder, Trace
 from hfdt.worker.timeline import StepTimeline, Watched
-from nfdt.server.timeline import served
+from nfdt.server.job import served
 from tests.trace_format import spans_of
 
 

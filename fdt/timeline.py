@@ -25,6 +25,11 @@ CLOCK_S = 0.001  # a larger difference between two hosts' clocks is reported
 ALL_REDUCE = "all-reduce"  # a span that all ranks have, and that ends on none before it has begun on all
 
 
+def trace_time() -> float:
+    """Return the time of the trace: seconds of this host's wall clock, which other hosts have, too."""
+    return time.time()
+
+
 class TraceSpan(NamedTuple):
     """A time in which one thread of a process did one thing, by the wall clock. `epoch`, `step`: from 1; 0: unknown."""
 
@@ -51,7 +56,7 @@ class SpanRecorder:
         self._spans, self._send, self._lock = Spans(process=process), send, threading.Lock()
 
     def add(self, thread: str, name: str, start: float, end: float, *, epoch: int = 0, step: int = 0) -> None:
-        """Add a span of `thread` from `start` to `end` (time.time())."""
+        """Add a span of `thread` from `start` to `end` (trace_time())."""
         with self._lock:
             self._spans.spans.add(thread=thread, name=name, start=start, end=end, epoch=epoch, step=step)
             full = len(self._spans.spans) >= BATCH
@@ -61,9 +66,9 @@ class SpanRecorder:
     @contextlib.contextmanager
     def span(self, thread: str, name: str, epoch: int) -> Iterator[None]:
         """Add a span of the time in this context, and send it."""
-        start = time.time()
+        start = trace_time()
         yield
-        self.add(thread, name, start, time.time(), epoch=epoch)
+        self.add(thread, name, start, trace_time(), epoch=epoch)
         self.flush()
 
     def send(self, event: "Event") -> None:

@@ -42,7 +42,8 @@ def _signs(size: int) -> np.ndarray:
     return signs.astype(np.int8)
 
 
-_ENGINES = tuple(f"{package}." for package in PACKAGES)
+# `replica` stands between a script's call and TensorFlow: variables that are made below it are the script's.
+_ENGINES = tuple(f"{package}." for package in PACKAGES if package != "replica")
 _BETWEEN = ("tensorflow.", "fdt.patches", "client_shim.verify")  # modules of the variable's classes and of the recorder
 # Modules whose variables belong to no model: counts of a metric, slots of an optimizer, states of generators.
 _OTHERS = (".metrics", ".optimizers", ".seed_generator", ".stateful_random_ops", ".training.optimizer", "slot_creator")

@@ -9,13 +9,12 @@ would make the backward pass wait for all of the forward pass. A single rank has
 whole step, and XLA has no timestamps.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from fdt.timeline import ALL_REDUCE, SpanRecorder
+from fdt.timeline import ALL_REDUCE, SpanRecorder, trace_time
 from fdt.typing import Tensor
 from hfdt.collectives.base import Collective
 from hfdt.worker.progress import OnBatch
@@ -117,13 +116,13 @@ class Watched:
         self._pauses: list[tuple[float, float]] = []
         self._calls = 0
         timeline.take()  # steps of an epoch that was not finished
-        self._at = time.time()
+        self._at = trace_time()
 
     def on_batch(self, step: int, logs: Any) -> bool:
         """Call the other callback."""
-        start = time.time()
+        start = trace_time()
         more = self._on_batch(step, logs)
-        end = time.time()
+        end = trace_time()
         if self._timeline.solo:
             self._step += self._timeline.at_once
             self._until(start, STEP)

@@ -8,7 +8,6 @@ half-written one is never read.
 
 import pickle
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -22,7 +21,7 @@ from fdt.errors import CaptureError, UserError
 from fdt.job import FeedData, JobSpec, State
 from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.timeline import SpanRecorder
+from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable
 from nfdt import compressors
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
@@ -185,15 +184,15 @@ def _time_pushes(shard_service: Any, applier: Any, recorder: SpanRecorder) -> No
     arrived: dict[int, float] = {}
 
     def timed_push(worker: int, *arguments: Any) -> Any:
-        arrived[worker] = time.time()
+        arrived[worker] = trace_time()
         return push(worker, *arguments)
 
     def timed_apply(rule: Any, shared: Any, mine: Any, worker: int, *arguments: Any) -> Any:
-        start = time.time()
+        start = trace_time()
         applied = apply(rule, shared, mine, worker, *arguments)
         thread = f"pushes of lane {worker}"
         recorder.add(thread, "queue", arrived.pop(worker, start), start)
-        recorder.add(thread, "apply", start, time.time())
+        recorder.add(thread, "apply", start, trace_time())
         return applied
 
     shard_service.push, applier.push = timed_push, timed_apply

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fdt.tensors import numbers
-from fdt.timeline import SpanRecorder
+from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable
 from fdt.typing import Array
 from nfdt.model.shards import Ownership
@@ -209,7 +209,7 @@ class LaneSpans:
 
     def begin(self, lane: int) -> None:
         """Begin the spans of a lane."""
-        self._at[lane] = time.time()
+        self._at[lane] = trace_time()
 
     def end(self, lane: int, name: str, at: float) -> None:
         """Add a span that ends at `at`, or where it begins if the clock was set back."""
@@ -218,7 +218,7 @@ class LaneSpans:
 
     def pulled(self, lane: int, name: str, pulled: Pulled) -> Pulled:
         """Add a span that ends with an answer; return the answer."""
-        self.end(lane, name, time.time())
+        self.end(lane, name, trace_time())
         if not isinstance(pulled, (EpochOver, Release)):
             self._epoch[lane] = pulled[0].epoch + 1
         return pulled
@@ -258,7 +258,7 @@ class TimedChannels(LaneChannels):
     def _pull(self, request: Callable[[], None]) -> Pulled:
         def sent() -> None:
             request()
-            self._sent = time.time()
+            self._sent = trace_time()
 
         return super()._pull(sent)
 
@@ -271,9 +271,9 @@ class TimedStep:
 
     def run(self, lane: int, *arguments: Any) -> WorkerGradient:
         """Compute a push."""
-        self._spans.end(lane, "input", time.time())
+        self._spans.end(lane, "input", trace_time())
         computed: WorkerGradient = self._step.run(lane, *arguments)
-        self._spans.end(lane, "gradient", time.time())
+        self._spans.end(lane, "gradient", trace_time())
         return computed
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,100 @@
+"""Runs interrupted by one Ctrl-C at a random moment: does each end within 5 s, with code 130, and leave no process?
+
+    python benchmarks/interrupts.py --runs 200          # of each engine; half an hour on two cores
+
+The moment lies between the start of the command and some seconds of training. Every second run is started as a shell
+starts a command in the background, with SIGINT ignored. A finished run is one line of --out; the same command goes on
+behind the last one.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import harness
+import psutil
+
+SCRIPT = harness.ROOT / "tests" / "integration" / "scripts" / "endings.py"
+IGNORED = ("bash", "-c", 'trap "" INT; exec "$0" "$@"')
+ENGINES = ("hfdt", "nfdt")
+END_S, GONE_S, LAST_S = 5.0, 5.0, 60.0  # the target of the command and of its processes; a run is killed after LAST_S
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200, help="of each engine")
+    parser.add_argument("--latest-s", type=float, default=10.0, help="latest moment, in seconds after the start")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def interrupted(engine: str, number: int, latest_s: float) -> dict[str, Any]:
+    """Run a command, interrupt it once, and return how it ended."""
+    by = IGNORED if number % 2 else ()
+    at_s = random.Random(f"{engine} {number}").uniform(1.0 if by else 0.2, latest_s)  # Python itself ignores it first
+    argv = [*by, sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", str(SCRIPT), "1000000", "none"]
+    popen = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(at_s)
+    below = psutil.Process(popen.pid).children(recursive=True)
+    popen.send_signal(signal.SIGINT)
+    pressed = time.monotonic()
+    try:
+        _, said = popen.communicate(timeout=LAST_S)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        _, said = popen.communicate()
+    end_s = time.monotonic() - pressed
+    _, left = psutil.wait_procs(below, GONE_S)
+    return {
+        **{"engine": engine, "number": number, "at_s": round(at_s, 2), "ignored": bool(by)},
+        **{"code": popen.returncode, "end_s": round(end_s, 2), "left": len(left)},
+        "said": said.strip().splitlines()[-1:],
+    }
+
+
+def is_right(run: dict[str, Any]) -> bool:
+    """Return whether a run ended as promised. Before Python has the project's handler, a signal ends it as any."""
+    return run["code"] in (130, -signal.SIGINT) and run["end_s"] <= END_S and not run["left"]
+
+
+def kept(out: Path | None) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
+
+
+def table(runs: Sequence[dict[str, Any]]) -> None:
+    rows = []
+    for engine in ENGINES:
+        own = [run for run in runs if run["engine"] == engine]
+        slowest = max((run["end_s"] for run in own), default=0.0)
+        rows.append([engine, f"{sum(map(is_right, own))} of {len(own)}", f"{slowest:.1f} s"])
+    harness.table(f"one Ctrl-C at a random moment; {harness.machine()}", ["", "ended right", "slowest end"], rows)
+
+
+def main() -> int:
+    args = arguments()
+    runs = kept(args.out)
+    done = {(run["engine"], run["number"]) for run in runs}
+    due = [(engine, n) for n in range(args.runs) for engine in ENGINES if (engine, n) not in done]
+    with ThreadPoolExecutor(args.at_once) as pool:
+        for run in pool.map(lambda case: interrupted(*case, args.latest_s), due):
+            runs.append(run)
+            if not is_right(run):
+                harness.console.print(json.dumps(run))
+            if args.out is not None:
+                with args.out.open("a") as out:
+                    out.write(json.dumps(run) + "\n")
+    table(runs)
+    return 0 if all(map(is_right, runs)) else 1
+
+
+if __name__ == "__main__":
+    harness.conclude(main)

@@ -8,6 +8,7 @@ import argparse
 import functools
 
 import harness
+import throughput
 
 SCRIPT = "input_fit.py"
 
@@ -34,19 +35,9 @@ def main() -> int:
         f"hfdt run -np {args.np}, all rows": functools.partial(hfdt, args.np, [*words, "--map=whole"]),
         f"hfdt run -np {args.np}, divided": functools.partial(hfdt, args.np, words),
     }
-    runs = harness.in_turns(sides, args.repeats)
-    rows = [
-        [
-            name,
-            harness.spread([run.samples_per_s for run in turns]),
-            harness.spread([run.cpu_s for run in turns], ".1f"),
-            f"{turns[0].said['loss']:.6f}",
-        ]
-        for name, turns in runs.items()
-    ]
-    title = f"{args.rows} rows, {args.epochs} epochs; {harness.machine()}"
-    harness.table(title, ["", "samples/s", "CPU s, whole command", "last loss"], rows)
-    bare, own, whole, divided = ([run.samples_per_s for run in turns] for turns in runs.values())
+    title = f"{args.rows} rows, {args.epochs} epochs"
+    columns = "CPU, whole command", "loss"
+    bare, own, whole, divided = throughput.tabulate(sides, args.repeats, title, columns)
     part = [1 - ratio for ratio in harness.ratios(own, bare)]
     harness.console.print(f"the map's part of an epoch alone: {harness.spread(part, '.2f')}")
     harness.verdict("divided over all rows, samples/s", harness.ratios(divided, whole), at_least=1.5)

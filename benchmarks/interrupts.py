@@ -1,4 +1,4 @@
-"""Runs interrupted by one Ctrl-C at a random moment: does each end within 5 s, with code 130, and leave no process?
+"""Runs interrupted by one Ctrl-C at a random moment: does each end within 5 s, with code 130, and leave nothing?
 
     python benchmarks/interrupts.py --runs 200          # of each engine; half an hour on two cores
 
@@ -9,6 +9,7 @@ behind the last one.
 
 import argparse
 import json
+import os
 import random
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-import psutil
+from aftermath import Aftermath
 
 SCRIPT = harness.ROOT / "tests" / "integration" / "scripts" / "endings.py"
 IGNORED = ("bash", "-c", 'trap "" INT; exec "$0" "$@"')
@@ -42,21 +43,24 @@ def interrupted(engine: str, number: int, latest_s: float) -> dict[str, Any]:
     by = IGNORED if number % 2 else ()
     at_s = random.Random(f"{engine} {number}").uniform(1.0 if by else 0.2, latest_s)  # Python itself ignores it first
     argv = [*by, sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", str(SCRIPT), "1000000", "none"]
-    popen = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(at_s)
-    below = psutil.Process(popen.pid).children(recursive=True)
-    popen.send_signal(signal.SIGINT)
-    pressed = time.monotonic()
-    try:
-        _, said = popen.communicate(timeout=LAST_S)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        _, said = popen.communicate()
-    end_s = time.monotonic() - pressed
-    _, left = psutil.wait_procs(below, GONE_S)
+    after = Aftermath()
+    env = {**os.environ, **harness.QUIET, **after.env}
+    popen = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with after:
+        time.sleep(at_s)
+        popen.send_signal(signal.SIGINT)
+        pressed = time.monotonic()
+        try:
+            _, said = popen.communicate(timeout=LAST_S)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            _, said = popen.communicate()
+        end_s = time.monotonic() - pressed
+        after.wait(GONE_S)
+        left = after.left()
     return {
         **{"engine": engine, "number": number, "at_s": round(at_s, 2), "ignored": bool(by)},
-        **{"code": popen.returncode, "end_s": round(end_s, 2), "left": len(left)},
+        **{"code": popen.returncode, "end_s": round(end_s, 2), "left": left},
         "said": said.strip().splitlines()[-1:],
     }
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import harness
+import throughput
 from harness import Run
 
 from fdt.errors import UserError
@@ -94,21 +95,9 @@ def compared(model: str, cluster: Path, options: list[str], args: argparse.Names
         shlex.join(["hfdt run --emulate", *options]).replace("'", ""): functools.partial(hfdt, cluster, options, words),
         "hand-written Horovod, one all-reduce per gradient": functools.partial(horovod, cluster, words),
     }
-    runs = harness.in_turns(sides, args.repeats)
-    rows = [
-        [
-            name,
-            harness.spread([run.samples_per_s for run in turns], ",.1f"),
-            f"{max(run.fastest for run in turns):,.1f}",
-            f"{harness.median([run.said['epoch_ends'][0] - run.said['fit'] for run in turns]):.1f} s",
-            f"{harness.median([run.said['loss'] for run in turns]):.4f}",
-        ]
-        for name, turns in runs.items()
-    ]
     link = f"{args.mbit:g} Mbit/s, {args.latency_ms:g} ms"
-    title = f"{model}: {args.hosts} hosts, {link}, {args.epochs} epochs of {ROWS[model]} rows; {harness.machine()}"
-    harness.table(title, ["", "samples/s", "fastest epoch", "first epoch", "loss"], rows)
-    ours, theirs = ([run.samples_per_s for run in turns] for turns in runs.values())
+    title = f"{model}: {args.hosts} hosts, {link}, {args.epochs} epochs of {ROWS[model]} rows"
+    ours, theirs = throughput.tabulate(sides, args.repeats, title, ("first epoch", "loss"), ",.1f")
     harness.verdict(f"{model}, hfdt over Horovod by hand", harness.ratios(ours, theirs), at_least=TARGET)
 
 

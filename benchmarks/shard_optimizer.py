@@ -10,6 +10,7 @@ import argparse
 import functools
 
 import harness
+import throughput
 
 TARGET = 1.25
 OPTION = "--shard-optimizer"
@@ -33,20 +34,8 @@ def main() -> int:
         )
         for name, options in {"off": (), OPTION: (OPTION,)}.items()
     }
-    runs = harness.in_turns(sides, args.repeats)
-    rows = [
-        [
-            name,
-            harness.spread([run.samples_per_s for run in turns], ",.1f"),
-            f"{max(run.fastest for run in turns):,.1f}",
-            f"{harness.median([run.wall_s for run in turns]):.1f} s",
-            f"{harness.median([run.said['loss'] for run in turns]):.4f}",
-        ]
-        for name, turns in runs.items()
-    ]
-    title = f"MLP, 10 M weights, Adam, -np {args.np}, {args.epochs} epochs of {args.rows} rows; {harness.machine()}"
-    harness.table(title, ["", "samples/s", "fastest epoch", "whole command", "loss"], rows)
-    off, on = ([run.samples_per_s for run in turns] for turns in runs.values())
+    title = f"MLP, 10 M weights, Adam, -np {args.np}, {args.epochs} epochs of {args.rows} rows"
+    off, on = throughput.tabulate(sides, args.repeats, title, ("whole command", "loss"), ",.1f")
     harness.verdict(f"{OPTION} over off", harness.ratios(on, off), at_least=TARGET)
     return 0
 

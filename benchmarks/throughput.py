@@ -1,7 +1,7 @@
 """samples/s of one workload on several sides: the arguments, the alternating runs, one table."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import harness
 from harness import Run
@@ -24,19 +24,37 @@ def words(args: argparse.Namespace, *more: str) -> list[str]:
     return [f"--{name}={getattr(args, name)}" for name in ("model", "rows", "epochs", "batch", *more)]
 
 
+COLUMNS: dict[str, tuple[Callable[[Run], float], str]] = {  # heading -> the figure of a run, and its form
+    "whole command": (lambda run: run.wall_s, "{:.1f} s"),
+    "first epoch": (lambda run: run.said["epoch_ends"][0] - run.said["fit"], "{:.1f} s"),
+    "CPU, whole command": (lambda run: run.cpu_s, "{:.1f} s"),
+    "accuracy": (lambda run: run.said["accuracy"], "{:.3f}"),
+    "loss": (lambda run: run.said["loss"], "{:.4f}"),
+}
+
+
 def compare(sides: Mapping[str, Callable[[], Run]], args: argparse.Namespace) -> list[list[float]]:
     """Return samples/s of each side, by turn: from the end of the first epoch to the end of the last."""
-    runs = harness.in_turns(sides, args.repeats)
+    title = f"{args.model}, {args.rows} rows, batch {args.batch}, {args.epochs} epochs"
+    return tabulate(sides, args.repeats, title, ("whole command", "accuracy"))
+
+
+def tabulate(
+    sides: Mapping[str, Callable[[], Run]], repeats: int, title: str, columns: Sequence[str], form: str = ",.0f"
+) -> list[list[float]]:
+    """Run the sides in turns, print their table, and return samples/s of each side, by turn.
+
+    `columns`: of COLUMNS; the medians of all turns. `form`: of samples/s.
+    """
+    runs = harness.in_turns(sides, repeats)
     rows = [
         [
             name,
-            harness.spread([run.samples_per_s for run in turns]),
-            f"{max(run.fastest for run in turns):,.0f}",
-            f"{harness.median([run.wall_s for run in turns]):.1f} s",
-            f"{harness.median([run.said['accuracy'] for run in turns]):.3f}",
+            harness.spread([run.samples_per_s for run in turns], form),
+            f"{max(run.fastest for run in turns):{form}}",
+            *(COLUMNS[c][1].format(harness.median([COLUMNS[c][0](run) for run in turns])) for c in columns),
         ]
         for name, turns in runs.items()
     ]
-    title = f"{args.model}, {args.rows} rows, batch {args.batch}, {args.epochs} epochs; {harness.machine()}"
-    harness.table(title, ["", "samples/s", "fastest epoch", "whole command", "accuracy"], rows)
+    harness.table(f"{title}; {harness.machine()}", ["", "samples/s", "fastest epoch", *columns], rows)
     return [[run.samples_per_s for run in turns] for turns in runs.values()]

@@ -100,7 +100,7 @@ class Trace(Reporter):
         UserError: The file cannot be written.
     """
 
-    def __init__(self, path: Path, note: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, note: Callable[[str], None], clock: Callable[[], float] = trace_time) -> None:
         self._path, self._note, self._clock = path.resolve(), note, clock
         self._spans: list[TraceSpan] = []
         self._begun = 0  # number of spans that `_divide` has seen

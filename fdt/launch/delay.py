@@ -11,6 +11,7 @@ import fcntl
 import os
 import selectors
 import struct
+import subprocess
 import sys
 import time
 from collections import deque
@@ -87,6 +88,28 @@ def relay(links: Sequence[tuple[int, int, float]], ends: int) -> None:
                 if key.data is None:
                     return
                 key.data.read()
+
+
+def start(network: str, links: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start the relay of `links`, as `main` takes them, in the network namespace at a path; it makes their interfaces.
+
+    Raises:
+        UserError: There is no /dev/net/tun here.
+    """
+    from fdt.errors import UserError
+
+    popen = subprocess.Popen(
+        ["nsenter", f"--net={network}", sys.executable, __file__, *links],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert popen.stdout is not None and popen.stderr is not None
+    if popen.stdout.readline() != b"ready\n":
+        said = popen.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+        raise UserError(f"--emulate needs /dev/net/tun for links with latency: {' '.join(said)}")
+    return popen
 
 
 def main(words: Sequence[str]) -> None:

@@ -16,7 +16,6 @@ import math
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,8 @@ from pathlib import Path
 from fdt.environment import thread_variables
 from fdt.errors import UsageError, UserError
 from fdt.launch import Exit, Task, delay, describe, stop_all
-from fdt.network import NetworkLink
-from fdt.network.topology import Topology
+from fdt.network import Cluster, NetworkLink
+from fdt.network.topology import SERVER, Topology
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.transport import EMULATED_SUBNET
 
@@ -74,6 +73,17 @@ def check_privilege() -> None:
     if tried.returncode:
         said = " ".join(tried.stderr.split())
         raise UserError(f"--emulate needs root, to make namespaces and veth pairs: {said}")
+
+
+def host_on(cluster: Cluster, rank: int) -> EmulatedHost:
+    """Return the host of worker `rank` of a cluster."""
+    node = cluster.workers[rank]
+    return EmulatedHost(node.index, node.name, address_of(node.index + 1))
+
+
+def host_at_server(name: str) -> EmulatedHost:
+    """Return the host `name` at the place of a cluster's parameter server."""
+    return EmulatedHost(SERVER, name, address_of(0))
 
 
 class EmulatedNetwork:
@@ -131,7 +141,9 @@ class EmulatedNetwork:
         bridges = {place: f"b{number}" for number, place in enumerate(_places(topology))}
         commands = [f"link {verb}" for b in bridges.values() for verb in (f"add {b} type bridge", f"set {b} up")]
         late = {n: latency_s for n in range(len(topology.ends)) if (latency_s := topology.channels[2 * n].latency_s)}
-        self._delay(late)
+        if late:
+            links = [f"l{number}a:l{number}b:{latency_s!r}" for number, latency_s in late.items()]
+            self._relay = delay.start(_network_of(self._switch.pid), links)
         for number, (a, b) in enumerate(topology.ends):
             made = [] if number in late else [f"link add l{number}a type veth peer name l{number}b"]
             commands += [
@@ -144,24 +156,6 @@ class EmulatedNetwork:
             for end, link in zip("ab", topology.channels[2 * number : 2 * number + 2], strict=True):
                 self._shape(f"l{number}{end}", link)
         return bridges
-
-    def _delay(self, latencies: Mapping[int, float]) -> None:
-        """Start the relay of the links that have latency; it makes their interfaces."""
-        if not latencies:
-            return
-        links = [f"l{number}a:l{number}b:{latency_s!r}" for number, latency_s in latencies.items()]
-        inside = ["nsenter", f"--net={_network_of(self._switch.pid)}"]
-        self._relay = subprocess.Popen(
-            [*inside, sys.executable, str(Path(delay.__file__)), *links],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._relay.stdout is not None and self._relay.stderr is not None
-        if self._relay.stdout.readline() != b"ready\n":
-            said = self._relay.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise UserError(f"--emulate needs /dev/net/tun for links with latency: {' '.join(said)}")
 
     def _shape(self, interface: str, link: NetworkLink) -> None:
         if math.isinf(link.bandwidth):

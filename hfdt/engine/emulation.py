@@ -10,12 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fdt.launch import Exit, Task
-from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, EmulatedProcesses, address_of
+from fdt.launch.emulated import (
+    EmulatedHost,
+    EmulatedLauncher,
+    EmulatedNetwork,
+    EmulatedProcesses,
+    address_of,
+    host_at_server,
+    host_on,
+)
 from fdt.network import Cluster
 from fdt.network.reading import read_emulated
-from fdt.network.topology import SERVER, topology_of
+from fdt.network.topology import topology_of
 from hfdt.engine.engine import HfdtEngine
-from hfdt.engine.rendezvous import gloo_network
+from hfdt.engine.rendezvous import gloo_variables
 
 PORT = 7078
 
@@ -66,24 +74,14 @@ class EmulatedRanks:
             raise
 
     def _host(self, role: str, rank: int) -> EmulatedHost:
-        if role == "rendezvous":
-            return EmulatedHost(SERVER, "rendezvous", address_of(0))
-        node = self._cluster.workers[rank]
-        return EmulatedHost(node.index, node.name, address_of(node.index + 1))
+        return host_at_server(role) if role == "rendezvous" else host_on(self._cluster, rank)
 
     def _variables(self, rank: int) -> Mapping[str, str]:
-        size = str(len(self._cluster.workers))
+        size, network = len(self._cluster.workers), (address_of(0), PORT, "eth0")
         return {
             "FDT_LOCAL_RANK": str(rank),  # the hosts share this machine's cores
-            "FDT_LOCAL_SIZE": size,
-            "HOROVOD_RANK": str(rank),
-            "HOROVOD_SIZE": size,
-            "HOROVOD_LOCAL_RANK": "0",
-            "HOROVOD_LOCAL_SIZE": "1",
-            "HOROVOD_CROSS_RANK": str(rank),
-            "HOROVOD_CROSS_SIZE": size,
-            "HOROVOD_HOSTNAME": self._cluster.workers[rank].name,
-            **gloo_network(address_of(0), PORT, "eth0"),
+            "FDT_LOCAL_SIZE": str(size),
+            **gloo_variables(rank, size, 1, self._cluster.workers[rank].name, network),
         }
 
 

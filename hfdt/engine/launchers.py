@@ -1,6 +1,5 @@
 """The launchers of HFDT's ranks: mpirun, or, without any MPI, plain processes with a Gloo rendezvous."""
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, LocalLauncher, LocalProcesses, Task
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
-from hfdt.engine.rendezvous import LOOPBACK, gloo_network, start_rendezvous
+from hfdt.engine.rendezvous import LOOPBACK, gloo_variables, start_rendezvous
 
 
 def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
@@ -41,7 +40,11 @@ class GlooLauncher:
     def start(self, task: Task) -> "GlooProcesses":
         """Start the rendezvous server and the ranks. Raises UserError where Horovod is not installed."""
         rendezvous = start_rendezvous(f"localhost:{task.count}", task.count)
-        env = functools.partial(_gloo_variables, task.count, rendezvous.server_address[1])
+        network = LOOPBACK, rendezvous.server_address[1], "lo"
+
+        def env(rank: int) -> Mapping[str, str]:
+            return gloo_variables(rank, task.count, task.count, "localhost", network)
+
         return GlooProcesses(LocalLauncher(self._run_dir, env).start(task), rendezvous)
 
 
@@ -60,16 +63,3 @@ class GlooProcesses:
         self._ranks.stop(grace_s)
         self._rendezvous.shutdown()
         self._rendezvous.server_close()
-
-
-def _gloo_variables(workers: int, port: int, rank: int) -> Mapping[str, str]:
-    return {
-        "HOROVOD_RANK": str(rank),
-        "HOROVOD_SIZE": str(workers),
-        "HOROVOD_LOCAL_RANK": str(rank),
-        "HOROVOD_LOCAL_SIZE": str(workers),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_HOSTNAME": "localhost",
-        **gloo_network(LOOPBACK, port, "lo"),
-    }

@@ -41,9 +41,25 @@ def start_rendezvous(hosts: str, workers: int, address: str = LOOPBACK, port: in
     return server
 
 
-def gloo_network(address: str, port: int, interface: str) -> dict[str, str]:
-    """Return the variables by which Horovod's Gloo finds its rendezvous server and its network interface."""
+def gloo_variables(rank: int, size: int, per_host: int, host: str, network: tuple[str, int, str]) -> dict[str, str]:
+    """Return the variables of a rank of Horovod's Gloo. Each host has `per_host` neighboring ranks.
+
+    Args:
+        rank: The rank.
+        size: The number of ranks.
+        per_host: The number of ranks of each host.
+        host: The name of the rank's host.
+        network: Address and port of the rendezvous server, and the host's network interface.
+    """
+    address, port, interface = network
     return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank % per_host),
+        "HOROVOD_LOCAL_SIZE": str(per_host),
+        "HOROVOD_CROSS_RANK": str(rank // per_host),
+        "HOROVOD_CROSS_SIZE": str(size // per_host),
+        "HOROVOD_HOSTNAME": host,
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": interface,

@@ -99,8 +99,6 @@ class RankProgram:
             notes += per_worker_batches.scale(
                 self._stack, self.trainable, self.rule, self.options, source, self.comm.size
             )
-        if is_on(self.options, "timeline"):
-            terms.record_by(StepTimeline(self._at_once, self.comm.size))
         exchange, more = self._exchange(terms)
         on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
         self.sharded = ShardedModel(self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan)
@@ -143,7 +141,10 @@ class RankProgram:
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
         compression = compression_of(trainable, self.options, self.comm.size)
         size = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
-        terms = StepTerms(self.comm, own_step=own, averaged=averaged, compression=compression, bucket_bytes=size)
+        timeline = StepTimeline(self._at_once, self.comm.size) if is_on(self.options, "timeline") else None
+        terms = StepTerms(
+            self.comm, own_step=own, averaged=averaged, bucket_bytes=size, compression=compression, timeline=timeline
+        )
         return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
 
     def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:

@@ -70,10 +70,6 @@ class StepTerms:
         """Set the terms that training has and the probe has not."""
         self.waited, self.guard, self.may_idle = waited, guard, may_idle
 
-    def record_by(self, timeline: Any) -> None:
-        """Let `timeline` record the spans of steps that are traced from now on."""
-        self.timeline = timeline
-
     def allow_idle(self) -> None:
         """Let ranks be without samples from now on."""
         self.may_idle = True

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fdt.blobs import LocalBlobs
 from fdt.launch import Launcher, Task
-from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, host_at_server, host_on
 from fdt.network.reading import read_emulated
-from fdt.network.topology import SERVER, topology_of
+from fdt.network.topology import topology_of
 from fdt.service.transport import EMULATED_VARIABLE
 from fdt.supervise.supervisor import Supervisor
 from nfdt.engine.engine import NfdtEngine
@@ -43,7 +43,4 @@ class EmulationEngine(NfdtEngine):
             self._network.close()
 
     def _host(self, role: str, rank: int) -> EmulatedHost:
-        if role == "server":
-            return EmulatedHost(SERVER, "server", address_of(0))
-        node = self._cluster.workers[rank]
-        return EmulatedHost(node.index, node.name, address_of(node.index + 1))
+        return host_at_server(role) if role == "server" else host_on(self._cluster, rank)

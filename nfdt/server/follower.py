@@ -15,7 +15,7 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
-from nfdt.server.algorithm_state import AlgorithmState
+from nfdt.server.algorithm_state import AlgorithmState, Applier
 from nfdt.server.instructions import Replies, Send
 from nfdt.server.job import ServedJob, restore, save
 from nfdt.transport.channel import Interrupted, WorkerGradient
@@ -28,9 +28,11 @@ RETRY_S = 0.1
 class FollowerShardService:
     """One job on a shard other than 0. `replay` runs in its own thread."""
 
-    def __init__(self, job: ServedJob, workers: int, send: Callable[[Event], None]) -> None:
+    def __init__(
+        self, job: ServedJob, workers: int, send: Callable[[Event], None], *, applier: Applier | None = None
+    ) -> None:
         self.job = job
-        self.core = AlgorithmState(job.rule, job.applier, workers * job.lanes)
+        self.core = AlgorithmState(job.rule, applier or job.applier, workers * job.lanes)
         self._send_event = send
         self._lock = threading.Lock()
         self._replies: dict[int, Replies] = {worker: queue.SimpleQueue() for worker in self.core.worker_states}

@@ -24,13 +24,15 @@ from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable
 from nfdt import compressors
+from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
 from nfdt.model.shards import own, partial
 from nfdt.options import Options
-from nfdt.server.algorithm_state import AlgorithmState, WorkerState
+from nfdt.server.algorithm_state import AlgorithmState, Applier, WorkerState
 from nfdt.server.applier import ModelApplier
 from nfdt.server.batch_dispatcher import Epoch
 from nfdt.transport.buffers import Layout, array_over
+from nfdt.transport.channel import WorkerGradient
 from nfdt.tree import leaves, lower, tree_map
 
 
@@ -167,32 +169,35 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
 
 
 def served(kind: Callable[..., Any], job: ServedJob, workers: int, send: Callable[[Event], None]) -> Any:
-    """Return a new shard service of class `kind`, which adds spans to the timeline if the job's options ask for them.
-
-    The spans of a push are `queue`, from its arrival to its turn, and `apply`.
-    """
+    """Return a new shard service of class `kind`; it adds spans to the timeline if the job's options ask for them."""
     if not job.options.timeline:
         return kind(job, workers, send)
     recorder = SpanRecorder(f"server {job.shard}", send)
-    shard_service = kind(job, workers, recorder.send)
-    _time_pushes(shard_service, job.applier, recorder)
-    return shard_service
+    return kind(job, workers, recorder.send, applier=TracedApplier(job.applier, recorder))
 
 
-def _time_pushes(shard_service: Any, applier: Any, recorder: SpanRecorder) -> None:
-    push, apply = shard_service.push, applier.push
-    arrived: dict[int, float] = {}
+@dataclass(frozen=True)
+class TracedApplier:
+    """An applier that records the spans of each push: `queue`, from its arrival to its turn, and `apply`."""
 
-    def timed_push(worker: int, *arguments: Any) -> Any:
-        arrived[worker] = trace_time()
-        return push(worker, *arguments)
+    inner: Applier
+    recorder: SpanRecorder
 
-    def timed_apply(rule: Any, shared: Any, mine: Any, worker: int, *arguments: Any) -> Any:
-        start = trace_time()
-        applied = apply(rule, shared, mine, worker, *arguments)
-        thread = f"pushes of lane {worker}"
-        recorder.add(thread, "queue", arrived.pop(worker, start), start)
-        recorder.add(thread, "apply", start, trace_time())
+    def init(self, rule: AsyncAlgorithm, workers: int) -> tuple[Any, Any]:
+        """Return what `inner` returns, as all methods do."""
+        return self.inner.init(rule, workers)
+
+    def pull(self, rule: AsyncAlgorithm, shared: Any, mine: Any, worker: int) -> tuple[Any | None, Any, Any]:
+        return self.inner.pull(rule, shared, mine, worker)
+
+    def push(
+        self, rule: AsyncAlgorithm, shared: Any, mine: Any, worker: int, gradient: WorkerGradient, tau: int
+    ) -> tuple[bool, Any, Any]:
+        start, thread = trace_time(), f"pushes of lane {worker}"
+        applied = self.inner.push(rule, shared, mine, worker, gradient, tau)
+        self.recorder.add(thread, "queue", gradient.arrived, start)
+        self.recorder.add(thread, "apply", start, trace_time())
         return applied
 
-    shard_service.push, applier.push = timed_push, timed_apply
+    def flush(self, rule: AsyncAlgorithm, shared: Any) -> tuple[bool, Any]:
+        return self.inner.flush(rule, shared)

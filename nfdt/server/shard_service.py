@@ -32,7 +32,7 @@ from nfdt.transport.channel import WorkerGradient
 
 
 class ShardService:
-    """One job on shard 0, thread-safe. A simulation gives `lanes` per worker, `applier`, and `absent` lanes."""
+    """One job on shard 0, thread-safe. A simulation gives `lanes` and `absent` lanes; it and a trace wrap `applier`."""
 
     def __init__(
         self,

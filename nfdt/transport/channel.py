@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fdt.timeline import trace_time
 from fdt.typing import Tensor
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class WorkerGradient:
         changed: Positions among the non-trainable variables whose changes are pushed.
         logs: Logs of the training step; in a push only in lock step, as numbers.
         metrics: BlobRef of the worker's metric states; only in lock step.
+        arrived: Time of the trace (fdt/timeline.py) at which this process computed or received it.
     """
 
     gradient: Sequence[Tensor | None]
@@ -40,6 +42,7 @@ class WorkerGradient:
     changed: Sequence[int] = ()
     logs: Mapping[str, Any] = field(default_factory=dict)
     metrics: Any = None
+    arrived: float = field(default_factory=trace_time)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from fdt.rpc.session_pb2 import EpochEnd, Evaluated, Event, Fault, Span, Spans
 from fdt.timeline import ALL_REDUCE, SpanRecorder, Trace
 from hfdt.worker.timeline import StepTimeline, Watched
 from nfdt.server.job import served
+from nfdt.transport.channel import WorkerGradient
 from tests.trace_format import spans_of
 
 
@@ -176,11 +177,11 @@ def test_spans_of_a_step_add_up_to_its_time():
 class Shard:
     """A shard service that applies a push at once."""
 
-    def __init__(self, job, workers, send):
-        self.job, self.send = job, send
+    def __init__(self, job, workers, send, applier=None):
+        self.applier, self.send = applier or job.applier, send
 
     def push(self, worker, number, gradient, session=None):
-        return self.job.applier.push("rule", "shared", "mine", worker, gradient, 0)
+        return self.applier.push("rule", "shared", "mine", worker, gradient, 0)
 
 
 class Applier:
@@ -189,23 +190,23 @@ class Applier:
 
 
 def push_one(timeline):
-    """A shard service that got one push and ended its epoch, and what it sent."""
-    sent = []
-    job = SimpleNamespace(applier=Applier(), shard=0, options=SimpleNamespace(timeline=timeline))
+    """A shard service that got one push and ended its epoch, its applier, and what it sent."""
+    sent, applier, gradient = [], Applier(), WorkerGradient(())
+    job = SimpleNamespace(applier=applier, shard=0, options=SimpleNamespace(timeline=timeline))
     shard = served(Shard, job, 1, sent.append)
-    assert shard.push(3, 1, "gradient") == ("rule", "shared", "mine", 3, "gradient", 0)
+    assert shard.push(3, 1, gradient) == ("rule", "shared", "mine", 3, gradient, 0)
     shard.send(Event(epoch_end=EpochEnd()))
-    return shard, sent
+    return gradient, shard.applier is applier, sent
 
 
 def test_a_push_waits_in_the_queue_and_is_applied():
-    _, (event, _) = push_one(timeline=True)
+    gradient, _, (event, _) = push_one(timeline=True)
     queue, apply = event.spans.spans
     assert (queue.name, apply.name, queue.thread) == ("queue", "apply", "pushes of lane 3")
-    assert queue.start <= queue.end == apply.start <= apply.end
+    assert gradient.arrived == queue.start <= queue.end == apply.start <= apply.end
 
 
 def test_without_the_option_a_server_wraps_nothing():
-    shard, sent = push_one(timeline=False)
-    assert "push" not in vars(shard)
+    _, plain, sent = push_one(timeline=False)
+    assert plain
     assert [event.WhichOneof("kind") for event in sent] == ["epoch_end"]

@@ -26,32 +26,40 @@ from hfdt.worker.step_context import StepTerms
 class Probing:
     """The probes of a session.
 
-    `options`: the job's. `synchronised`: in training, BatchNorm layers are in the state in which they are probed.
+    BatchNorm is over all ranks in a probe, also where training has it otherwise. Then the probe sees all the rest.
+
+    `options`: the job's. `synchronised`: whether the algorithm lets BatchNorm be over all ranks in training.
     """
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str], *, synchronised: bool) -> None:
-        self._trainable, self._comm, self._synchronised = trainable, comm, synchronised
-        self._local = options.get("batch_norm", "sync") == "local" and bool(batchnorm.find(trainable.model))
+        self._trainable, self._comm = trainable, comm
+        self._layers = batchnorm.find(trainable.model)
+        self._local = options.get("batch_norm", "sync") == "local" and bool(self._layers)
         self._allow = self._local or is_on(options, "allow_inexact")
+        self._synchronised = synchronised and not self._local
         self._own = {name: getattr(trainable.model, name) for name in ("train_step", "reset_metrics")}
         self._probe: Probe | None = None
         self._written, self._writes, self._said = False, 0, [""]
 
-    def first(self, source: Any, terms: StepTerms, layers: list[Any]) -> list[str]:
+    def first(self, source: Any, terms: StepTerms) -> list[str]:
         """Probe, and set `terms.reading`. Returns lines for the user. Raises NeedsReplica. A collective."""
-        self._layers, self._terms, self._spec = layers, terms, source.element_spec
+        self._terms, self._spec = terms, source.element_spec
         try:
             whole = source.first_batch()
         except IndexError:  # no data: Keras raises its own error
             return []
         with self._as_scripts_have_it():
             self._probe = Probe(self._trainable, replace(terms, compression=None), whole)
-            return self._read(self._probe, whole) + self._look(self._probe)
+            said = self._read(self._probe, whole) + self._look(self._probe)
+        if self._local:  # training does not have these exchanges
+            for name in [name for name in terms.sent_bytes if name.startswith("hfdt.batchnorm")]:
+                del terms.sent_bytes[name]
+        return said
 
     def warm(self, source: Any) -> list[str]:
         """Probe before a later job of the same program, whose data may differ in structure. A collective."""
         if self._probe is not None and source.element_spec != self._spec:
-            return self.first(source, self._terms, self._layers)
+            return self.first(source, self._terms)
         return self.again(each=True)
 
     def load(self, state: State, blobs: Blobs) -> None:
@@ -83,7 +91,7 @@ class Probing:
         if found.reading is not self._terms.reading:
             self._terms.change_reading(found.reading)
             self._trainable.model.train_function = self._trainable.model.test_function = None
-        new = [note for note in found.notes if note not in self._said and not self._local]
+        new = [note for note in found.notes if note not in self._said]
         self._said += new
         return new
 
@@ -95,7 +103,7 @@ class Probing:
             return []
         message = f"the training step needs all rows of a batch ({found.operations[0]}), of which each rank has a part"
         if self._allow:
-            return [] if self._local else [message]
+            return [message]
         raise NeedsReplica(f"{message}; {REMEDY}", message, trained=False)
 
     @contextlib.contextmanager

@@ -90,7 +90,7 @@ class RankProgram:
         if self.comm.size > 1:
             if isinstance(self.rule, StepAlgorithm):
                 self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
-            notes += self.probing.first(source, terms, layers)
+            notes += self.probing.first(source, terms)
             split, more = self._decide_split(terms)
             notes += more
             self._refuse_what_blocks_cannot(terms)

@@ -38,6 +38,10 @@ def nothing():
     return []
 
 
+def batch_norm():
+    return [keras.layers.BatchNormalization()]
+
+
 class Largest(keras.metrics.Metric):
     """A state that does not add up."""
 
@@ -129,6 +133,13 @@ def refused(comm, made):
     return ""
 
 
+def reading(comm, made, options):
+    """How the losses are read, and the notes."""
+    with opened(comm, made, options) as (session, source, _):
+        notes = session.prepare(source, None)
+        return [session.sharded.terms.reading.name, notes]
+
+
 def raised_later(comm, reduce, weights, each):
     """(the error, how often the probe looked again) when `beta` is written between steps or epochs."""
     layer, looks = Term(reduce), 0
@@ -212,7 +223,7 @@ def main(out, name):
         "inexact": train(comm, model(nothing, loss=of_the_batch)),
         "allowed": train(comm, model(nothing, loss=of_the_batch), inexact),
         "dropout": train(comm, model(lambda: [keras.layers.Dropout(0.5)], metrics=["mae"])),
-        "local": train(comm, model(lambda: [keras.layers.BatchNormalization()]), {"batch_norm": "local"}),
+        "local": train(comm, model(batch_norm), {"batch_norm": "local"}),
         "metric": train(comm, model(nothing, metrics=[Largest()])),
         "metric allowed": train(comm, model(nothing, metrics=[Largest()]), inexact),
         "hooked": train(comm, model(nothing), hooks=True),
@@ -221,6 +232,8 @@ def main(out, name):
         "scaled": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "linear"}, epochs=2),
     }
     found["refused"] = {name: refused(comm, made) for name, made in culprits.items()}
+    beside_local = {"sum": model(batch_norm, summed), "mixing": model(lambda: [*batch_norm(), Mixing()])}
+    found["beside local"] = {name: reading(comm, made, {"batch_norm": "local"}) for name, made in beside_local.items()}
     found["later"] = {
         "unchanged": raised_later(comm, tf.reduce_sum, [0, 0], each=True),
         "mean": raised_later(comm, tf.reduce_mean, [1, 2, 2, 3], each=True),

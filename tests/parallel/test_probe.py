@@ -130,6 +130,11 @@ def test_local_batch_norm_trains_and_says_what_it_costs(found):
     assert "each rank has its own BatchNorm statistics" in note
 
 
+def test_local_batch_norm_hides_nothing_else_from_the_probe(found):
+    assert found["beside local"]["sum"][0] == "LOSS_SUM"
+    assert any("layer 'mixing" in note for note in found["beside local"]["mixing"][1])
+
+
 def test_a_metric_whose_state_does_not_add_up_is_refused(found):
     assert f"(Max at probe_ranks.py:{line_within('class Largest', 'ops.max(')})" in found["metric"]["error"]
 

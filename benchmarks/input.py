@@ -37,7 +37,8 @@ def main() -> int:
     }
     title = f"{args.rows} rows, {args.epochs} epochs"
     columns = "CPU, whole command", "loss"
-    bare, own, whole, divided = throughput.tabulate(sides, args.repeats, title, columns)
+    runs = throughput.tabulate(sides, args.repeats, title, columns)
+    bare, own, whole, divided = throughput.rates(runs)
     part = [1 - ratio for ratio in harness.ratios(own, bare)]
     harness.console.print(f"the map's part of an epoch alone: {harness.spread(part, '.2f')}")
     harness.verdict("divided over all rows, samples/s", harness.ratios(divided, whole), at_least=1.5)

@@ -92,7 +92,7 @@ def main() -> int:
     wall = {name: [run.wall_s for run in runs] for name, runs in long.items()}
     for name in args.engines:
         ratios = harness.ratios(wall[name], wall["python"])
-        harness.verdict(f"{NAMES[name]} over python, wall time of the whole command", ratios, at_most=1.10)
+        harness.verdict(f"{NAMES[name]} over python, wall time of the whole command", ratios, at_most=1.05)
     return 0
 
 

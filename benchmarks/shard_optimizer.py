@@ -35,7 +35,7 @@ def main() -> int:
         for name, options in {"off": (), OPTION: (OPTION,)}.items()
     }
     title = f"MLP, 10 M weights, Adam, -np {args.np}, {args.epochs} epochs of {args.rows} rows"
-    off, on = throughput.tabulate(sides, args.repeats, title, ("whole command", "loss"), ",.1f")
+    off, on = throughput.rates(throughput.tabulate(sides, args.repeats, title, ("whole command", "loss"), ",.1f"))
     harness.verdict(f"{OPTION} over off", harness.ratios(on, off), at_least=TARGET)
     return 0
 

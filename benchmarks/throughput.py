@@ -36,13 +36,13 @@ COLUMNS: dict[str, tuple[Callable[[Run], float], str]] = {  # heading -> the fig
 def compare(sides: Mapping[str, Callable[[], Run]], args: argparse.Namespace) -> list[list[float]]:
     """Return samples/s of each side, by turn: from the end of the first epoch to the end of the last."""
     title = f"{args.model}, {args.rows} rows, batch {args.batch}, {args.epochs} epochs"
-    return tabulate(sides, args.repeats, title, ("whole command", "accuracy"))
+    return rates(tabulate(sides, args.repeats, title, ("whole command", "accuracy")))
 
 
 def tabulate(
     sides: Mapping[str, Callable[[], Run]], repeats: int, title: str, columns: Sequence[str], form: str = ",.0f"
-) -> list[list[float]]:
-    """Run the sides in turns, print their table, and return samples/s of each side, by turn.
+) -> list[list[Run]]:
+    """Run the sides in turns, print their table, and return the runs of each side, by turn.
 
     `columns`: of COLUMNS; the medians of all turns. `form`: of samples/s.
     """
@@ -57,4 +57,14 @@ def tabulate(
         for name, turns in runs.items()
     ]
     harness.table(f"{title}; {harness.machine()}", ["", "samples/s", "fastest epoch", *columns], rows)
-    return [[run.samples_per_s for run in turns] for turns in runs.values()]
+    return [list(turns) for turns in runs.values()]
+
+
+def rates(sides: Sequence[Sequence[Run]]) -> list[list[float]]:
+    """Return samples/s of each side, by turn."""
+    return [[run.samples_per_s for run in turns] for turns in sides]
+
+
+def first_epochs(sides: Sequence[Sequence[Run]]) -> list[list[float]]:
+    """Return the seconds of each side from the start of `fit` to the end of its first epoch, by turn."""
+    return [[COLUMNS["first epoch"][0](run) for run in turns] for turns in sides]

@@ -69,10 +69,13 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
 @pytest.mark.timeout(400)
 def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"
-    cluster.write_text(CLUSTER.replace("8 Mbit/s", "1 Gbit/s, latency: 1 ms"))
-    nfdt("run", "--emulate", cluster, "--log-dir", tmp_path / "logs", SCRIPT, engine="hfdt")
+    cluster.write_text(CLUSTER.replace("8 Mbit/s", "16 Mbit/s, latency: 1 ms"))  # gradients take 0.15 s
+    options = ("--compress", "auto", "--bucket-mb", "auto", "--shard-optimizer=auto")
+    nfdt("run", "--emulate", cluster, *options, "--log-dir", tmp_path / "logs", SCRIPT, engine="hfdt")
     records = [json.loads(line) for line in (tmp_path / "logs" / "records.jsonl").read_text().splitlines()]
     reported = sum(record["bytes_sent"] for record in records if record["kind"] == "epoch_end")
+    (ready,) = [record for record in records if record["kind"] == "ready"]
+    assert ready["chosen"] == {"shard_optimizer": 0, "bucket_mb": 4, "compress": "fp16"}
     crossed = json.loads((tmp_path / "logs" / INTERFACES).read_text())
     assert sorted(crossed) == ["node-0", "node-1", "rendezvous"]
     for node in ("node-0", "node-1"):  # a ring of two sends each byte once; Horovod's negotiations come on top

@@ -4,7 +4,6 @@ They follow from the model and from measured times. Every time is that of the sl
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,7 +176,7 @@ class Tuning:
 
         with Untouched(trainable, moved=False):
             traced = not trainable.model.run_eagerly
-            return slowest(comm, [_median_s(comm, gradients, traced=traced, jit_compile=split)])[0]
+            return slowest(comm, [_seconds_of(comm, gradients, traced=traced, jit_compile=split)])[0]
 
 
 def step_s(computing_s: float, link: Link, size: float, buckets: int) -> float:
@@ -196,13 +195,15 @@ def measured(comm: Comm, wire: Any, large: int) -> Link:
     """
 
     def seconds(elements: int, exchanges: int) -> float:
-        def added() -> Tensor:
-            tensor = tf.zeros([elements])
-            for i in range(exchanges):
-                tensor = tf.cast(comm.sum([tf.cast(tensor, wire)], f"hfdt.link.{i}")[0], tf.float32)
-            return tensor
+        tensor = tf.zeros([elements])  # captured: TensorFlow would add a constant of the graph only once
 
-        return _median_s(comm, added) / exchanges
+        def added() -> Tensor:
+            total = tensor
+            for i in range(exchanges):
+                total = tf.cast(comm.sum([tf.cast(total, wire)], f"hfdt.link.{i}")[0], tf.float32)
+            return total
+
+        return _seconds_of(comm, added) / exchanges
 
     less, more = slowest(comm, [seconds(SMALL, EXCHANGES), seconds(large, 1)])
     per_byte = max(0.0, more - less) / (4 * (large - SMALL))
@@ -216,7 +217,8 @@ def slowest(comm: Comm, times_s: Sequence[float]) -> list[float]:
     return found
 
 
-def _median_s(comm: Comm, run: Callable[[], Any], *, traced: bool = True, jit_compile: bool = False) -> float:
+def _seconds_of(comm: Comm, run: Callable[[], Any], *, traced: bool = True, jit_compile: bool = False) -> float:
+    """Return the seconds of the fastest of some runs: other processes disturb it least."""
     traced &= not getattr(comm, "eager_only", False)
     call = tf.function(run, autograph=False, jit_compile=jit_compile) if traced else run
     times = []
@@ -226,7 +228,7 @@ def _median_s(comm: Comm, run: Callable[[], Any], *, traced: bool = True, jit_co
         if found:
             min(found, key=step_context.nbytes).numpy()  # waits for a device
         times.append(clock() - begin)
-    return statistics.median(times[1:])
+    return min(times[1:])
 
 
 def _ms(seconds: float) -> str:

@@ -189,4 +189,4 @@ def _fit_from_proto(message: pb.FitArguments) -> FitArguments:
 
 def is_on(options: Mapping[str, str], name: str) -> bool:
     """Return whether the flag `name` is set."""
-    return options.get(name, "") in ("1", "true", "True")
+    return options.get(name, "") in ("1", "on", "true", "True")

@@ -256,11 +256,12 @@ def _check(given: dict[str, Any]) -> None:
         raise UsageError(f"--multicast needs --algorithm coded. Received: --multicast with {rule}")
     given["compress"] = compressor_of(given)
     for name in ("bucket_mb", "shard_optimizer", "timeline"):
-        if given[name] not in (None, False) and rule != "allreduce":
+        if given[name] is not None and rule != "allreduce":
             raise UsageError(f"{flag(name)} needs --algorithm allreduce. Received: --algorithm {rule}")
-    if given["shard_optimizer"] and given["compress"] not in (None, "fp16"):
+    sharded = given["shard_optimizer"] == "on"  # auto: off where it is not possible
+    if sharded and given["compress"] not in (None, "fp16", "auto"):
         raise UsageError(f"--shard-optimizer can have --compress fp16 alone. Received: --compress {given['compress']}")
-    if given["shard_optimizer"] and given["on_nan"] and given["compress"]:
+    if sharded and given["on_nan"] and given["compress"] == "fp16":
         raise UsageError("--on-nan needs whole gradients. Received: --shard-optimizer with --compress fp16")
     if given["on_nan"] and rule != "allreduce":
         raise UsageError(f"--on-nan needs --algorithm allreduce. Received: --on-nan with {rule}")

@@ -18,15 +18,17 @@ ALGORITHM, NUMBERS, RANKS = "Algorithm", "Numbers", "Ranks"
 ALGORITHMS, COMPRESSORS = (Path(__file__).parent / folder for folder in ("algorithms", "compressors"))
 
 
-class Redundancy(CountType):
-    """The type of --redundancy: a number of workers, or "auto"."""
+class OrAuto(click.ParamType[Any]):
+    """The type of an option that is of another type, or "auto"."""
 
-    def __init__(self) -> None:
-        super().__init__("a number of workers, or auto")
+    name = "auto"
+
+    def __init__(self, other: click.ParamType[Any]) -> None:
+        self._other = other
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a number of workers, or "auto"."""
-        return value if value == "auto" else super().convert(value, param, ctx)
+        """Return a value of the other type, or "auto"."""
+        return value if value == "auto" else self._other.convert(value, param, ctx)
 
 
 class MulticastType(click.ParamType[str]):
@@ -103,7 +105,7 @@ def _of_blocks() -> list[Option]:
         option(
             ALGORITHM,
             "--redundancy",
-            type=Redundancy(),
+            type=OrAuto(CountType("a number of workers, or auto")),
             metavar="R|auto",
             help="coded: number of workers that compute each block.  [default: auto, from measured times]",
         ),
@@ -142,23 +144,28 @@ def number_options(function: Decorated) -> Decorated:
             NUMBERS,
             "--compress",
             callback=_checked_compressor,
-            metavar="NAME|NAME(PARAMETER=VALUE)",
-            help=f"Compress gradients: {algorithm_names(COMPRESSORS)}, or a .py file.  [default: none]",
+            metavar="NAME|NAME(PARAMETER=VALUE)|auto",
+            help=f"Compress gradients: {algorithm_names(COMPRESSORS)}, or a .py file. auto: to 16 bits where that is "
+            "measured to save a tenth of a step.  [default: none]",
         ),
         option(NUMBERS, "--fp16-allreduce", is_flag=True, help="The same as --compress fp16."),
         option(
             NUMBERS,
             "--bucket-mb",
-            type=click.FloatRange(min=0),
-            metavar="MB",
+            type=OrAuto(click.FloatRange(min=0)),
+            metavar="MB|auto",
             help="Send gradients in buckets of this many megabytes, last layers first, while the rest is computed. 0: "
-            "all at once.  [default: 4]",
+            "all at once. auto: by the measured link.  [default: 4]",
         ),
         option(
             NUMBERS,
             "--shard-optimizer",
-            is_flag=True,
-            help="Each rank updates its part of every weight and holds that part of the optimizer's slots (ZeRO-1).",
+            is_flag=False,
+            flag_value="on",
+            type=click.Choice(["on", "auto"]),
+            metavar="[=auto]",
+            help="Each rank updates its part of every weight and holds that part of the optimizer's slots (ZeRO-1). "
+            "=auto: where that is possible and slots have 64 MB or more.",
         ),
         option(
             NUMBERS,
@@ -218,8 +225,8 @@ def rank_options(function: Decorated) -> Decorated:
 
 
 def _checked_compressor(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None  # imports no TensorFlow: the script may never train
+    if value in (None, "auto"):
+        return value  # imports no TensorFlow: the script may never train
     from hfdt import compressors
 
     return compressors.spelled(value)

@@ -30,7 +30,7 @@ class Option(click.Option):
 
     def __init__(self, *args: Any, group: str = OTHER_OPTIONS, old: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.group, self.old = group, old
+        self.group, self.old, self.needs_no_value = group, old, "flag_value" in kwargs
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         shown, self.opts = self.opts, [*self.opts, *self.old]
@@ -88,7 +88,8 @@ class TakesScript(Command, abc.ABC):
         for param in self.get_params(ctx):
             if isinstance(param, click.Option):
                 names = [*param.opts, *param.secondary_opts, *getattr(param, "old", ())]
-                (flags if param.is_flag or param.count else valued).update(names)
+                bare = param.is_flag or param.count or getattr(param, "needs_no_value", False)
+                (flags if bare else valued).update(names)
         return valued, flags
 
 

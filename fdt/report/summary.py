@@ -39,6 +39,7 @@ class RunTotals:
     skipped: int = 0  # steps whose gradients were not finite
     faults: list[str] = field(default_factory=list)  # "worker 1 replaced"
     memberships: list[str] = field(default_factory=list)  # "worker 2 joined", "worker 2 left"
+    chosen: dict[str, None] = field(default_factory=dict)  # what options that are `auto` have become, and why
 
     def add(self, end: "EpochEnd", seconds: float) -> None:
         """Add an epoch that took `seconds` of wall time."""
@@ -78,7 +79,9 @@ class Summary(Reporter):
 
     def event(self, event: "Event") -> None:
         kind = event.WhichOneof("kind")
-        if kind == "epoch_end":
+        if kind == "ready" and event.ready.why_chosen:
+            self.totals.chosen[event.ready.why_chosen] = None  # fits of one model say it once
+        elif kind == "epoch_end":
             self.totals.add(event.epoch_end, self._clock() - self._started)
         elif kind == "fault":
             self.totals.faults.append(f"{event.fault.member} {event.fault.action}")
@@ -108,6 +111,7 @@ def facts(totals: RunTotals, workers: int, logs: str) -> dict[str, str]:
         "throughput": rate(totals.samples, totals.seconds),
         "computing": _computing(totals),
         "moved": f"{nbytes(totals.bytes_sent)} sent, {nbytes(totals.bytes_received)} received by workers",
+        "chosen": "; ".join(totals.chosen),
         "staleness": _staleness(totals.staleness),
         **{f"worker {rank}": _share(totals.workers[rank]) for rank in sorted(totals.workers)},
         "skipped": f"{quantity(totals.skipped, 'step')} with NaN or infinite gradients" if totals.skipped else "",
@@ -166,7 +170,8 @@ def as_record(totals: RunTotals, workers: int) -> Mapping[str, object]:
     """Return the totals as values for JSON."""
     return {
         "workers": workers,
-        **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness")},
+        **{name: value for name, value in vars(totals).items() if name not in ("workers", "staleness", "chosen")},
+        "chosen": list(totals.chosen),
         "samples_per_second": totals.samples / totals.seconds if totals.seconds else 0.0,
         "computing_workers": computing_workers(totals),
         "per_worker": {rank: vars(worker) for rank, worker in sorted(totals.workers.items())},

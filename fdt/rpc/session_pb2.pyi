@@ -144,14 +144,25 @@ class Attached(_message.Message):
     def __init__(self, role: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("address", "steps_per_epoch", "notes")
+    __slots__ = ("address", "steps_per_epoch", "notes", "chosen", "why_chosen")
+    class ChosenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    WHY_CHOSEN_FIELD_NUMBER: _ClassVar[int]
     address: str
     steps_per_epoch: int
     notes: str
-    def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ...) -> None: ...
+    chosen: _containers.ScalarMap[str, str]
+    why_chosen: str
+    def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ..., chosen: _Optional[_Mapping[str, str]] = ..., why_chosen: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received", "busy_seconds")

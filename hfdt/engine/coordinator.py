@@ -149,6 +149,7 @@ class RanksCoordinator:
             if self._announced:
                 return Outcome()  # ranks that were restarted
             self._announced = True
+            self._recovery.settle(first.ready.chosen)
             first.ready.notes = _distinct_lines(e.ready for _, e in sorted(said.items()))
             first.ready.notes += f"\n{self._recovery.note}" if self._recovery.note else ""
         if self._pending is not None and _ANSWERS[str(self._pending.WhichOneof("kind"))] == kind:

@@ -5,7 +5,7 @@ by one. So all of them restart, get the Setup with that state, and train the int
 advances to it by itself (fdt/data/graph.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fdt.blobs import LocalBlobs
 from fdt.job import BatchHooks
@@ -43,6 +43,10 @@ class RankRecovery:
             self.note = f"--restarts and --min-np are not used: {reason}"
         else:
             self.restarts, self.least = restarts, least or self.size
+
+    def settle(self, chosen: Mapping[str, str]) -> None:
+        """Let restarted ranks take these options, which the first ranks chose."""
+        self._setup.setup.job.options.update(chosen)
 
     @property
     def wanted(self) -> bool:

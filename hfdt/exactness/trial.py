@@ -77,7 +77,6 @@ class StepTrial:
 
     def __init__(self, trainable: Any, terms: StepTerms, batch: Any, watched: Any = None) -> None:
         self._trainable, self.terms, self._watched = trainable, terms, watched
-        self._exchange = GradientExchange(allreduce.rule())
         self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
         self.row_cost = math.inf
         self._still = self.by_script = False
@@ -147,16 +146,25 @@ class StepTrial:
         deferred: list[Deferred] = []
         step = StepContext(terms, share, deferred=deferred)
         with contextlib.ExitStack() as stack:
-            for optimizer in flavor.optimizers(model):
-                stack.enter_context(flavor.replace_apply(optimizer, self._exchange.apply))
             stack.enter_context(_unscaled(model.optimizer))
-            stack.enter_context(steps.entered(step))
+            stack.enter_context(deferred_updates(self._trainable, step))
             self._watching = stack.enter_context(self._watched(batch)) if self._watched else []
             call_converted(flavor.name, self._train_step, batch)
             means = [StepGroup(step).mean([_sketch(g) for g in put_off.gradient]) for put_off in deferred]
             gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
             assigned_state.flush(step)
         return [*gradients, *self._watching]
+
+
+@contextlib.contextmanager
+def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
+    """Make `step` the current step, whose updates are added to `step.deferred` instead of being applied."""
+    flavor, exchange = trainable.flavor, GradientExchange(allreduce.rule())
+    with contextlib.ExitStack() as stack:
+        for optimizer in flavor.optimizers(trainable.model):
+            stack.enter_context(flavor.replace_apply(optimizer, exchange.apply))
+        stack.enter_context(steps.entered(step))
+        yield
 
 
 def is_half(model: Any) -> bool:

@@ -74,7 +74,7 @@ class GradientCompression:
 def compression_of(trainable: Any, options: Mapping[str, str], size: int) -> GradientCompression | None:
     """Return the compressor that `size` ranks use. Raises UserError for one that the optimizer cannot have."""
     name = options.get("compress", "")
-    if not name or size == 1:
+    if name in ("", "auto") or size == 1:  # auto: tuning.py has not chosen yet
         return None
     compressor = compressors.make(name)
     if compressor.feedback and any(map(is_loss_scaled, trainable.flavor.optimizers(trainable.model))):

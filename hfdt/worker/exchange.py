@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor, Variable
-from hfdt.algorithm import StepAlgorithm, Tree
+from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm, Tree
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext, StepTerms, nbytes
@@ -220,8 +220,17 @@ def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tens
     return [None if t is None else next(whole if isinstance(t, tf.IndexedSlices) else dense) for t in tensors]
 
 
-def why_not(flavor: Any, model: Any, terms: StepTerms) -> str:
-    """Return why a step cannot be split, or "". Called after the probe has run a step."""
+def decide_split(model: Any, rule: Any, terms: StepTerms) -> tuple[bool, list[str]]:
+    """Return whether XLA compiles steps in halves, and lines for the user. Called after the probe has run a step."""
+    if not model.jit_compile or model.run_eagerly or isinstance(rule, RoundAlgorithm):
+        return False, []
+    reason = _why_not(rule, terms)
+    return not reason, [f"jit_compile is off: {reason}"] if reason else []
+
+
+def _why_not(rule: Any, terms: StepTerms) -> str:
+    if isinstance(rule, BlockAlgorithm):
+        return "the algorithm computes each block of a batch alone"
     if not terms.own_step:
         return "the model has a train_step of its own"
     asked = {name.split(".")[1] for name in terms.sent_bytes}

@@ -129,7 +129,9 @@ class HfdtWorker:
         notes = [*self._notes, *session.prepare(source, validation, rebuilt, lock_step=lock_step)]
         self._notes = []  # sent once a run
         steps = session.steps(source, spec.fit.initial_epoch) or 0
-        self._send(job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes + more)))
+        said = "\n".join(notes + more)
+        ready = Ready(steps_per_epoch=steps, notes=said, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
+        self._send(job, ready=ready)
 
     def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
         """Return the queues, by name, for batches that the client draws."""

@@ -18,16 +18,17 @@ from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm, multicasting
 from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
 from hfdt.exactness.probe_schedule import Probing
-from hfdt.worker import exchange, nonfinite_guard, per_worker_batches, rounds
+from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
 from hfdt.worker.blocks import Blocks
 from hfdt.worker.compression import NOT_USED, compression_of
-from hfdt.worker.exchange import GradientExchange
+from hfdt.worker.exchange import GradientExchange, decide_split
 from hfdt.worker.progress import Begin, OnBatch, listening
 from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
 from hfdt.worker.sharded_optimizer import ShardedOptimizer
-from hfdt.worker.step_context import DEFAULT_BUCKET_MB, StepTerms
+from hfdt.worker.step_context import StepTerms
 from hfdt.worker.timeline import StepTimeline
+from hfdt.worker.tuning import Tuning, bucket_bytes
 
 
 @contextlib.contextmanager
@@ -52,6 +53,7 @@ class RankProgram:
         self.epoch_steps: int | None = None  # of the current epoch
         self.per_worker = options.get("batch", "global") == "per-worker" and comm.size > 1
         self.probing = Probing(trainable, comm, self.options, synchronised=isinstance(self.rule, StepAlgorithm))
+        self.tuning = Tuning(trainable, comm, options)
         self._at_once = trainable.flavor.steps_per_execution(trainable.model)  # the script's own
 
     # -- preparing -------------------------------------------------------------------------------------------------
@@ -91,9 +93,11 @@ class RankProgram:
             if isinstance(self.rule, StepAlgorithm):
                 self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
             notes += self.probing.first(source, terms)
-            split, more = self._decide_split(terms)
+            split, more = decide_split(self.trainable.model, self.rule, terms)
             notes += more
             self._refuse_what_blocks_cannot(terms)
+            self.tuning.choose(terms, source.first_batch, split=split)
+            self.options.update(self.tuning.chosen)
             terms.sent_bytes.clear()
         if self.per_worker:
             notes += per_worker_batches.scale(
@@ -140,7 +144,7 @@ class RankProgram:
         synchronised = batchnorm.variables(layers) if isinstance(self.rule, StepAlgorithm) else []
         averaged = assigned_state.averaged(trainable.non_trainable, [*trainable.seeds, *synchronised])
         compression = compression_of(trainable, self.options, self.comm.size)
-        size = round(float(self.options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
+        size = bucket_bytes(self.options)
         timeline = StepTimeline(self._at_once, self.comm.size) if is_on(self.options, "timeline") else None
         terms = StepTerms(
             self.comm, own_step=own, averaged=averaged, bucket_bytes=size, compression=compression, timeline=timeline
@@ -157,15 +161,6 @@ class RankProgram:
                 "--algorithm coded computes each block of a batch alone. Received: a model that needs the whole batch "
                 f"({', '.join(sorted(asked))}); --allow-inexact computes it per block"
             )
-
-    def _decide_split(self, terms: StepTerms) -> tuple[bool, list[str]]:
-        model = self.trainable.model
-        if not model.jit_compile or model.run_eagerly or isinstance(self.rule, RoundAlgorithm):
-            return False, []
-        if isinstance(self.rule, BlockAlgorithm):
-            return False, ["jit_compile is off: the algorithm computes each block of a batch alone"]
-        reason = exchange.why_not(self.trainable.flavor, model, terms)
-        return not reason, [f"jit_compile is off: {reason}"] if reason else []
 
     # -- state -----------------------------------------------------------------------------------------------------
     def load(self, state: State, blobs: Blobs) -> None:

@@ -70,6 +70,10 @@ class StepTerms:
         """Set the terms that training has and the probe has not."""
         self.waited, self.guard, self.may_idle = waited, guard, may_idle
 
+    def settle(self, bucket_bytes: int, compression: Any) -> None:
+        """Set what options that are `auto` have become."""
+        self.bucket_bytes, self.compression = bucket_bytes, compression
+
     def allow_idle(self) -> None:
         """Let ranks be without samples from now on."""
         self.may_idle = True

@@ -70,9 +70,16 @@ def test_bytes_cross_the_links_and_steps_take_the_simulated_time(tmp_path, privi
 def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(CLUSTER.replace("8 Mbit/s", "1 Gbit/s, latency: 1 ms"))
-    nfdt("run", "--emulate", cluster, "--log-dir", tmp_path / "logs", SCRIPT, engine="hfdt")
+    options = ("--compress", "auto", "--bucket-mb", "auto", "--shard-optimizer=auto")
+    nfdt("run", "--emulate", cluster, *options, "--log-dir", tmp_path / "logs", SCRIPT, engine="hfdt")
     records = [json.loads(line) for line in (tmp_path / "logs" / "records.jsonl").read_text().splitlines()]
     reported = sum(record["bytes_sent"] for record in records if record["kind"] == "epoch_end")
+    (ready,) = [record for record in records if record["kind"] == "ready"]
+    assert (ready["chosen"]["shard_optimizer"], ready["chosen"]["bucket_mb"]) == (0, 4)
+    step_ms, _, computing_ms = map(float, re.findall(r"([\d.e+]+) ms", ready["why_chosen"])[-3:])
+    assert step_ms - computing_ms >= 3.9  # two messages of an exchange, each over two links
+    of_a_step = 4 * 76_810 // (2 if ready["chosen"]["compress"] == "fp16" else 1)  # to the only other rank, and back
+    assert reported == pytest.approx(2 * 40 * of_a_step, rel=0.01)
     crossed = json.loads((tmp_path / "logs" / INTERFACES).read_text())
     assert sorted(crossed) == ["node-0", "node-1", "rendezvous"]
     for node in ("node-0", "node-1"):  # a ring of two sends each byte once; Horovod's negotiations come on top

@@ -66,6 +66,11 @@ USAGE = [
     (hfdt, "run --shard-optimizer --fp16-allreduce --on-nan stop SCRIPT", "--on-nan needs whole gradients. Received:"),
     (hfdt, "run --algorithm local_sgd --fp16-allreduce SCRIPT", "--compress needs --algorithm allreduce."),
     (hfdt, "run --shard-optimizer --compress bf16 SCRIPT", "--shard-optimizer can have --compress fp16 alone."),
+    (hfdt, "run --shard-optimizer=never SCRIPT", "'never' is not one of 'on', 'auto'."),
+    (hfdt, "run --shard-optimizer=auto --algorithm dane SCRIPT", "--shard-optimizer needs --algorithm allreduce."),
+    (hfdt, "run --bucket-mb most SCRIPT", "'most' is not a valid float range."),
+    (hfdt, "run --compress auto --verify 3 SCRIPT", "a comparison needs equal numbers, which --compress changes."),
+    (hfdt, "run --capture replica --compress auto SCRIPT", "can have --compress fp16 alone. Received: auto"),
     (hfdt, "run --compress zip SCRIPT", "--compress must be one of bf16, fp16, powersgd, or a .py file. Received: zip"),
     (
         hfdt,

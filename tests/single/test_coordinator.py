@@ -87,6 +87,16 @@ def test_a_feed_goes_as_far_as_the_slowest_rank_and_forgets_what_all_have_taken(
     assert [ref.id for ref in outcome.drop] == ["b0"]
 
 
+def test_restarted_ranks_take_the_options_that_the_first_ranks_chose(blobs):
+    coordinator = started(blobs=blobs, restarts="1", bucket_mb="auto", on_nan="skip")
+    chosen = Ready(chosen={"bucket_mb": "8"}, why_chosen="buckets of 8 MB")
+    assert say(coordinator, 1, ready=chosen).events == []
+    (event,) = say(coordinator, 0, ready=chosen).events
+    assert event.ready.why_chosen == "buckets of 8 MB"
+    (_, _, setup), _ = lose(coordinator).commands
+    assert dict(setup.setup.job.options) == {"restarts": "1", "bucket_mb": "8", "on_nan": "skip"}
+
+
 # -- a rank is lost ------------------------------------------------------------------------------------------------
 def lose(coordinator):
     return coordinator.lost("worker", 1, Failed(message="worker 1 was lost"))

@@ -207,6 +207,15 @@ def test_summary_of_one_worker_whose_computing_time_is_not_measured(capsys):
     assert "computing" not in err
 
 
+def test_summary_says_what_was_chosen_in_each_fit_once(capsys):
+    summary = Summary("hfdt", 2, "", clock=Clock())
+    for why in ("buckets of 8 MB (link)", "", "fp16 (a step)", "buckets of 8 MB (link)"):
+        summary.event(Event(ready=Ready(why_chosen=why)))
+        summary.event(epoch_end())
+    summary.close()
+    assert "hfdt: chosen:      buckets of 8 MB (link); fp16 (a step)\n" in capsys.readouterr().err
+
+
 def test_summary_of_nothing_and_of_an_error_is_nothing(capsys):
     Summary("hfdt", 2, "").close()
     failed = Summary("hfdt", 2, "")
@@ -222,14 +231,15 @@ def test_summary_of_nothing_and_of_an_error_is_nothing(capsys):
 def test_jsonl_has_every_record(tmp_path):
     reporter = Jsonl(tmp_path, workers=2)
     reporter.note("hello")
-    reporter.event(Event(job="j", ready=Ready(steps_per_epoch=10)))
+    reporter.event(Event(job="j", ready=Ready(steps_per_epoch=10, chosen={"compress": "fp16"}, why_chosen="fp16")))
     play(reporter, {"loss": 0.5, "odd": "text"}, **STALE)
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert [r["kind"] for r in records] == [
         "note", "ready", "job", "progress", "progress", "epoch_end", "epoch", "summary",
     ]  # fmt: skip
     by_kind = {record["kind"]: record for record in records}
-    assert by_kind["ready"]["steps_per_epoch"] == 10
+    assert (by_kind["ready"]["steps_per_epoch"], by_kind["ready"]["chosen"]) == (10, {"compress": "fp16"})
+    assert by_kind["summary"]["chosen"] == ["fp16"]
     assert (by_kind["progress"]["rank"], by_kind["progress"]["samples"]) == (1, 64)
     assert by_kind["epoch_end"]["workers"][1]["samples"] == 256
     assert by_kind["epoch_end"]["extra"] == STALE

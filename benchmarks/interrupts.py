@@ -26,6 +26,7 @@ from aftermath import Aftermath
 SCRIPT = harness.ROOT / "tests" / "integration" / "scripts" / "endings.py"
 IGNORED = ("bash", "-c", 'trap "" INT; exec "$0" "$@"')
 ENGINES = ("hfdt", "nfdt")
+BY_PYTHON = (1, ["Fatal Python error: init_import_site: Failed to import the site module"])  # pressed in Python's start
 END_S, GONE_S, LAST_S = 5.0, 5.0, 60.0  # the target of the command and of its processes; a run is killed after LAST_S
 
 
@@ -42,7 +43,7 @@ def interrupted(engine: str, number: int, latest_s: float) -> dict[str, Any]:
     """Run a command, interrupt it once, and return how it ended."""
     by = IGNORED if number % 2 else ()
     at_s = random.Random(f"{engine} {number}").uniform(1.0 if by else 0.2, latest_s)  # Python itself ignores it first
-    argv = [*by, sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", str(SCRIPT), "1000000", "none"]
+    argv = [*by, sys.executable, "-m", engine, "run", "-np", "2", str(SCRIPT), "1000000", "none"]
     after = Aftermath()
     env = {**os.environ, **harness.QUIET, **after.env}
     popen = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -57,17 +58,18 @@ def interrupted(engine: str, number: int, latest_s: float) -> dict[str, Any]:
             _, said = popen.communicate()
         end_s = time.monotonic() - pressed
         after.wait(GONE_S)
-        left = after.left()
+        left, lines = after.left(), said.strip().splitlines()
     return {
         **{"engine": engine, "number": number, "at_s": round(at_s, 2), "ignored": bool(by)},
         **{"code": popen.returncode, "end_s": round(end_s, 2), "left": left},
-        "said": said.strip().splitlines()[-1:],
+        "said": [*lines[:1], *lines[1:][-1:]],
     }
 
 
 def is_right(run: dict[str, Any]) -> bool:
-    """Return whether a run ended as promised. Before Python has the project's handler, a signal ends it as any."""
-    return run["code"] in (130, -signal.SIGINT) and run["end_s"] <= END_S and not run["left"]
+    """Return whether a run ended as promised. Before `main` of the command, Python and the system end it."""
+    ended = run["code"] in (130, -signal.SIGINT) or (run["code"], run["said"][:1]) == BY_PYTHON
+    return ended and run["end_s"] <= END_S and not run["left"]
 
 
 def kept(out: Path | None) -> list[dict[str, Any]]:
@@ -85,6 +87,7 @@ def table(runs: Sequence[dict[str, Any]]) -> None:
 
 def main() -> int:
     args = arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands inherit "ignored" from this process
     runs = kept(args.out)
     done = {(run["engine"], run["number"]) for run in runs}
     due = [(engine, n) for n in range(args.runs) for engine in ENGINES if (engine, n) not in done]

@@ -8,8 +8,9 @@ Python raises a signal handler's exception between any two bytecodes of the main
   `Condition.__exit__` is Python code. The end of the run would then wait for it forever. So `held_back` keeps the
   signal until the code is at a safe point: the end of a wait, which the signal interrupts; a callback of the script
   (`released`); or its own end. Where a library catches the exception in a callback, `released` raises it again.
-- In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The signal is
-  then sent again, until its exception is raised where code can catch it.
+- In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The exception
+  is then raised at the next line of the code that the finalizer interrupted. Where that waits in C, the signal is sent
+  again.
 - In the import of a C extension, the exception can become an ImportError, which importers catch. So a signal is held
   back until the extension is imported.
 
@@ -32,7 +33,7 @@ from typing import Any
 from fdt.patches import replace
 
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
-AGAIN_S = 0.01  # between a dropped exception and its signal's repetition, so that the finalizer can end
+AGAIN_S = 0.01  # between a dropped exception and its signal's repetition: the next line is usually reached before
 
 
 class Ended(SystemExit):
@@ -56,7 +57,7 @@ def ended_by_signals() -> Iterator[None]:
     if before[signal.SIGINT] in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _sent_again(), _held_back_by_extensions():
+        with _raised_again(), _held_back_by_extensions():
             yield
     finally:
         _restore(before)
@@ -184,8 +185,8 @@ _holding: _Holding | None = None
 
 
 @contextlib.contextmanager
-def _sent_again() -> Iterator[None]:
-    """Within the context, a signal whose exception Python drops is sent again."""
+def _raised_again() -> Iterator[None]:
+    """Within the context, a signal whose exception Python drops raises again."""
     before = sys.unraisablehook
 
     def hook(dropped: "sys.UnraisableHookArgs") -> None:
@@ -194,13 +195,15 @@ def _sent_again() -> Iterator[None]:
             before(dropped)
         elif _holding is not None:
             _holding.take(number)
-        else:  # not threading.Thread, whose locks the finalizer may have interrupted
-            _thread.start_new_thread(send, (number,))
+        else:
+            due = [number]
+            _raise_at_next_line(due, sys._getframe().f_back)
+            _thread.start_new_thread(send, (due,))  # not threading.Thread, whose locks may be interrupted
 
-    def send(number: signal.Signals) -> None:
+    def send(due: list[signal.Signals]) -> None:
         time.sleep(AGAIN_S)
-        if sys.unraisablehook is hook:
-            os.kill(os.getpid(), number)
+        if due and sys.unraisablehook is hook:
+            os.kill(os.getpid(), due.pop())
 
     sys.unraisablehook = hook
     try:
@@ -208,6 +211,20 @@ def _sent_again() -> Iterator[None]:
     finally:
         if sys.unraisablehook is hook:  # not the script's
             sys.unraisablehook = before
+
+
+def _raise_at_next_line(due: list[signal.Signals], frame: FrameType | None) -> None:
+    """Call the handler of the signal in `due` at the next line of `frame`, unless `due` is empty by then."""
+    before = sys.gettrace()
+
+    def trace(*_: Any) -> None:
+        sys.settrace(before)
+        if due:
+            signal.raise_signal(due.pop())
+
+    if frame is not None:
+        frame.f_trace = trace
+        sys.settrace(lambda *_: None)  # Python calls `f_trace` only while a function is set
 
 
 @contextlib.contextmanager

@@ -146,10 +146,20 @@ def test_what_a_finalizer_drops_is_held_back_too(number, raised):
 
 
 @pytest.mark.parametrize(("number", "raised"), [PRESS, END])
-def test_what_a_finalizer_drops_is_sent_again(number, raised):
+def test_what_a_finalizer_drops_is_raised_at_the_next_line(number, raised):
+    reached = []
     with pytest.raises(raised):
         Finalized(number)
-        threading.Event().wait(60)  # a guard
+        reached.append("the next line")
+    assert not reached
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_what_a_finalizer_drops_is_sent_again_to_a_wait_on_the_same_line(number, raised):
+    held = threading.Lock()
+    held.acquire()
+    with pytest.raises(raised):
+        _ = Finalized(number) and held.acquire(timeout=60)  # a guard
 
 
 def test_other_exceptions_of_a_finalizer_are_reported_as_ever(monkeypatch):

@@ -150,7 +150,7 @@ def disturbed(case: Case, number: int, phase: str, epochs: int, moment: Moment) 
     result = Result(case.engine, number, case.flags, case.victim, case.recovers, phase)
     with Aftermath() as traces:
         log = traces.temporary / "output.said"
-        argv = [sys.executable, "-m", f"{case.engine}.cli", "run", "-np", "2", *case.flags]
+        argv = [sys.executable, "-m", case.engine, "run", "-np", "2", *case.flags]
         with open(log, "w") as out:
             running = subprocess.Popen(
                 [*argv, str(SCRIPTS / case.script), str(epochs)],
@@ -285,7 +285,7 @@ def _is(process: psutil.Process, result: Result) -> bool:
     words = words_of(process)
     if result.victim == "client":
         kept = "--detach" not in result.flags or "-u" in words  # not the command that only waits for it to train
-        return f"{result.engine}.cli" in words and kept
+        return result.engine in words and kept
     name = Path((words or [""])[0]).name
     return words[1:3] == ["-m", result.victim] or (result.victim == "mpirun" and name in ("mpirun", "prterun"))
 

@@ -34,7 +34,7 @@ def train(engine: str, kind: str, rows: int, epochs: int, seed: int) -> dict[str
     """Return the accuracy in points and the megabytes sent and received. Raises UserError where the run fails."""
     options = ["--seed", str(seed), *(["--compress", kind] if kind else [])]
     script = [str(SCRIPTS / "compress_fit.py"), "--", str(rows), str(epochs), str(seed)]
-    argv = [sys.executable, "-m", f"{engine}.cli", *COMMANDS[engine], *options, *script]
+    argv = [sys.executable, "-m", engine, *COMMANDS[engine], *options, *script]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **QUIET})
     accuracy = re.search(r"accuracy ([\d.]+)", done.stdout)
     moved = re.search(rf"{NUMBER} sent, {NUMBER} received", done.stderr)

@@ -77,7 +77,7 @@ class Failed(Exception):
 
 def engine(name: str, workers: int, *options: str, script: str = "keras_fit.py") -> list[str]:
     """Return the command line of `hfdt run` or `nfdt run` on a script."""
-    return [sys.executable, "-m", f"{name}.cli", "run", *options, str(SCRIPTS / script), "-np", str(workers)]
+    return [sys.executable, "-m", name, "run", *options, str(SCRIPTS / script), "-np", str(workers)]
 
 
 def python(script: str) -> list[str]:

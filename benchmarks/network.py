@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
 
 def hfdt(cluster: Path, options: list[str], words: list[str]) -> Run:
     script = str(harness.SCRIPTS / "networked_fit.py")
-    run = [sys.executable, "-m", "hfdt.cli", "run", "--emulate", str(cluster), "--batch-norm", "local"]
+    run = [sys.executable, "-m", "hfdt", "run", "--emulate", str(cluster), "--batch-norm", "local"]
     return harness.run([*run, *options, script, *words], timeout_s=DEADLINE_S)
 
 

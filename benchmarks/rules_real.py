@@ -48,7 +48,7 @@ def argv(run: Run, log_dir: str) -> list[str]:
         return [sys.executable, script, *words]
     named = ["--algorithm", run.rule, "-np", str(run.workers), "--seed", str(run.seed), "--log-dir", log_dir]
     command = ["run", "--async"] if run.side == REAL else ["simulate"]
-    return [sys.executable, "-m", "nfdt.cli", *command, *named, script, "--", *words]
+    return [sys.executable, "-m", "nfdt", *command, *named, script, "--", *words]
 
 
 def train(run: Run) -> dict[str, float]:

@@ -26,7 +26,7 @@ def simulate(rate: float, args: argparse.Namespace, directory: Path) -> Simulati
     """Return the record of one run. Raises harness.Failed."""
     options = ["--algorithm", "server_optimizer", "--server-lr", str(rate), "--local-steps", str(args.local_steps)]
     options += ["--server-optimizer", args.optimizer, "--workers", str(args.workers), "--seed", str(args.seed)]
-    argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, "--data", str(directory), "--quiet", str(SCRIPT)]
+    argv = [sys.executable, "-m", "nfdt", "simulate", *options, "--data", str(directory), "--quiet", str(SCRIPT)]
     env = {**os.environ, **harness.QUIET}
     words = [f"--epochs={args.epochs}"]
     done = subprocess.run([*argv, "--", *words], env=env, capture_output=True, text=True, check=False)

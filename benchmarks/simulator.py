@@ -53,7 +53,7 @@ def simulate(args: argparse.Namespace, pushes: int) -> dict[str, float]:
         ]
         rows = pushes // EPOCHS * args.batch
         words = [f"--rows={rows}", f"--batch={args.batch}", f"--epochs={EPOCHS}", "--rate=0.0005", "--momentum=0"]
-        argv = [sys.executable, "-m", "nfdt.cli", "simulate", *options, str(harness.SCRIPTS / "keras_fit.py")]
+        argv = [sys.executable, "-m", "nfdt", "simulate", *options, str(harness.SCRIPTS / "keras_fit.py")]
         env = {**os.environ, **harness.QUIET}
         done = subprocess.run([*argv, "--", *words], env=env, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -51,7 +51,7 @@ def soak(minutes: float, every_s: float, ps: int) -> tuple[dict[str, Any], list[
     """Run 3 workers once; return the outcome and the measurements during training."""
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         log = Path(temporary) / "said"
-        argv = [sys.executable, "-m", "nfdt.cli", "run", "-np", "3", "--ps", str(ps), "--restarts", "100000"]
+        argv = [sys.executable, "-m", "nfdt", "run", "-np", "3", "--ps", str(ps), "--restarts", "100000"]
         environment = {**os.environ, **QUIET, "TMPDIR": temporary}
         with open(log, "w") as out:
             running = subprocess.Popen(

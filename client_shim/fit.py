@@ -20,11 +20,11 @@ from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
-from fdt.cli.signals import held_back, released
 from fdt.errors import NeedsReplica
 from fdt.job import BatchHooks, JobSpec
 from fdt.keras import attribute, flavor_of
 from fdt.rpc import session_pb2 as pb
+from fdt.signals import held_back, released
 from fdt.trainable import Trainable
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from client_shim.callbacks import ModelAttributes
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
-from fdt.cli.signals import raise_held
 from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import JobSpec, State
 from fdt.report import Reporters
 from fdt.rpc import job_pb2
 from fdt.rpc import session_pb2 as pb
+from fdt.signals import raise_held
 from fdt.tensors import numbers
 from fdt.trainable import Trainable
 from fdt.typing import Array

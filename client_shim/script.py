@@ -10,8 +10,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from fdt import PACKAGES
-from fdt.cli.signals import Ended
 from fdt.errors import EXIT_INTERRUPTED, UserError
+from fdt.signals import Ended
 
 OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 

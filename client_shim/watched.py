@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fdt.cli.signals import released
+from fdt.signals import released
 
 
 class Watcher(Protocol):
@@ -33,7 +33,7 @@ class Watcher(Protocol):
 def watched_list(keras: Any, callbacks: Any, watcher: Watcher, *, stepwise: bool, **kwargs: Any) -> Any:
     """Return a `keras.callbacks.CallbackList` of `callbacks` that notifies `watcher`.
 
-    Signals raise only inside the callbacks, which are the script's code (fdt/cli/signals.py).
+    Signals raise only inside the callbacks, which are the script's code (fdt/signals.py).
 
     Args:
         keras: The Keras module that the model belongs to.

@@ -39,7 +39,6 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
-from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
@@ -217,7 +216,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 
     script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
     """
-    with ended_by_signals(), quiet_import():
+    with quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
         from hfdt.compressors import sizes

@@ -40,7 +40,6 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
-from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
 from nfdt.engine.join_command import announce, join_at_option, join_endpoint
@@ -223,7 +222,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 
     script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
     """
-    with ended_by_signals(), quiet_import():
+    with quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
         from nfdt.compressors import sizes

@@ -19,13 +19,13 @@ from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
 from fdt.blobs import LocalBlobs
-from fdt.cli.signals import undisturbed
 from fdt.environment import bound_to_share, thread_variables
 from fdt.errors import EXIT_INTERRUPTED, WorkerError
 from fdt.launch import describe, spawn, stop_all
 from fdt.process_group.root import RemotePeers, RootGroup
 from fdt.report import Reporters, quantity
 from fdt.rpc.session_pb2 import EpochEnd, Event, WorkerShare
+from fdt.signals import held_back, undisturbed
 from fdt.supervise.outcome import died_of, tail
 
 HASH_SEED = "PYTHONHASHSEED"
@@ -131,7 +131,8 @@ def process_group_of(
     others: list[OtherRanks] = []
     process_group = RootGroup(store.directory, size, lambda: others[0].check(), listener, where)
     try:
-        others.append(start(store.directory))
+        with held_back():  # until they can be ended
+            others.append(start(store.directory))
         yield process_group
     finally:
         with undisturbed():

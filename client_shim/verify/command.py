@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
-from fdt.cli.signals import ended_by_signals, undisturbed
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
 from fdt.report import quantity
+from fdt.signals import held_back, undisturbed
 
 if TYPE_CHECKING:
     from client_shim.verify.compare import Comparison
@@ -81,7 +81,7 @@ def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[st
     from client_shim.verify.records import read_run
     from client_shim.verify.table import UNPROVEN, Verdict, judge
 
-    with ended_by_signals(), _directory() as root:
+    with _directory() as root:
         runs = _Runs(root, request)
         code = runs.alone()
         refused = runs.divided(code) if (root / ALONE / RECORDS).exists() else None
@@ -115,7 +115,7 @@ class _Runs:
     def divided(self, expected: int) -> str | None:
         """Run the script divided; return why it cannot be compared, or None where it exits with the code `expected`."""
         request = self._request
-        program = [sys.executable, "-m", f"{request.engine}.cli", "run", "--quiet", *request.options]
+        program = [sys.executable, "-m", request.engine, "run", "--quiet", *request.options]
         argv = [*program, "--seed", str(self._seed), request.script, "--", *request.words]
         (code,) = self._run({DIVIDED: argv})
         if code == expected:
@@ -125,8 +125,9 @@ class _Runs:
     def _run(self, commands: Mapping[str, Sequence[str]]) -> list[int]:
         popens: list[subprocess.Popen[bytes]] = []
         try:
-            for name, argv in commands.items():
-                popens.append(self._start(name, argv))
+            with held_back():  # until all that are started can be ended
+                for name, argv in commands.items():
+                    popens.append(self._start(name, argv))
             with _status(f"{self._request.script}: running {DIVIDED if DIVIDED in commands else 'alone, twice'}"):
                 return [popen.wait() for popen in popens]
         finally:

@@ -5,13 +5,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fdt.cli.signals import held_back, undisturbed
 from fdt.errors import UsageError
 from fdt.report import quantity
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, checked, new_token
 from fdt.service.client import TrainingClient
 from fdt.service.server import Engine, serve
 from fdt.service.transport import check_safe
+from fdt.signals import held_back, undisturbed
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from click.shell_completion import CompletionItem
 
 import fdt
 from fdt.cli import resumed, split
-from fdt.cli.signals import Ended, not_ignored
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from fdt.signals import Ended, ended_by_signals
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -177,9 +177,9 @@ class CommandGroup(click.Group):
 
     def _guarded(self, body: Callable[[], Any]) -> int:
         """Return the exit code of `body`; print one line for an error."""
-        not_ignored()
         try:
-            return body() or 0
+            with ended_by_signals():
+                return body() or 0
         except UserError as error:
             return self._fail(f"error: {error}", error.exit_code)
         except click.exceptions.NoArgsIsHelpError as error:

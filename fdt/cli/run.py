@@ -17,7 +17,6 @@ import click
 from fdt.cli import RunRequest
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
-from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UserError
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
@@ -112,7 +111,7 @@ def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> 
 
     request, noted = detach.taken(request)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    with ended_by_signals(), log_directory(request.engine, request.log_dir, resumed=request.resumed) as logs:
+    with log_directory(request.engine, request.log_dir, resumed=request.resumed) as logs:
         with _connected(request, make_engine, logs.directory) as client, quiet_import():
             return _run_script(request, client, run_script, logs, noted)
 
@@ -123,7 +122,7 @@ def run_replicas(request: RunRequest, workers: int, run_script: RunReplicas) -> 
     from fdt.environment import quiet_import
 
     request, noted = detach.taken(request)
-    with ended_by_signals(), log_directory(request.engine, request.log_dir) as logs, quiet_import():
+    with log_directory(request.engine, request.log_dir) as logs, quiet_import():
         where = "not kept (--log-dir DIR keeps them)" if request.log_dir is None else str(logs.directory)
         return _reported(request, workers, where, logs, lambda reporters: run_script(logs.directory, reporters), noted)
 

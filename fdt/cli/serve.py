@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdt.cli.signals import ended_by_signals, undisturbed
 from fdt.report import quantity
+from fdt.signals import undisturbed
 
 if TYPE_CHECKING:
     from fdt.security.auth import TlsIdentity
@@ -60,8 +60,7 @@ def serve(
     ours = identity(address, *tls)
     private = Path(tempfile.mkdtemp(prefix=f"{name}-serve-"))
     try:
-        with ended_by_signals():
-            _serve(name, address, prepared(log_dir) if log_dir else private, private / "token", make_engine, ours)
+        _serve(name, address, prepared(log_dir) if log_dir else private, private / "token", make_engine, ours)
     except (KeyboardInterrupt, SystemExit):
         click.echo(f"{name}: stopped", err=True)
     finally:

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from fdt import environment
 from fdt.launch import Exit, Launcher, Processes, Restartable, Task
 from fdt.service.member import SIZE_VARIABLE
+from fdt.signals import held_back
 from fdt.supervise.outcome import Outcome
 
 
@@ -42,6 +43,7 @@ class LaunchedProcesses:
         """The number of processes of each role."""
         return {task.role: self._count(task) for _, task in self._launches}
 
+    @held_back()  # otherwise a process that is just started could not be ended
     def start(self, workers: int = 0) -> None:
         """Start the processes.
 

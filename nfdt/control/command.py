@@ -11,7 +11,6 @@ import click
 
 from fdt.cli.options import TRAINING, CountType
 from fdt.cli.program import OptionsAnywhere, option
-from fdt.cli.signals import ended_by_signals
 from fdt.environment import quiet_import
 from fdt.errors import EXIT_INTERRUPTED
 
@@ -57,7 +56,7 @@ def control_command(script: str, words: list[str], cluster: Path, emulate: bool,
     described = read_cluster(cluster).with_workers(None)
     check_always_there(described)
     started = time.perf_counter()
-    with ended_by_signals(), quiet_import(), _peers(described, cluster, emulate, seed, script) as peers:
+    with quiet_import(), _peers(described, cluster, emulate, seed, script) as peers:
         control.run_with(peers)
         code = run_script(script, words)
         if code == EXIT_INTERRUPTED:

@@ -22,6 +22,7 @@ from fdt.network import Cluster, ClusterNode
 from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE
 from fdt.service.member import ENGINE_VARIABLE
+from fdt.signals import held_back
 from fdt.supervise.outcome import explain_loss
 from fdt.typing import Tensor
 from nfdt.control.host import ADDRESS_VARIABLE, SEED_VARIABLE
@@ -192,7 +193,8 @@ class EmulatedPeers(Sequence[EmulatedPeer]):
         task = Task("peer", (sys.executable, "-m", "nfdt.control.host"), len(self._peers), env)
         with Listener(path, "AF_UNIX", backlog=len(self._peers), authkey=key.encode()) as listener:
             launcher = EmulatedLauncher(self._run_dir, self._network, self._host, self._environment)
-            self._processes = launcher.start(task)
+            with held_back():
+                self._processes = launcher.start(task)
             greeting = threading.Thread(target=self._greet, args=(listener,), daemon=True)
             greeting.start()
             deadline = time.monotonic() + START_S

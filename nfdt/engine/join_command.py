@@ -8,7 +8,6 @@ import click
 
 from fdt.cli.options import Address, CountType, tls_options, token_option
 from fdt.cli.program import Command, option
-from fdt.cli.signals import ended_by_signals
 from fdt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def join_command(address: str, workers: int, **given: Any) -> int:
     ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
     token = take_token(given["token_file"], "`nfdt join`")
     try:
-        with ended_by_signals(), log_directory("nfdt-join", None) as logs:
+        with log_directory("nfdt-join", None) as logs:
             join(address, token, ours, workers, logs.directory)
     except (KeyboardInterrupt, SystemExit):
         click.echo("nfdt: left the run; the other workers get its batches", err=True)

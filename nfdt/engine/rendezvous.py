@@ -19,7 +19,6 @@ import click
 import grpc
 
 from fdt import __version__, environment
-from fdt.cli.signals import undisturbed
 from fdt.errors import UserError
 from fdt.launch import LocalLauncher, LocalProcesses, Task
 from fdt.security import auth
@@ -27,6 +26,7 @@ from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, credentials
 from fdt.service.client import CONNECT_TIMEOUT_S, refused
 from fdt.service.member import ANYWHERE, ENGINE_VARIABLE, SIZE_VARIABLE, is_our_socket, reachable_address
 from fdt.service.transport import bind, new_server, open_channel
+from fdt.signals import held_back, undisturbed
 from fdt.supervise.outcome import tail
 from fdt.supervise.worker_registry import WorkerRegistry
 from nfdt.rpc import join_pb2_grpc
@@ -194,7 +194,8 @@ def join(address: str, token: str, identity: TlsIdentity | None, workers: int, l
     processes: LocalProcesses | None = None
     try:
         ranks = list(call.place.ranks)
-        processes = _start(call.place, address, logs)
+        with held_back():
+            processes = _start(call.place, address, logs)
         names = ", ".join(f"worker {rank}" for rank in ranks)
         click.echo(f"nfdt: joined the run at {address} as {names}; Ctrl-C leaves it", err=True)
         _watch(call, processes, ranks, logs)

@@ -15,7 +15,6 @@ from fdt.cli import RunRequest, flag
 from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, report_options
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
-from fdt.cli.signals import ended_by_signals
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from nfdt.run_options import algorithm_options, checked_algorithm, compress_option
 
@@ -206,7 +205,7 @@ def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     rules = split_algorithms(given["compare"])
     for rule in rules:
         algorithm_registry.make(rule)
-    with ended_by_signals(), tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{NAME}-compare-") as scratch:
         root: Path = given["report"] or Path(scratch)
         outcomes, failed = [], []
         for rule in rules:
@@ -237,7 +236,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
         options += [f"--{name}", str(given[name])] if given[name] is not None else []
     if not given["quiet"]:
         click.echo(f"{NAME}: {rule}", err=True)
-    argv = [sys.executable, "-m", "nfdt.cli", "simulate", script, *options, "--", *words]
+    argv = [sys.executable, "-m", "nfdt", "simulate", script, *options, "--", *words]
     code = _waited_for(argv)
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt

@@ -27,7 +27,7 @@ def run(command, names, folder):
 
 
 def engine(name, capture):
-    return [sys.executable, "-m", f"{name}.cli", "run", "-np", "2", "--capture", capture]
+    return [sys.executable, "-m", name, "run", "-np", "2", "--capture", capture]
 
 
 @pytest.fixture(scope="module", params=QUICK)

@@ -27,7 +27,7 @@ def state(tmp_path, monkeypatch):
 
 
 def argv(engine, *words):
-    return [sys.executable, "-m", f"{engine}.cli", *words]
+    return [sys.executable, "-m", engine, *words]
 
 
 def call(engine, *words):

@@ -31,7 +31,7 @@ nodes: [{name: node, count: 2}]
 
 
 def nfdt(*words, engine="nfdt"):
-    argv = [sys.executable, "-m", f"{engine}.cli", *map(str, words)]
+    argv = [sys.executable, "-m", engine, *map(str, words)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -20,7 +20,7 @@ IGNORED = ["bash", "-c", 'trap "" INT; exec "$0" "$@"']  # as a shell starts wha
 
 
 def command(engine, *words, workers=2):
-    return [sys.executable, "-m", f"{engine}.cli", "run", "-np", str(workers), SCRIPT, *words]
+    return [sys.executable, "-m", engine, "run", "-np", str(workers), SCRIPT, *words]
 
 
 def run(engine, *words, workers=2):
@@ -133,7 +133,7 @@ def test_a_script_that_never_trains_runs_and_says_so(engine):
 
 
 def test_no_such_script_is_one_line(engine):
-    argv = [sys.executable, "-m", f"{engine}.cli", "run", "no_such.py"]
+    argv = [sys.executable, "-m", engine, "run", "no_such.py"]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
@@ -157,7 +157,7 @@ for number, batch in enumerate(tf.data.Dataset.from_tensor_slices(x).batch(8)):
 def test_a_rank_that_leaves_the_loop_is_named_with_where_the_others_are(tmp_path):
     script = tmp_path / "strays.py"
     script.write_text(STRAYS)
-    argv = [sys.executable, "-m", "hfdt.cli", "run", "-np", "2", str(script)]
+    argv = [sys.executable, "-m", "hfdt", "run", "-np", "2", str(script)]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]

@@ -270,7 +270,7 @@ def losses(text: str) -> list[float]:
 
 
 PYTHON = ("env", f"PYTHONPATH={':'.join(filter(None, sys.path))}", sys.executable)
-HFDT, NFDT = (*PYTHON, "-m", "hfdt.cli"), (*PYTHON, "-m", "nfdt.cli")
+HFDT, NFDT = (*PYTHON, "-m", "hfdt"), (*PYTHON, "-m", "nfdt")
 
 
 @pytest.mark.timeout(700)

@@ -15,9 +15,9 @@ RUNS = {
     "cifar10": ("cifar10_lenet5.py", ["--epochs", "4", "--train-samples", "30000", "--no-shuffle"]),
 }
 BEHIND = 3  # points that NFDT may be; asgd and dc_asgd were 2.5 to 4.4, ddc_asgd, the default, about 1 ahead
-HFDT = [sys.executable, "-m", "hfdt.cli", "run", "-np", "2"]
+HFDT = [sys.executable, "-m", "hfdt", "run", "-np", "2"]
 ONE_DNN = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # TensorFlow's default, and half the time: a point is more than its rounding
-NFDT = [sys.executable, "-m", "nfdt.cli", "run", "-np", "2", "--async"]
+NFDT = [sys.executable, "-m", "nfdt", "run", "-np", "2", "--async"]
 
 
 def accuracy(command, script, arguments):

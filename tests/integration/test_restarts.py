@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-RUN = [sys.executable, "-m", "hfdt.cli", "run"]
+RUN = [sys.executable, "-m", "hfdt", "run"]
 SCRIPT = str(Path(__file__).parent / "scripts" / "twice.py")
 
 pytestmark = pytest.mark.timeout(300)

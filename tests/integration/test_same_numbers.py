@@ -31,7 +31,7 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def distributed(request, tmp_path_factory):
     out = tmp_path_factory.mktemp(f"np{request.param}") / "run"
-    return run([sys.executable, "-m", "hfdt.cli", "run", "-np", str(request.param), str(SCRIPT)], out), out
+    return run([sys.executable, "-m", "hfdt", "run", "-np", str(request.param), str(SCRIPT)], out), out
 
 
 @pytest.mark.timeout(600)

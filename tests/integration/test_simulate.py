@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "unseeded.py"
 
 
 def simulate(*options):
-    argv = [sys.executable, "-m", "nfdt.cli", "simulate", str(SCRIPT), "--workers", "6", *options]
+    argv = [sys.executable, "-m", "nfdt", "simulate", str(SCRIPT), "--workers", "6", *options]
     return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
 
 

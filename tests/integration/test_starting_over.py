@@ -34,7 +34,7 @@ def run(folder, script, *command):
     )  # fmt: skip
 
 
-HFDT = ("-m", "hfdt.cli", "run", "-np", "2")
+HFDT = ("-m", "hfdt", "run", "-np", "2")
 
 
 @pytest.mark.timeout(400)

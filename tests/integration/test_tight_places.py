@@ -59,7 +59,7 @@ def test_a_run_with_1_mb_of_shared_memory_a_full_disk_for_its_logs_and_a_jumping
         (tmp_path / name).write_text("\n".join(line[4:] for line in text.strip("\n").splitlines()) + "\n")
     for name in ("logs", "tmp"):
         (tmp_path / name).mkdir()
-    argv = [sys.executable, "-m", f"{engine}.cli", "run", "-np", "2", "--restarts", "1", "--log-dir", tmp_path / "logs"]
+    argv = [sys.executable, "-m", engine, "run", "-np", "2", "--restarts", "1", "--log-dir", tmp_path / "logs"]
     shell = ["unshare", "--mount", "sh", tmp_path / "tight.sh", tmp_path / "logs"]
     paths = os.pathsep.join([str(tmp_path / "clock"), os.environ.get("PYTHONPATH", os.getcwd())])
     env = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path / "tmp")}

@@ -17,7 +17,7 @@ EPOCHS, STEPS = 2, 3  # as in the script
 def traced(request, tmp_path_factory):
     """The engine's name, and its spans of one run."""
     file = tmp_path_factory.mktemp(request.param) / "trace.json"
-    argv = [sys.executable, "-m", f"{request.param}.cli", "run", "--timeline", str(file), "-np", "2", SCRIPT]
+    argv = [sys.executable, "-m", request.param, "run", "--timeline", str(file), "-np", "2", SCRIPT]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return request.param, spans_of(json.loads(file.read_text()))
@@ -79,7 +79,7 @@ def test_the_processes_share_a_clock(traced):
 def test_a_loop_of_the_scripts_own_is_refused(tmp_path):
     script = tmp_path / "loop.py"
     script.write_text("import tensorflow as tf\nwith tf.GradientTape() as tape:\n    pass\n")
-    argv = [sys.executable, "-m", "hfdt.cli", "run", "--timeline", "t.json", "--capture", "replica", str(script)]
+    argv = [sys.executable, "-m", "hfdt", "run", "--timeline", "t.json", "--capture", "replica", str(script)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert "--timeline is for scripts that train by fit alone" in done.stderr

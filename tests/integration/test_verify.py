@@ -67,7 +67,7 @@ def command(tmp_path):
 
     def run(engine, *words, source):
         (work / "script.py").write_text(source)
-        argv = [sys.executable, "-m", f"{engine}.cli", *words]
+        argv = [sys.executable, "-m", engine, *words]
         env = {**os.environ, "TMPDIR": str(temporary)}
         ended = subprocess.run(argv, cwd=work, env=env, capture_output=True, text=True, timeout=280, check=False)
         assert list(temporary.iterdir()) == [], ended.stderr

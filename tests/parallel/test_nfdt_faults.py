@@ -136,7 +136,7 @@ class Joiner:
 
     def __init__(self, engine, count):
         self.engine = engine
-        argv = [sys.executable, "-m", "nfdt.cli", "join", engine.reception.address, "-np", str(count)]
+        argv = [sys.executable, "-m", "nfdt", "join", engine.reception.address, "-np", str(count)]
         env = {**os.environ, "FDT_TOKEN": "secret"}
         self.process = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
 

@@ -17,6 +17,7 @@ from fdt.cli.run import run
 from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed
+from fdt.signals import ended_by_signals
 
 
 class Engine:
@@ -36,6 +37,13 @@ class Engine:
     def stop(self):
         self.calls.append("stop")
         self.blobs.close()
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """Signals raise, as within the command (fdt/cli/program.py)."""
+    with ended_by_signals():
+        yield
 
 
 @pytest.fixture
@@ -159,12 +167,10 @@ def test_sigterm_ends_the_run_in_order(go, engines):
         os.kill(os.getpid(), signal.SIGTERM)
         return 0
 
-    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         go(script)
     assert ended.value.code == 143
     assert engines[0].calls == ["start", "stop"]
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 # -- a server ---------------------------------------------------------------------------------------------------------
@@ -266,7 +272,7 @@ def test_a_script_that_never_trains_runs_as_it_is(engine, tmp_path):
         "print(sys.argv[1:], __name__, [name for name in heavy if name in sys.modules])\n"
         "sys.exit(5 if '--five' in sys.argv else 0)\n"
     )
-    command = [sys.executable, "-m", f"{engine}.cli", "run", "-np", "1", str(script), "a b"]
+    command = [sys.executable, "-m", engine, "run", "-np", "1", str(script), "a b"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (ended.returncode, ended.stdout) == (0, "['a b'] __main__ []\n"), ended.stderr
     (line,) = ended.stderr.splitlines()

@@ -20,8 +20,8 @@ def ran(command, script):
     ("hangs", "cells"),
     [
         ("alone", [compat.TIMED_OUT, "not run", "not run"]),
-        ("hfdt.cli", ["runs", compat.TIMED_OUT, "trained"]),
-        ("nfdt.cli", ["runs", "trained", compat.TIMED_OUT]),
+        ("hfdt", ["runs", compat.TIMED_OUT, "trained"]),
+        ("nfdt", ["runs", "trained", compat.TIMED_OUT]),
     ],
 )
 def test_a_script_that_hangs_is_a_row_of_its_own(monkeypatch, hangs, cells):

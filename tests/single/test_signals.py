@@ -9,7 +9,9 @@ import threading
 
 import pytest
 
-from fdt.cli.signals import Ended, ended_by_signals, held_back, raise_held, released
+from fdt.launch import Task
+from fdt.signals import Ended, ended_by_signals, held_back, raise_held, released
+from fdt.supervise.processes import LaunchedProcesses
 
 PRESS = signal.SIGINT, KeyboardInterrupt
 END = signal.SIGTERM, Ended
@@ -65,6 +67,38 @@ def test_it_is_raised_at_once_in_the_scripts_code(number, raised):
     assert not reached
 
 
+def test_it_is_held_back_again_in_the_scripts_code():
+    reached = []
+    with held_back():
+        with pytest.raises(KeyboardInterrupt), released():
+            with held_back():
+                signal.raise_signal(signal.SIGINT)
+                reached.append("behind it")
+            reached.append("behind the end")
+    assert reached == ["behind it"]
+
+
+def test_a_process_that_is_just_started_can_be_ended():
+    running = []
+
+    class Running:
+        def stop(self):
+            running.remove(self)
+
+    class Launcher:
+        def start(self, task):
+            running.append(Running())
+            signal.raise_signal(signal.SIGINT)
+            return running[-1]
+
+    launched = LaunchedProcesses([(Launcher(), Task(role, (), 1)) for role in ("server", "worker")], {})
+    with pytest.raises(KeyboardInterrupt):
+        launched.start()
+    assert len(running) == 2
+    launched.stop()
+    assert not running
+
+
 def test_the_script_may_catch_it():
     with held_back(), released():
         with pytest.raises(KeyboardInterrupt):
@@ -112,10 +146,20 @@ def test_what_a_finalizer_drops_is_held_back_too(number, raised):
 
 
 @pytest.mark.parametrize(("number", "raised"), [PRESS, END])
-def test_what_a_finalizer_drops_is_sent_again(number, raised):
+def test_what_a_finalizer_drops_is_raised_at_the_next_line(number, raised):
+    reached = []
     with pytest.raises(raised):
         Finalized(number)
-        threading.Event().wait(60)  # a guard
+        reached.append("the next line")
+    assert not reached
+
+
+@pytest.mark.parametrize(("number", "raised"), [PRESS, END])
+def test_what_a_finalizer_drops_is_sent_again_to_a_wait_on_the_same_line(number, raised):
+    held = threading.Lock()
+    held.acquire()
+    with pytest.raises(raised):
+        _ = Finalized(number) and held.acquire(timeout=60)  # a guard
 
 
 def test_other_exceptions_of_a_finalizer_are_reported_as_ever(monkeypatch):
@@ -164,8 +208,37 @@ print("begun", flush=True)
 pressed.get()
 print("saved")
 """
-COMMAND = [sys.executable, "-m", "hfdt.cli", "run"]
-IGNORED = ["bash", "-c", 'trap "" INT; exec "$0" "$@"', *COMMAND]
+IN_EXTENSION = """
+import builtins, signal, sys
+plain = builtins.__import__
+
+def press(name, *args, **kwargs):
+    if sys._getframe(1).f_code.co_name == "_call_with_frames_removed":  # C code calls it, without a frame of its own
+        builtins.__import__ = plain
+        print("begun", flush=True)
+        signal.raise_signal(signal.SIGINT)
+    return plain(name, *args, **kwargs)
+
+builtins.__import__ = press
+import numpy.random
+print("imported")
+"""
+IN_THE_COMMANDS_IMPORTS = """
+import importlib.abc, signal, sys
+
+class Press(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                print("dropped")
+
+sys.meta_path.insert(0, Press())
+"""
+COMMAND = [sys.executable, "-m", "hfdt", "run"]
+SHELL = ("bash", "-c", 'trap "" INT; exec "$0" "$@"')
+IGNORED = [*SHELL, *COMMAND]
 
 
 @pytest.mark.parametrize(
@@ -187,3 +260,25 @@ def test_one_press_is_enough_for_a_script(tmp_path, command, text, said, code):
     assert (running.returncode, out) == (code, said)
     assert "Exception ignored" not in err
     assert err.strip().splitlines()[-1] == "hfdt: interrupted" if code else "interrupted" not in err
+
+
+def test_an_extension_is_imported_before_it_raises(tmp_path):
+    """Some extensions replace the exception by an ImportError, as NumPy's."""
+    script = tmp_path / "script.py"
+    script.write_text(IN_EXTENSION)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([*COMMAND, str(script)], env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr.strip()) == (130, "begun\n", "hfdt: interrupted")
+
+
+@pytest.mark.parametrize("engine", ["hfdt", "nfdt"])
+@pytest.mark.parametrize("by", [(), SHELL], ids=["foreground", "background"])
+@pytest.mark.parametrize("start", ["module", "script"])
+def test_a_press_in_the_commands_own_imports_ends_it(tmp_path, engine, by, start):
+    (tmp_path / "sitecustomize.py").write_text(IN_THE_COMMANDS_IMPORTS)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    argv = ["-m", engine] if start == "module" else ["-c", f"from {engine}.__main__ import main; main()"]
+    ended = subprocess.run(
+        [*by, sys.executable, *argv, "--help"], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")

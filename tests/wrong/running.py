@@ -53,7 +53,7 @@ def _digest(script: CheckedScript) -> str:
 
 def command(engine: str, ranks: int, capture: str = "") -> list[str]:
     chosen = ["--capture", capture] if capture else []
-    return [sys.executable, "-m", f"{engine}.cli", "run", "-np", str(ranks), *chosen]
+    return [sys.executable, "-m", engine, "run", "-np", str(ranks), *chosen]
 
 
 def divided(names: Sequence[str], engine: str, ranks: int) -> dict[str, tuple[Verdict, str]]:

@@ -57,7 +57,7 @@ def run(command: list[str], script: Script) -> Ran:
 
 
 def engine(name: str) -> list[str]:
-    return [sys.executable, "-m", f"{name}.cli", "run", "-np", "2"]
+    return [sys.executable, "-m", name, "run", "-np", "2"]
 
 
 def verdict(name: str, script: Script, alone: Ran) -> str:

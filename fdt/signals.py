@@ -8,10 +8,14 @@ Python raises a signal handler's exception between any two bytecodes of the main
   `Condition.__exit__` is Python code. The end of the run would then wait for it forever. So `held_back` keeps the
   signal until the code is at a safe point: the end of a wait, which the signal interrupts; a callback of the script
   (`released`); or its own end. Where a library catches the exception in a callback, `released` raises it again.
-- In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The signal is
-  then sent again, until its exception is raised where code can catch it.
+- In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The exception
+  is then raised at the next line of the code that the finalizer interrupted. Where that waits in C, the signal is sent
+  again.
+- In the import of a C extension, the exception can become an ImportError, which importers catch. So a signal is held
+  back until the extension is imported.
 
-A shell starts background jobs with SIGINT ignored. `kill -INT` ends such a command nevertheless.
+Until `ended_by_signals`, SIGINT has the system's default action (hfdt/__main__.py). A shell starts background jobs with
+SIGINT ignored. `kill -INT` ends such a command nevertheless.
 """
 
 import _thread
@@ -22,11 +26,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import Any
 
+from fdt.patches import replace
+
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
-AGAIN_S = 0.01  # between a dropped exception and its signal's repetition, so that the finalizer can end
+AGAIN_S = 0.01  # between a dropped exception and its signal's repetition: the next line is usually reached before
 
 
 class Ended(SystemExit):
@@ -37,21 +44,20 @@ class Ended(SystemExit):
         self.number = signal.Signals(number)
 
 
-def not_ignored() -> None:
-    """Raise KeyboardInterrupt for SIGINT even where the parent process ignores it."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within the context, SIGTERM and SIGHUP raise Ended, so `finally` clauses run; no signal's exception is lost."""
-    before = {number: signal.getsignal(number) for number in ENDED_BY}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # nohup
+    """Within the context, signals raise, so `finally` clauses run, and no signal's exception is lost.
+
+    SIGTERM and SIGHUP raise Ended, SIGINT raises KeyboardInterrupt.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDED_BY)}
+    for number in ENDED_BY:
+        if before[number] != signal.SIG_IGN:  # nohup
             signal.signal(number, _end)
+    if before[signal.SIGINT] in (signal.SIG_DFL, signal.SIG_IGN):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _sent_again():
+        with _raised_again(), _held_back_by_extensions():
             yield
     finally:
         _restore(before)
@@ -71,14 +77,19 @@ def undisturbed() -> Iterator[None]:
 def held_back(wake: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Within the context, an ending signal raises only in `raise_held`, in `released` and at the end of the context.
 
-    A signal whose handler is the script's own is not held back. Outside of the main thread this has no effect.
+    A signal whose handler is the script's own is not held back. Outside of the main thread this has no effect. Of
+    nested contexts the outermost raises, or the outermost in `released`.
 
     Args:
         wake: Ends a wait of the main thread. It is called in a signal handler: it must not take a lock.
     """
     global _holding
-    if _holding is not None or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
+        return
+    if _holding is not None:
+        with _holding.again():
+            yield
         return
     _holding = _Holding(wake)
     try:
@@ -122,6 +133,17 @@ class _Holding:
         for number in self._before:
             signal.signal(number, self._handle)
 
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Hold back within the context, and raise at its end where signals are released."""
+        before, self.holds = self.holds, True
+        try:
+            yield
+        finally:
+            self.holds = before
+            if not before:
+                self.raise_held()
+
     def raise_held(self) -> None:
         if self._held is not None:
             number, self._held = self._held, None
@@ -163,8 +185,8 @@ _holding: _Holding | None = None
 
 
 @contextlib.contextmanager
-def _sent_again() -> Iterator[None]:
-    """Within the context, a signal whose exception Python drops is sent again."""
+def _raised_again() -> Iterator[None]:
+    """Within the context, a signal whose exception Python drops raises again."""
     before = sys.unraisablehook
 
     def hook(dropped: "sys.UnraisableHookArgs") -> None:
@@ -173,13 +195,15 @@ def _sent_again() -> Iterator[None]:
             before(dropped)
         elif _holding is not None:
             _holding.take(number)
-        else:  # not threading.Thread, whose locks the finalizer may have interrupted
-            _thread.start_new_thread(send, (number,))
+        else:
+            due = [number]
+            _raise_at_next_line(due, sys._getframe().f_back)
+            _thread.start_new_thread(send, (due,))  # not threading.Thread, whose locks may be interrupted
 
-    def send(number: signal.Signals) -> None:
+    def send(due: list[signal.Signals]) -> None:
         time.sleep(AGAIN_S)
-        if sys.unraisablehook is hook:
-            os.kill(os.getpid(), number)
+        if due and sys.unraisablehook is hook:
+            os.kill(os.getpid(), due.pop())
 
     sys.unraisablehook = hook
     try:
@@ -187,6 +211,29 @@ def _sent_again() -> Iterator[None]:
     finally:
         if sys.unraisablehook is hook:  # not the script's
             sys.unraisablehook = before
+
+
+def _raise_at_next_line(due: list[signal.Signals], frame: FrameType | None) -> None:
+    """Call the handler of the signal in `due` at the next line of `frame`, unless `due` is empty by then."""
+    before = sys.gettrace()
+
+    def trace(*_: Any) -> None:
+        sys.settrace(before)
+        if due:
+            signal.raise_signal(due.pop())
+
+    if frame is not None:
+        frame.f_trace = trace
+        sys.settrace(lambda *_: None)  # Python calls `f_trace` only while a function is set
+
+
+@contextlib.contextmanager
+def _held_back_by_extensions() -> Iterator[None]:
+    """Within the context, C extensions are imported in `held_back`."""
+    with contextlib.ExitStack() as stack:
+        for name in ("create_module", "exec_module"):
+            replace(stack, ExtensionFileLoader, name, held_back()(getattr(ExtensionFileLoader, name)))
+        yield
 
 
 def _number(dropped: "sys.UnraisableHookArgs") -> signal.Signals | None:

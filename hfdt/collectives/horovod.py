@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.typing import Tensor
-from hfdt.collectives.base import by_dtype
+from hfdt.collectives.base import by_dtype, nbytes
 
+ALONE_BYTES = 1 << 20
 _KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  # dtypes that Horovod adds
 
 
@@ -34,15 +35,30 @@ class HorovodComm:
         return by_dtype(tensors, name, self._add)
 
     def reduce_scatter(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._grouped(tensors, name, self._ops._grouped_reducescatter, op=self._ops.Sum)
+        return self._large_alone(tensors, name, self._ops._grouped_reducescatter, op=self._ops.Sum)
 
     def all_gather(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return self._grouped(tensors, name, self._ops.grouped_allgather)
+        return self._large_alone(tensors, name, self._ops.grouped_allgather)
 
     def _add(self, tensors: list[Tensor], name: str) -> list[Tensor]:
         if tensors[0].dtype == tf.bfloat16:
             return self._add_bfloat16(tensors, name)
         return self._grouped(tensors, name, self._ops._grouped_allreduce, op=self._ops.Sum)
+
+    def _large_alone(self, tensors: Sequence[Tensor], name: str, operation: Any, **how: Any) -> list[Tensor]:
+        """Make a group of each large tensor.
+
+        Horovod copies the tensors of a larger group into a buffer and their results out of it. Without the copies,
+        reduce_scatter and all_gather of 42 MB take half the CPU time (measured); an all-reduce takes the same.
+        """
+        found = [tf.convert_to_tensor(t) for t in tensors]
+        large = [i for i, t in enumerate(found) if nbytes(t) >= ALONE_BYTES]
+        rest = [i for i in range(len(found)) if i not in large]
+        for group in [[i] for i in large] + [rest] * bool(rest):
+            results = self._grouped([found[i] for i in group], f"{name}.{group[0]}", operation, **how)
+            for place, result in zip(group, results, strict=True):
+                found[place] = result
+        return found
 
     def _grouped(self, tensors: Sequence[Tensor], name: str, operation: Any, **how: Any) -> list[Tensor]:
         def of_one_dtype(tensors: list[Tensor], name: str) -> Sequence[Tensor]:

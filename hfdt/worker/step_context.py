@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.typing import Tensor, Variable
-from hfdt.collectives.base import Collective, Comm
+from hfdt.collectives.base import Collective, Comm, nbytes
 
 DEFAULT_BUCKET_MB = 4
 
@@ -210,8 +210,3 @@ def entered(step: StepContext | None) -> Iterator[None]:
         yield
     finally:
         _here.step = before
-
-
-def nbytes(tensor: Tensor) -> int:
-    """Return the size of a tensor; 0 where its shape is not known yet."""
-    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)

@@ -28,18 +28,18 @@ def adds_in_graphs_of_any_length(comm):
 
 
 def scatters_sums_and_gathers(comm):
-    """Part by part the sum, eagerly and in a graph; gathered again, the whole of it."""
+    """Part by part the sum, eagerly and in a graph; gathered again, the whole of it. One vector has over 1 MB."""
     n = comm.size
 
-    def both(x, y):
-        parts = comm.reduce_scatter([x, y], "parts")
+    def both(*vectors):
+        parts = comm.reduce_scatter(vectors, "parts")
         return [*parts, *comm.all_gather(parts, "whole")]
 
-    long, short = np.arange(3.0 * n, dtype="float32") * (comm.rank + 1), np.arange(n, dtype="int64") + comm.rank
-    wholes = [np.arange(3 * n) * n * (n + 1) / 2, np.arange(n) * n + n * (n - 1) / 2]
+    base = [np.arange(3.0 * n, dtype="float32"), np.arange(2**19 * n, dtype="float32") % 64, np.arange(n)]
+    wholes = [vector * n * (n + 1) / 2 for vector in base]
     for run in [both] if getattr(comm, "eager_only", False) else [both, tf.function(both)]:
-        *parts, first, second = run(tf.constant(long), tf.constant(short))
-        for part, whole, gathered in zip(parts, wholes, (first, second), strict=True):
+        found = run(*(tf.constant(vector * (comm.rank + 1)) for vector in base))
+        for part, gathered, whole in zip(found[:3], found[3:], wholes, strict=True):
             np.testing.assert_array_equal(part, np.split(whole, n)[comm.rank])
             np.testing.assert_array_equal(gathered, whole)
             assert part.shape == [len(whole) // n] and gathered.shape == whole.shape

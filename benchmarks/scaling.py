@@ -1,6 +1,6 @@
 """HFDT on 1 to 16 simulated hosts: a step with measured computation, beside max(computation, transfer).
 
-    python benchmarks/scaling.py                         # measures models that --out has not; some minutes
+    python benchmarks/scaling.py                         # measures models that --out has not; a minute
     python benchmarks/scaling.py --models mlp10 --links 1 --bucket-mb 16 --out other.jsonl
 
 Computation is the CPU time on one core of step functions that are cut after each bucket of gradients
@@ -136,7 +136,11 @@ def measure(model: str, bucket_mb: float) -> Measured:
         return tape.gradient(loss, variables)
 
     def cut(positions: Sequence[int]) -> Callable[[], Any]:
-        return tf.function(lambda: [weighed(gradients()[i]) for i in positions], autograph=False)
+        def run() -> list[Any]:
+            made = gradients()
+            return [weighed(made[i]) for i in positions]
+
+        return tf.function(run, autograph=False)
 
     def weighed(gradient: Any) -> Any:
         return 0.5 * (gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient)
@@ -183,8 +187,8 @@ def plot(rows: Sequence[Row], png: Path) -> None:
             of = [r for r in rows if (r.model, r.gbit) == (model, gbit)]
             for name, style in (("step", "-"), ("bound", ":")):
                 times = [1e3 * getattr(r, f"{name}_s") for r in of]
-                axis.loglog([r.ranks for r in of], times, style, color=f"C{color}", label=f"{gbit:g} Gbit/s, {name}")
-        axis.set(title=model, xlabel="ranks", ylabel="ms for a step", xticks=RANKS, xticklabels=RANKS)
+                axis.semilogx([r.ranks for r in of], times, style, color=f"C{color}", label=f"{gbit:g} Gbit/s, {name}")
+        axis.set(title=model, xlabel="ranks", ylabel="ms for a step", xticks=RANKS, xticklabels=RANKS, ylim=(0, None))
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0][0].legend(fontsize=7)

@@ -68,7 +68,7 @@ JOB_OPTIONS = (
     "timeline",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
-REPLICA_OPTIONS = ("rule", "compress", "allow_replicated", "bind_to")
+REPLICA_OPTIONS = ("rule", "compress", "bucket_mb", "allow_replicated", "bind_to")
 NOT_EMULATED = {
     "workers": "-np",
     "server": "--server",
@@ -174,9 +174,9 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "emulate", "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
-        if given["compress"] not in (None, "fp16"):
+        if given["compress"] not in (None, "fp16", "bf16"):
             raise UsageError(
-                f"a training loop of the script's own can have --compress fp16 alone. Received: {given['compress']}"
+                f"a training loop of the script's own can have --compress fp16 or bf16. Received: {given['compress']}"
             )
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)

@@ -79,7 +79,7 @@ USAGE = [
     ),
     (hfdt, "run --compress bf16 --verify 3 SCRIPT", "a comparison needs equal numbers, which --compress changes."),
     (hfdt, "verify --fp16-allreduce SCRIPT", "a comparison needs equal numbers, which --compress changes."),
-    (hfdt, "run --capture replica --compress bf16 SCRIPT", "can have --compress fp16 alone. Received: bf16"),
+    (hfdt, "run --capture replica --compress powersgd SCRIPT", "can have --compress fp16 or bf16. Received: powersgd"),
     (nfdt, "run --compress topk(fraction=2) SCRIPT", "topk: fraction must be above 0 and at most 0.5. Received: 2.0"),
     (
         nfdt,

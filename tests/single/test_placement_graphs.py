@@ -254,15 +254,16 @@ def test_statistics_that_several_operations_take_are_sent_once() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_many_small_sums_stay_exact_where_large_ones_are_sent_as_float16(size: int) -> None:
-    """Counts above 65,504 have no float16, however many elements are sent together."""
+@pytest.mark.parametrize("compress", ["fp16", "bf16"])
+def test_many_small_sums_stay_exact_where_large_ones_are_sent_in_16_bits(size: int, compress: str) -> None:
+    """Above 65,504 there is no float16, and above 256 not every count is a bfloat16."""
     counted = np.full((7, 40), 10_000, np.float32)
     divided(
         plain(lambda x: [tf.reduce_sum(x * float(i), 0) for i in range(1, 31)]),
         [counted],
         [by_rows(counted, size)],
         size,
-        compress="fp16",
+        compress=compress,
     )
 
 

@@ -1,6 +1,6 @@
 """The command `hfdt`: synchronous training of an unmodified script."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,7 +68,7 @@ JOB_OPTIONS = (
     "timeline",
 )
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
-REPLICA_OPTIONS = ("rule", "compress", "allow_replicated", "bind_to")
+REPLICA_OPTIONS = ("rule", "compress", "bucket_mb", "allow_replicated", "bind_to")
 NOT_EMULATED = {
     "workers": "-np",
     "server": "--server",
@@ -174,10 +174,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "emulate", "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
-        if given["compress"] not in (None, "fp16"):
-            raise UsageError(
-                f"a training loop of the script's own can have --compress fp16 alone. Received: {given['compress']}"
-            )
+        _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
@@ -236,6 +233,16 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
     They train for one such run after another, until Ctrl-C.
     """
     return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
+
+
+def _check_own_loop(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for values that a training loop of the script's own cannot have."""
+    if given["compress"] not in (None, "fp16", "bf16"):
+        raise UsageError(
+            f"a training loop of the script's own can have --compress fp16 or bf16. Received: {given['compress']}"
+        )
+    if given["bucket_mb"] == "auto":
+        raise UsageError("a training loop of the script's own needs --bucket-mb in megabytes. Received: auto")
 
 
 def _check(given: dict[str, Any]) -> None:

@@ -63,15 +63,12 @@ class Converter:
 
     def part(self, whole: Tensor, target: Shard) -> Tensor:
         """Return this rank's entries of a global tensor."""
-        low, high = target.bounds(self.rank)
-        rank = len(local_shape_of(whole))
-        begin, size = _integers(rank, 0, target.axis, low), _integers(rank, -1, target.axis, high - low)
+        begin, size = _range(len(local_shape_of(whole)), target, self.rank)
         return _fast_path(context.context(), "Slice", None, whole, begin, size)
 
-    def cut(self, whole: Tensor, axis: int, sizes: tuple[int, ...]) -> Tensor:
+    def cut(self, whole: Tensor, placement: Shard) -> Tensor:
         """Return a placed tensor that keeps its global value."""
         with unrecorded():
-            placement = Shard(axis, sizes)
             return place(self.part(whole, placement), placement, local_shape_of(whole), whole)
 
     def _addend(self, whole: Tensor) -> Tensor:
@@ -105,6 +102,9 @@ def joined(tensors: Sequence[Any]) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _integers(rank: int, each: int, axis: int, value: int) -> Tensor:
-    """Return `rank` numbers: `value` at `axis`, `each` elsewhere. Making a tensor takes longer than slicing one."""
-    return constant_op.constant([value if i == axis else each for i in range(rank)], tf.int32)
+def _range(dimensions: int, target: Shard, rank: int) -> tuple[Tensor, Tensor]:
+    """Return the begin and the size of a rank's part. Making a tensor takes longer than slicing one."""
+    low, high = target.bounds(rank)
+    begin, size = [0] * dimensions, [-1] * dimensions
+    begin[target.axis], size[target.axis] = low, high - low
+    return constant_op.constant(begin, tf.int32), constant_op.constant(size, tf.int32)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from client_shim.replica.steps import where
 from fdt.compat.tensorflow import execute, pywrap_tfe
 from fdt.patches import Patch, patched, replace
-from fdt.process_group import ReplicaGroup
 from replica import reads, tape, tensors
 from replica.convert import Converter
 from replica.eager import Eager
@@ -18,17 +17,15 @@ from replica.variables import ReplicatedVariables
 
 
 class PlacementEngine:
-    """The division of a script's computations over the ranks of a group.
+    """The division of a script's computations over ranks.
 
     Args:
-        group: The ranks.
+        exchange: The collectives.
         stepped: Called when a training step begins to assign variables.
-        fp16: Send large float32 sums as float16.
     """
 
-    def __init__(self, group: ReplicaGroup, stepped: Callable[[], None] = lambda: None, *, fp16: bool = False) -> None:
+    def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
         own = execute.execute
-        exchange = GroupedExchange(group, fp16=fp16)
         self.report = DivisionReport(where)
         self.converter = Converter(exchange, own)
         self.entry = RowEntry(self.converter)

@@ -4,6 +4,7 @@ What is divided affects speed only, never numbers: a divided tensor keeps its pl
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,8 @@ from fdt.compat.tensorflow import concrete_function, control_flow, dataset_ops, 
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
 from replica.convert import Converter
-from replica.placement import divided
-from replica.tensors import EagerTensor, is_placed, local_shape_of, mode
+from replica.placement import Shard, divided
+from replica.tensors import EagerTensor, is_number, is_placed, local_shape_of, mode
 
 
 class RowEntry:
@@ -47,14 +48,14 @@ class RowEntry:
             return tensor.with_flat_values(self.cut(tensor.flat_values, what))
         if not self._has_rows(tensor):
             return tensor
-        rows = local_shape_of(tensor)[0]
-        if len(local_shape_of(tensor)) > 1 or not self.rows[1]:
-            self.note(rows, what)
-        return self._converter.cut(tensor, 0, divided(rows, self.size))
+        shape = local_shape_of(tensor)
+        if len(shape) > 1 or not self.rows[1]:
+            self.note(shape[0], what)
+        return self._converter.cut(tensor, _by_rows(shape[0], self.size))
 
     def note(self, rows: int, what: str) -> None:
         """Record that `rows` rows are divided."""
-        self.rows = divided(rows, self.size)[self.rank], rows
+        self.rows = _by_rows(rows, self.size).sizes[self.rank], rows
         if self.first is None:
             self.first = where(), what, rows
 
@@ -70,9 +71,8 @@ class RowEntry:
     def _has_rows(self, tensor: Any) -> bool:
         if type(tensor) is not EagerTensor or tensor._placement is not None or self.size == 1 or mode.undivided:
             return False
-        shape, dtype = local_shape_of(tensor), tensor.dtype
-        numeric = dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
-        return bool(numeric and not dtype.is_quantized and len(shape) and shape[0] >= max(2, self.size))
+        shape = local_shape_of(tensor)
+        return bool(shape and shape[0] >= max(2, self.size) and is_number(tensor.dtype))
 
     @contextlib.contextmanager
     def loops(self) -> Iterator[None]:
@@ -115,6 +115,11 @@ class RowEntry:
 
 def _over_iterator(dataset: Any, *rest: Any) -> Any:
     return control_flow._tf_iterator_for_stmt(iter(dataset), *rest)
+
+
+@functools.lru_cache(maxsize=1024)
+def _by_rows(rows: int, size: int) -> Shard:
+    return Shard(0, divided(rows, size))
 
 
 def _rows_of(tensor: Any) -> int:

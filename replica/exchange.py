@@ -2,18 +2,21 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 
-from fdt.process_group import ReplicaGroup
+from fdt.process_group import ReplicaGroup, Sum
 from fdt.process_group.streams import INLINE_BYTES
 from fdt.typing import Array
 from replica.placement import Placement, Shard, global_shape, local_shape
 
 # Dtypes that NumPy cannot add, or adds too coarsely -> the dtype in which they are sent.
 _WIDE = {"float16": np.float32, "bfloat16": np.float32, "bool": np.uint8}
-HALF_FROM = 1024  # elements below which fp16 saves nothing
+_HALVES = {"fp16": np.float16, "bf16": bfloat16}
+HALF_FROM = 1024  # elements below which 16 bits save nothing
 
 
 class GroupedExchange:
@@ -21,13 +24,21 @@ class GroupedExchange:
 
     Args:
         group: The ranks.
-        fp16: Send large float32 Partials as float16.
+        compress: Send large float32 Partials as these numbers of 16 bits: "fp16" or "bf16".
+        bucket_bytes: Size at which an emitted graph sends a bucket; 0 sends all that is ready together at once.
     """
 
-    def __init__(self, group: ReplicaGroup, *, fp16: bool = False) -> None:
-        self._group, self.fp16 = group, fp16
+    def __init__(self, group: ReplicaGroup, *, compress: str | None = None, bucket_bytes: int = 0) -> None:
+        self._group, self.half, self.bucket_bytes = group, _HALVES[compress] if compress else None, bucket_bytes
         self.rank, self.size = group.rank, group.size
         self.failure: Exception | None = None  # the error of a collective inside a graph, which TensorFlow wraps
+        self._thread = ThreadPoolExecutor(1, "exchange")  # one thread: collectives keep the order of their starts
+        self._started: Future[list[Array]] | None = None  # the last one
+
+    def start(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> Future[list[Array]]:
+        """Start `replicated` in a thread. Later collectives wait for it."""
+        self._started = self._thread.submit(self._replicated, name, arrays, placements)
+        return self._started
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
@@ -41,6 +52,12 @@ class GroupedExchange:
             arrays: This rank's local arrays.
             placements: The placement of each, Partial or Shard.
         """
+        if self._started is not None:
+            wait([self._started])  # an operation that failed may have ended the graph that waits for it
+            self._started = None
+        return self._replicated(name, arrays, placements)
+
+    def _replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
         kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
         counts = [self._counts(a, s, p) for a, s, p in zip(arrays, sent, placements, strict=True)]
@@ -96,8 +113,8 @@ class GroupedExchange:
     def _wire(self, array: Array, placement: Placement) -> Any:
         if isinstance(placement, Shard):
             return array.dtype
-        if self.fp16 and array.dtype == np.float32 and array.size >= HALF_FROM:
-            return np.float16
+        if self.half and array.dtype == np.float32 and array.size >= HALF_FROM:
+            return self.half
         return _WIDE.get(array.dtype.name, array.dtype)
 
 
@@ -117,9 +134,7 @@ def _joined(parts: Sequence[Array], like: Array, placement: Placement) -> Array:
     if isinstance(placement, Shard):
         arrays = [part.reshape(local_shape(whole, placement, rank)) for rank, part in enumerate(parts)]
         return np.concatenate(arrays, placement.axis)
-    total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    for part in parts[2:]:
-        total = total + part
+    total = parts[0] if len(parts) == 1 else Sum(parts[0]).of(parts)
     return total.reshape(like.shape).astype(like.dtype, copy=False)
 
 

@@ -9,6 +9,7 @@ from fdt.errors import CaptureError
 from fdt.process_group import ReplicaGroup
 from fdt.report import quantity
 from replica.engine import PlacementEngine
+from replica.exchange import GroupedExchange
 
 UNDIVIDED = (
     "the training step at {where} has nothing that ranks can divide: a batch of a dataset, an argument of a "
@@ -28,7 +29,8 @@ class PlacedRank:
 
     Args:
         group: The ranks.
-        options: The command line's: compress ("fp16" or none), allow_replicated.
+        exchange: The collectives of the placements.
+        options: The command line's: allow_replicated.
         say: Prints a line for the user; called on rank 0 only.
         sessions: Makes the SessionHooks from two functions: one counts a divided step, the other a replicated one.
     """
@@ -38,6 +40,7 @@ class PlacedRank:
     def __init__(
         self,
         group: ReplicaGroup,
+        exchange: GroupedExchange,
         options: Mapping[str, str],
         say: Callable[[str], None],
         sessions: Callable[[Callable[[Any], None], Callable[[], None]], SessionHooks],
@@ -46,7 +49,7 @@ class PlacedRank:
         self._say = say if group.rank == 0 else lambda line: None
         self._allow_replicated = options.get("allow_replicated") == "1"
         self._replicated = self._samples = self._in_sessions = 0
-        self._engine = PlacementEngine(self._group, self._stepped, fp16=options.get("compress") == "fp16")
+        self._engine = PlacementEngine(exchange, self._stepped)
         self._sessions = sessions(self._count_session, self._count_replicated)
         self._said = False
 

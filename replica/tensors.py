@@ -50,6 +50,12 @@ def install() -> None:
         setattr(ops._EagerTensorBase, name, None)
 
 
+@functools.cache
+def is_number(dtype: tf.DType) -> bool:
+    """Return whether ranks can exchange values of this dtype."""
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex) and not dtype.is_quantized
+
+
 def is_placed(value: Any) -> bool:
     """Return whether `value` is an eager tensor of which this rank may have only a part."""
     return type(value) is EagerTensor and value._placement is not None

@@ -14,7 +14,7 @@ from fdt.errors import WorkerError
 from fdt.patches import Patch
 from replica.exchange import GroupedExchange
 from replica.placement import PARTIAL
-from replica.tensors import unrecorded
+from replica.tensors import is_number, unrecorded
 
 _CHECKED = (1, 2, 10, 100)
 _EVERY = 1000
@@ -39,7 +39,7 @@ class ReplicatedVariables:
     def __init__(self, exchange: GroupedExchange, stepped: Callable[[], None]) -> None:
         self._exchange, self._stepped = exchange, stepped
         self._made: list[weakref.ref[Any]] = []
-        self._by_handle: dict[int, int] = {}  # ids of handles -> index in `_made`
+        self._by_handle: dict[int, int] = {}  # ids of trainable variables' handles -> index in `_made`
         self._assigned: dict[int, int] = {}
         self._where: dict[int, str] = {}
         self._checked = 0
@@ -53,7 +53,7 @@ class ReplicatedVariables:
     # -- made ------------------------------------------------------------------------------------------------------
     def _make(self, original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
         original(variable, *args, **kwargs)
-        if tf.executing_eagerly() and _is_number(variable.dtype):
+        if tf.executing_eagerly() and is_number(variable.dtype):
             self.made(variable)
 
     def made(self, variable: Any) -> None:
@@ -63,7 +63,8 @@ class ReplicatedVariables:
             first = self._exchange.rank_0s("variable", [np.asarray(value)])[0]
             if not np.array_equal(first, value, equal_nan=value.dtype.kind in "fc"):
                 variable.assign(tf.constant(first, variable.dtype))
-        self._by_handle[id(variable.handle)] = len(self._made)
+        if variable.trainable:
+            self._by_handle[id(variable.handle)] = len(self._made)
         self._made.append(weakref.ref(variable))
 
     def begin_training(self) -> None:
@@ -76,8 +77,7 @@ class ReplicatedVariables:
         at = ""
         for handle in handles if self._training else ():
             place = self._by_handle.get(id(handle))
-            variable = None if place is None else self._made[place]()
-            if place is None or variable is None or not variable.trainable:
+            if place is None or self._made[place]() is None:
                 continue
             self._where[place] = at = at or where()
             self._assigned[place] = self._assigned.get(place, 0) + 1
@@ -123,10 +123,6 @@ class ReplicatedVariables:
     def _all(self) -> Iterator[Any]:
         """Yield every variable, None for a collected one: ranks collect garbage at different times."""
         return (reference() for reference in self._made)
-
-
-def _is_number(dtype: Any) -> bool:
-    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex) and not dtype.is_quantized
 
 
 def _checksum(variable: Any) -> int:

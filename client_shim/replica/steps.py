@@ -83,6 +83,7 @@ class Site:
         return False
 
 
+@functools.cache
 def of_script(path: str) -> bool:
     """Return whether the file belongs to the script: neither this project's, nor a library's, nor generated."""
     return not path.startswith(("<", *OUR_FOLDERS, *_LIBRARIES)) and "__autograph_generated" not in path
@@ -115,8 +116,10 @@ def script_frames(frame: FrameType | None = None) -> Iterator[FrameType]:
 
 def where() -> str:
     """Return the script's running file and line; in a thread without the script's code, the main thread's."""
-    main = sys._current_frames().get(threading.main_thread().ident or 0)
-    frame = next(script_frames(), None) or next(script_frames(main), None)
+    frame = next(script_frames(), None)
+    if frame is None:
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        frame = next(script_frames(main), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"
 
 

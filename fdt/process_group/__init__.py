@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from fdt.errors import WorkerError
 from fdt.process_group.streams import SharedBuffer
@@ -51,7 +52,10 @@ class Combined(Protocol):
 
 
 class Sum:
-    """The sum of the ranks' vectors, added in the order of ranks, so that it is bit-identical on all ranks."""
+    """The sum of the ranks' vectors, added in the order of ranks, so that it is bit-identical on all ranks.
+
+    Floats of 16 bits are added in float32, and the sum is rounded once.
+    """
 
     def __init__(self, vector: Vector) -> None:
         self.vector = self.whole = vector
@@ -64,10 +68,11 @@ class Sum:
     def of(self, parts: Sequence[Vector]) -> Vector:
         """Implement Combined."""
         first, *others = parts
-        total: Vector = first + others[0] if others else first.copy()
+        kind = np.float32 if first.dtype in (np.float16, bfloat16) else first.dtype
+        total: Vector = np.add(first, others[0], dtype=kind) if others else first.astype(kind)
         for vector in others[1:]:
             total += vector
-        return total
+        return total.astype(first.dtype, copy=False)
 
 
 class Gather:

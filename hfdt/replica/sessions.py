@@ -56,13 +56,12 @@ class HfdtSessions(SessionRuns):
     def __init__(
         self,
         group: ReplicaGroup,
+        exchange: GroupedExchange,
         count: Callable[[Share], None],
         replicated: Callable[[], None] | None,
-        *,
-        fp16: bool = False,
     ) -> None:
         super().__init__(group, self._passed, replicated)
-        self._count, self._exchange = count, GroupedExchange(group, fp16=fp16)
+        self._count, self._exchange = count, exchange
         self._known: weakref.WeakKeyDictionary[Any, trials.TrialHistory] = (
             weakref.WeakKeyDictionary()
         )  # graph -> history

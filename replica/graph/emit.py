@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import constant_op, func_graph
 from replica.exchange import GroupedExchange
-from replica.graph.collective import added_collective
+from replica.graph.collective import added_collectives
 from replica.graph.emitted import Argument, Emitted, Value
 from replica.graph.flatten import RANDOM, Flat, Ref
 from replica.graph.known import KnownValues
@@ -267,15 +267,17 @@ class Emitter:
         return whole
 
     def _replicate(self, refs: dict[Ref, None]) -> None:
-        """Replicate all of these by one collective."""
-        chosen = [r for r in refs if self._values[r].whole is None and self._values[r].placement is not REPLICATE]
+        """Replicate all of these, by one collective for each bucket."""
+        chosen = [
+            r for r in sorted(refs) if self._values[r].whole is None and self._values[r].placement is not REPLICATE
+        ]
         if not chosen:
             return
         values = [self._values[ref] for ref in chosen]
         name = f"{self._name}.{self._waves}"
         self._waves += 1
         with self.graph.control_dependencies([self._last] if self._last is not None else []):
-            wholes, self._last = added_collective(self._exchange, name, values)
+            wholes, self._last = added_collectives(self._exchange, name, values)
         for ref, value, whole in zip(chosen, values, wholes, strict=True):
             whole.set_shape(value.shape)
             both: dict[str, Any] = (

@@ -44,8 +44,7 @@ def divided(
     placements: Sequence[Placement],
     size: int,
     seed: int = 0,
-    *,
-    fp16: bool = False,
+    **options: Any,
 ) -> list[Ran]:
     """Run a function on every rank, and assert that outputs and variables are those of one process.
 
@@ -55,10 +54,10 @@ def divided(
         placements: Of each argument.
         size: The number of ranks.
         seed: Of the order of operations.
-        fp16: Send large sums as float16.
+        options: As of a GroupedExchange.
     """
     parts = [locals_of(array, placement, size) for array, placement in zip(arrays, placements, strict=True)]
-    ready = [_prepared(make(), arrays, placements, rank, size, fp16) for rank in range(size)]
+    ready = [_prepared(make(), arrays, placements, rank, size, options) for rank in range(size)]
 
     def work(comm: InProcessComm) -> list[Any]:
         group, result, captured, _ = ready[comm.rank]
@@ -74,7 +73,7 @@ def divided(
 
 
 def _prepared(
-    made: Made, arrays: Sequence[Any], placements: Sequence[Placement], rank: int, size: int, fp16: bool
+    made: Made, arrays: Sequence[Any], placements: Sequence[Placement], rank: int, size: int, options: Any
 ) -> Any:
     function, variables = made
     concrete = function.get_concrete_function(*map(tf.constant, arrays))
@@ -84,7 +83,7 @@ def _prepared(
     known = [a if p is REPLICATE else None for p, a in zip(placements, arrays, strict=True)]
     group = MemoryGroup(rank, size)
     values = [*known, *(None for _ in captured)]
-    exchange = GroupedExchange(group, fp16=fp16)  # type: ignore[arg-type]
+    exchange = GroupedExchange(group, **options)  # type: ignore[arg-type]
     result = emitted(flatten(concrete.graph), arguments, values, exchange, "f")
     return group, result, captured, variables
 

@@ -70,7 +70,7 @@ USAGE = [
     (hfdt, "run --shard-optimizer=auto --algorithm dane SCRIPT", "--shard-optimizer needs --algorithm allreduce."),
     (hfdt, "run --bucket-mb most SCRIPT", "'most' is not a valid float range."),
     (hfdt, "run --compress auto --verify 3 SCRIPT", "a comparison needs equal numbers, which --compress changes."),
-    (hfdt, "run --capture replica --compress auto SCRIPT", "can have --compress fp16 alone. Received: auto"),
+    (hfdt, "run --capture replica --compress auto SCRIPT", "can have --compress fp16 or bf16. Received: auto"),
     (hfdt, "run --compress zip SCRIPT", "--compress must be one of bf16, fp16, powersgd, or a .py file. Received: zip"),
     (
         hfdt,
@@ -79,7 +79,8 @@ USAGE = [
     ),
     (hfdt, "run --compress bf16 --verify 3 SCRIPT", "a comparison needs equal numbers, which --compress changes."),
     (hfdt, "verify --fp16-allreduce SCRIPT", "a comparison needs equal numbers, which --compress changes."),
-    (hfdt, "run --capture replica --compress bf16 SCRIPT", "can have --compress fp16 alone. Received: bf16"),
+    (hfdt, "run --capture replica --compress powersgd SCRIPT", "can have --compress fp16 or bf16. Received: powersgd"),
+    (hfdt, "run --capture replica --bucket-mb auto SCRIPT", "needs --bucket-mb in megabytes. Received: auto"),
     (nfdt, "run --compress topk(fraction=2) SCRIPT", "topk: fraction must be above 0 and at most 0.5. Received: 2.0"),
     (
         nfdt,

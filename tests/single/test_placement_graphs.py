@@ -56,6 +56,40 @@ def test_a_step_with_adam_takes_one_collective(size: int) -> None:
     assert len(ran[0].group.names) == 1
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("bucket_bytes", [1, 100])
+def test_buckets_change_no_bit(size: int, bucket_bytes: int) -> None:
+    y = np.arange(7) % 3
+    given = [X, y], [by_rows(X, size), by_rows(y, size)], size
+    whole, parts = divided(mlp, *given), divided(mlp, *given, bucket_bytes=bucket_bytes)
+    assert len(parts[0].group.names) == {1: 5, 100: 2}[bucket_bytes], "loss and gradients: 8 + 24 + 120, 40 + 160"
+    for one, other in zip(whole, parts, strict=True):
+        for found, expected in zip([*other.outputs, *other.variables], [*one.outputs, *one.variables], strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_bucket_starts_without_the_gradients_of_later_ones() -> None:
+    y = np.arange(7) % 3
+    graph = divided(mlp, [X, y], [by_rows(X, 2), by_rows(y, 2)], 2, bucket_bytes=1)[0].emitted.graph
+    starts = [op for op in graph.get_operations() if op.type == "PyFunc" and op.inputs]
+    assert len(starts) == 5 and starts[0] in starts[1].control_inputs
+    for number, start in enumerate(starts):
+        assert before(start).isdisjoint(t.op for later in starts[number + 1 :] for t in later.inputs)
+        waits = [op for op in graph.get_operations() if op.type == "PyFunc" and not op.inputs]
+        assert all(start in before(wait) for wait in waits), "a wait could take the thread that a start needs"
+
+
+def before(op: Any) -> set[Any]:
+    """Return the operations that run before this one."""
+    found, stack = set(), [op]
+    while stack:
+        each = stack.pop()
+        new = {*(t.op for t in each.inputs), *each.control_inputs} - found
+        found |= new
+        stack += new
+    return found
+
+
 def test_a_long_chain_of_known_values_needs_no_stack() -> None:
     @tf.function(autograph=False)
     def chain(n: Any) -> Any:
@@ -220,15 +254,16 @@ def test_statistics_that_several_operations_take_are_sent_once() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_many_small_sums_stay_exact_where_large_ones_are_sent_as_float16(size: int) -> None:
-    """Counts above 65,504 have no float16, however many elements are sent together."""
+@pytest.mark.parametrize("compress", ["fp16", "bf16"])
+def test_many_small_sums_stay_exact_where_large_ones_are_sent_in_16_bits(size: int, compress: str) -> None:
+    """Above 65,504 there is no float16, and above 256 not every count is a bfloat16."""
     counted = np.full((7, 40), 10_000, np.float32)
     divided(
         plain(lambda x: [tf.reduce_sum(x * float(i), 0) for i in range(1, 31)]),
         [counted],
         [by_rows(counted, size)],
         size,
-        fp16=True,
+        compress=compress,
     )
 
 

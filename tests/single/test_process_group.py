@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from fdt.errors import UserError, WorkerError
 from fdt.process_group import EACH_BYTES, SharedMemoryAllReduce, Sum
@@ -339,3 +340,10 @@ def test_an_asynchronous_rank_may_leave_earlier(meet, how):
         return process_group.all_reduce(np.ones(1), "met").tolist(), process_group.end(lambda: None)
 
     assert meet(host, lambda m: m.end({"how": how}))[0] == ([1.0], [{"how": how}])
+
+
+@pytest.mark.parametrize(("kind", "first"), [(np.float16, 2048), (bfloat16, 256)])
+def test_16_bit_floats_are_added_in_float32_and_rounded_once(kind, first):
+    parts = [np.array([value], kind) for value in (first, 1, 1)]
+    total = Sum(parts[0]).of(parts)
+    assert total.dtype == kind and float(total[0]) == first + 2, "first + 1 has no number of this kind"

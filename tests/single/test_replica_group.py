@@ -1,5 +1,6 @@
 """The interface of a replicated script's process group, and the collectives on arrays: one contract for all groups."""
 
+import concurrent.futures
 import contextlib
 import socket
 import threading
@@ -252,3 +253,36 @@ def test_rank_0s_arrays_go_to_ranks_that_have_other_ones():
 
     expected = {"a": [("float32", [[1.0], [1.0]])], "b": [("int64", 7), ("float64", [])]}
     assert on_ranks(2, work) == [expected] * 2
+
+
+def test_a_collective_waits_for_those_that_an_ended_graph_has_started(monkeypatch):
+    done, go = [], threading.Event()
+
+    class Group(MemoryGroup):
+        def all_reduce(self, vector, name):
+            if name == "started":
+                go.wait()
+            done.append(name)
+            return vector
+
+    def wait(futures):
+        go.set()
+        return concurrent.futures.wait(futures)
+
+    monkeypatch.setattr("replica.exchange.wait", wait)
+    exchange = GroupedExchange(Group(0, 2))
+    exchange.start("started", [np.ones(2)], [PARTIAL])
+    exchange.replicated("next", [np.ones(2)], [PARTIAL])
+    go.set()
+    assert done == ["started", "next"]
+
+
+def test_an_error_of_a_started_collective_reaches_what_waits_for_it():
+    class Group(MemoryGroup):
+        def all_reduce(self, vector, name):
+            raise WorkerError("rank 1 was lost")
+
+    exchange = GroupedExchange(Group(0, 2))
+    with pytest.raises(WorkerError, match="rank 1 was lost"):
+        exchange.start("started", [np.ones(2)], [PARTIAL]).result()
+    assert isinstance(exchange.failure, WorkerError)

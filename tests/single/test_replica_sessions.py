@@ -21,6 +21,11 @@ from hfdt.worker.step_context import Reading
 from replica.exchange import GroupedExchange
 from tests.single.thread_groups import MemoryGroup
 
+
+def hfdt_sessions(group, count, replicated):
+    return HfdtSessions(group, GroupedExchange(group), count, replicated)
+
+
 v1 = tf.compat.v1
 CONFIG = v1.ConfigProto(inter_op_parallelism_threads=4, use_per_session_threads=True)
 X = np.arange(22, dtype="float32").reshape(11, 2) / 10
@@ -64,7 +69,7 @@ def on_ranks(size, run, monkeypatch):
 
 
 def as_rank(group, reduce, shares, rows=None, replicated=None):
-    sessions = HfdtSessions(group, shares.append, replicated)
+    sessions = hfdt_sessions(group, shares.append, replicated)
 
     def run(session, fetches, feed=None):
         return sessions.run(BaseSession.run, session, fetches, feed)
@@ -98,7 +103,7 @@ def test_what_ranks_find_differently_is_as_rank_0_has_it(monkeypatch):
     """A global step that is read in no order beside the update is 0 on one rank and 1 on another."""
 
     def rank(group):
-        sessions = HfdtSessions(group, lambda share: None, None)
+        sessions = hfdt_sessions(group, lambda share: None, None)
 
         def gradients(ys, xs):
             return sessions.gradients._taken(gradients_util._GradientsHelper, ys, xs)
@@ -130,7 +135,7 @@ def test_a_batch_fixed_in_the_graph_is_refused_or_done_by_every_rank(monkeypatch
 )
 def test_what_cannot_be_divided_is_named(loss, words, monkeypatch):
     def run(group):
-        sessions = HfdtSessions(group, lambda share: None, None)
+        sessions = hfdt_sessions(group, lambda share: None, None)
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
             x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
             (gradient,) = sessions.gradients._taken(gradients_util._GradientsHelper, [loss(x, w)], [w])
@@ -145,7 +150,7 @@ def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(
     whole = []
 
     def run(group):
-        sessions = HfdtSessions(group, lambda share: None, lambda: whole.append(group.rank))
+        sessions = hfdt_sessions(group, lambda share: None, lambda: whole.append(group.rank))
         with tf.Graph().as_default(), v1.Session(config=CONFIG) as session:
             x, w = v1.placeholder(tf.float32, [None, 2]), v1.get_variable("w", initializer=[1.0, 2.0])
             loss = tf.reduce_mean(x * w) + tf.reduce_sum(tf.square(x * w))
@@ -160,7 +165,7 @@ def test_what_is_neither_a_mean_nor_a_sum_is_done_whole_by_every_rank_each_time(
 
 
 def test_a_saved_graph_is_the_scripts_own():
-    sessions = HfdtSessions(MemoryGroup(0, 1), lambda share: None, None)
+    sessions = hfdt_sessions(MemoryGroup(0, 1), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default() as graph:
         w = v1.get_variable("w", initializer=2.0)
         assert "PyFunc" in {o.type for o in tf.gradients(w * w, w)[0].op.graph.get_operations()}
@@ -173,7 +178,7 @@ def test_a_saved_graph_is_the_scripts_own():
 
 
 def test_gradients_of_inputs_are_left_alone():
-    sessions = HfdtSessions(MemoryGroup(0, 1), lambda share: None, None)
+    sessions = hfdt_sessions(MemoryGroup(0, 1), lambda share: None, None)
     with sessions.gradients.installed(), tf.Graph().as_default():
         x, w = v1.placeholder(tf.float32, [None]), v1.get_variable("w", initializer=2.0)
         assert tf.gradients(x * w, x)[0].op.type != "PyFunc"
@@ -186,7 +191,7 @@ def test_graphs_without_a_seed_draw_the_runs_numbers_and_other_ways_to_train_are
     tf.random.set_seed(5)
     group = MemoryGroup(0, 1, inprocess.InProcessWorld(1).comm(0))
     drawn = []
-    with patches.installed(HfdtSessions(group, lambda share: None, None), rank=None):
+    with patches.installed(hfdt_sessions(group, lambda share: None, None), rank=None):
         for _ in range(2):
             with tf.Graph().as_default(), v1.Session() as session:
                 w = v1.get_variable("w", [3])

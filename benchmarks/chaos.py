@@ -52,7 +52,7 @@ CASES = (
     Case("nfdt", ("--ps", "2"), "nfdt.server"),
     Case("nfdt", (), "client"),
     Case("nfdt", ("--detach",), "client"),
-    Case("nfdt", ("--capture", "replica"), "nfdt.replica.follower", script="counts_loop.py"),
+    Case("nfdt", ("--capture", "replica"), "client_shim.replica.follow", script="counts_loop.py"),
     Case("hfdt", ("--restarts", "1"), "hfdt.worker.process", recovers=True),
     Case("hfdt", ("--min-np", "1"), "hfdt.worker.process", recovers=True),
     Case("hfdt", ("--restarts", "1"), "mpirun", recovers=True),
@@ -61,7 +61,7 @@ CASES = (
     Case("hfdt", (), "mpirun"),
     Case("hfdt", (), "client"),
     Case("hfdt", ("--detach",), "client"),
-    Case("hfdt", ("--capture", "replica"), "hfdt.replica.follower", script="counts_loop.py"),
+    Case("hfdt", ("--capture", "replica"), "client_shim.replica.follow", script="counts_loop.py"),
 )
 
 

@@ -166,7 +166,6 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim.replica.detection import starting_over
     from client_shim.state import Settings
     from hfdt import algorithm_registry
-    from hfdt.replica.factory import make_rank
 
     given["rule"] = algorithm_registry.spelled(given["rule"], given)
     _check(given)
@@ -177,7 +176,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts = chosen_hosts(given)
-        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica.follower", make_rank, hosts)
+        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica", hosts)
     engine = make_emulation(given) if given["emulate"] is not None else make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     early = bool(given["emulate"] or names_hosts(given))  # a host may not answer

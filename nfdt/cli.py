@@ -158,7 +158,6 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.state import Settings
-    from nfdt.replica.follower import make_rank
 
     given["rule"] = checked_algorithm(given)
     if given["checkpoint_every"] and given["restarts"] is None:
@@ -179,7 +178,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
             checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         hosts = chosen_hosts(given)
-        return replicas.run(request, script, words, given["seed"], options, "nfdt.replica.follower", make_rank, hosts)
+        return replicas.run(request, script, words, given["seed"], options, "nfdt.replica", hosts)
 
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     environment = dict(os.environ)

@@ -13,7 +13,6 @@ from fdt.cli.run import run_replicas
 from fdt.errors import UsageError
 
 if TYPE_CHECKING:  # not needed by scripts that train by fit
-    from client_shim.replica.rank import MakeRank
     from fdt.launch.hosts import Host
     from fdt.process_group.root import RootGroup
     from fdt.report import Reporters
@@ -55,8 +54,7 @@ def run(
     words: Sequence[str],
     seed: int | None,
     options: Mapping[str, str],
-    follower: str,
-    make: "MakeRank",
+    package: str,
     hosts: "Sequence[Host]" = (),
 ) -> int:
     """Run the script on all ranks.
@@ -67,8 +65,7 @@ def run(
         words: Arguments of the script.
         seed: The run's seed; None: a random one.
         options: Options for the ranks.
-        follower: Name of the module that the other ranks run.
-        make: Makes this process's rank.
+        package: The engine's package of replicated scripts, whose `make_rank` makes the rank of a process.
         hosts: Hosts of the ranks; empty: all ranks run on this host.
 
     Returns:
@@ -94,11 +91,11 @@ def run(
 
     def ranks(run_dir: Path) -> "AbstractContextManager[tuple[RootGroup, int]]":
         if all(is_here(each.name) for each in others):
-            return running.host(follower, script, words, size, run_dir, seed, options)
-        return remote_ranks.host(follower, script, words, others, run_dir, seed, options)
+            return running.host(package, script, words, size, run_dir, seed, options)
+        return remote_ranks.host(package, script, words, others, run_dir, seed, options)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
         with ranks(run_dir) as (process_group, chosen):
-            return running.run(script, words, process_group, chosen, make, options, reporters)
+            return running.run(script, words, process_group, chosen, package, options, reporters)
 
     return run_replicas(request, size, as_rank_0)

@@ -1,4 +1,7 @@
-"""Process of a rank other than 0: it runs the same script, and its side effects are discarded."""
+"""Process of a rank other than 0: it runs the same script, and its side effects are discarded.
+
+`python -m client_shim.replica.follow PACKAGE`, with the package of InstalledRank.installed.
+"""
 
 import os
 import shutil
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from client_shim.replica import remote_ranks
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rank import ASYNCHRONOUS, InstalledRank, MakeRank, RankConfig
+from client_shim.replica.rank import ASYNCHRONOUS, InstalledRank, RankConfig
 from client_shim.replica.run import wait_for_end
 from client_shim.replica.scratch import diverted, real_paths
 from client_shim.replica.steps import where
@@ -22,8 +25,8 @@ from fdt.service.blame import one_line
 from fdt.shm_reaper import outlive
 
 
-def follow(make: MakeRank) -> None:
-    """Run the script of this process's RankConfig to its end."""
+def follow(package: str) -> None:
+    """Run the script of this process's RankConfig to its end, as a rank of the engine's `package`."""
     if sys.path and sys.path[0] in ("", "/", os.getcwd()):
         del sys.path[0]  # added by `python -m`
     task, process_group = _come()
@@ -35,7 +38,7 @@ def follow(make: MakeRank) -> None:
             diverted(Path(task.scratch), Path(task.directory)),
             agreed(process_group, task.seed, clocks=ASYNCHRONOUS not in task.options),
         ):
-            with part.installed(make, process_group, task.options):
+            with part.installed(package, process_group, task.options):
                 with recorded(rank=task.rank, agrees=True):
                     code = run_script(task.script, task.words, task.name, part.rewrite, died.append)
                 if part.rank is not None and wait_for_end(code):
@@ -75,3 +78,7 @@ def _end_with_parent(task: RankConfig) -> None:
     with real_paths():
         shutil.rmtree(Path(task.scratch).parent, ignore_errors=True)
     os._exit(EXIT_ROOT_LOST)
+
+
+if __name__ == "__main__":
+    follow(sys.argv[1])

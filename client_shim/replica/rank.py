@@ -4,6 +4,7 @@ The patches are installed when the script imports TensorFlow.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import threading
@@ -53,7 +54,6 @@ class ReplicaRank(Protocol):
 
 
 Say = Callable[[str], None]  # shows the user one line
-MakeRank = Callable[[ReplicaGroup, Mapping[str, str], Say], ReplicaRank]
 
 ASYNCHRONOUS = "asynchronous"  # ranks are at different steps, so each reads its own clock
 
@@ -93,8 +93,11 @@ class InstalledRank:
         return None if self._turns is None else self._turns.rewrite
 
     @contextlib.contextmanager
-    def installed(self, make: MakeRank, group: ReplicaGroup, options: Mapping[str, str]) -> Iterator[None]:
-        """Within, the rank's patches are applied as soon as the script imports TensorFlow or Keras."""
+    def installed(self, package: str, group: ReplicaGroup, options: Mapping[str, str]) -> Iterator[None]:
+        """Within, the rank's patches are applied as soon as the script imports TensorFlow or Keras.
+
+        The rank is what `make_rank(group, options, say)` of `package` returns.
+        """
         with contextlib.ExitStack() as stack:
             active = [True]
             stack.callback(active.clear)
@@ -103,7 +106,7 @@ class InstalledRank:
 
             def tensorflow(_: Any) -> None:
                 if active and self.rank is None:
-                    self.rank = make(group, options, self._say)
+                    self.rank = importlib.import_module(package).make_rank(group, options, self._say)
                     if self._turns is not None:
                         self._turns.pass_on_to(self.rank.by_hand)
                     stack.enter_context(self.rank.in_tensorflow())

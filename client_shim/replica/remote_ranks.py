@@ -52,7 +52,7 @@ def ranks_by_host(hosts: Sequence[Host], size: int) -> list[Host]:
 
 @contextlib.contextmanager
 def host(
-    module: str,
+    package: str,
     script: str,
     words: Sequence[str],
     others: Sequence[Host],
@@ -65,7 +65,7 @@ def host(
     The counterpart of client_shim.replica.run.host for several hosts. Raises UserError unless the hosts are ready.
 
     Args:
-        module: Name of the module that the other ranks run.
+        package: The engine's package of replicated scripts (command.py).
         script: Path of the user's Python file.
         words: Arguments of the script.
         others: The hosts of the other ranks, with their slots.
@@ -87,7 +87,7 @@ def host(
         auth.TLS_VARIABLE: placement.identity.dumps(),
     }
     env |= {**environment.variables(), "MPLBACKEND": "Agg"}
-    launched = Launched(ROLE, (sys.executable, "-m", module), count, env)
+    launched = Launched(ROLE, (sys.executable, "-m", "client_shim.replica.follow", package), count, env)
     with process_group_of(count + 1, lambda _: RemoteRanks(placement, run_dir, launched), listener) as process_group:
         yield process_group, seed
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, MakeRank, RankConfig, reported_steps
+from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, RankConfig, reported_steps
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
@@ -36,10 +36,10 @@ _FAILED = (1, EXIT_INTERRUPTED)  # exit codes of an exception and of Ctrl-C; the
 class LocalRanks:
     """The processes of the other ranks on this host. Their logs are `run_dir`/worker-N.log."""
 
-    def __init__(self, module: str, tasks: Sequence[RankConfig], run_dir: Path) -> None:
+    def __init__(self, package: str, tasks: Sequence[RankConfig], run_dir: Path) -> None:
         self._logs = [run_dir / f"worker-{task.rank}.log" for task in tasks]
         self._popens = [
-            spawn((sys.executable, "-m", module), self._env(task), log)
+            spawn((sys.executable, "-m", "client_shim.replica.follow", package), self._env(task), log)
             for task, log in zip(tasks, self._logs, strict=True)
         ]
 
@@ -75,7 +75,7 @@ class OtherRanks(Protocol):
 
 @contextlib.contextmanager
 def host(
-    module: str,
+    package: str,
     script: str,
     words: Sequence[str],
     size: int,
@@ -88,7 +88,7 @@ def host(
     At the end the other ranks are ended and their scratch folders removed.
 
     Args:
-        module: Name of the module that the other ranks run.
+        package: The engine's package of replicated scripts (command.py).
         script: Path of the user's Python file.
         words: Arguments of the script.
         size: The number of ranks.
@@ -104,7 +104,7 @@ def host(
     def start(directory: Path) -> LocalRanks:
         common = size, seed, options, os.path.abspath(script), script, list(words), os.getpid()
         tasks = [RankConfig(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
-        return LocalRanks(module, tasks, run_dir)
+        return LocalRanks(package, tasks, run_dir)
 
     try:
         with (
@@ -152,7 +152,7 @@ def run(
     words: Sequence[str],
     process_group: RootGroup,
     seed: int,
-    make: MakeRank,
+    package: str,
     options: Mapping[str, str],
     tell: Reporters,
 ) -> int:
@@ -163,7 +163,7 @@ def run(
         words: Arguments of the script.
         process_group: The process group, of which this process is the root.
         seed: The run's seed.
-        make: Makes this process's rank.
+        package: The engine's package of replicated scripts (command.py).
         options: Options for the ranks.
         tell: Receives progress, notes and the summary.
 
@@ -177,7 +177,7 @@ def run(
     with (
         reported_steps(part.steps, tell),
         agreed(process_group, seed, clocks=ASYNCHRONOUS not in options),
-        part.installed(make, process_group, options),
+        part.installed(package, process_group, options),
     ):
         with recorded(agrees=True):
             code = run_script(script, words, rewrite=part.rewrite)

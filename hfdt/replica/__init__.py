@@ -1,1 +1,30 @@
 """HFDT for replicated scripts, which have training loops of their own; see client_shim/replica."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fdt.process_group import ReplicaGroup
+
+
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+    """Make a rank of `group`. Raises UserError for an algorithm that own loops cannot use.
+
+    `say` prints a line for the user.
+    """
+    from hfdt import algorithm_registry
+    from hfdt.replica.sessions import HfdtSessions
+    from hfdt.worker.step_context import DEFAULT_BUCKET_MB
+    from replica.exchange import GroupedExchange
+    from replica.rank import PlacedRank
+
+    # raises UserError for an algorithm that replicated scripts cannot use
+    algorithm_registry.step_algorithm(options.get("rule") or algorithm_registry.DEFAULT)
+    allowed = options.get("allow_replicated") == "1"
+    bucket_bytes = round(float(options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
+    exchange = GroupedExchange(group, compress=options.get("compress"), bucket_bytes=bucket_bytes)
+
+    def sessions(count: Any, replicated: Any) -> HfdtSessions:
+        return HfdtSessions(group, exchange, count, replicated if allowed else None)
+
+    return PlacedRank(group, exchange, options, say, sessions)

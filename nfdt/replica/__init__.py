@@ -4,3 +4,16 @@ The workers take whole batches of the stream in turn. Rank 0, the user's own pro
 applies its own gradient it also applies the gradients that have arrived, one by one, with the script's optimizer, and
 answers with weights. So its variables are the server's, and the script reads trained weights from them.
 """
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fdt.process_group import ReplicaGroup
+
+
+def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[str], None]) -> Any:
+    """Return the object of this rank in a replica script."""
+    from nfdt.replica.rank import RoundRobinRank
+
+    return RoundRobinRank(group, options)

@@ -17,9 +17,8 @@ from fdt.job import is_on
 from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable, variables_of_slots
 from fdt.report import nbytes
 from fdt.typing import Tensor
-from hfdt.collectives import Comm
+from hfdt.collectives import Comm, base
 from hfdt.exactness.trial import Untouched, deferred_updates
-from hfdt.worker import step_context
 from hfdt.worker.compression import compression_of
 from hfdt.worker.exchange import Deferred
 from hfdt.worker.sharded_optimizer import check_elementwise
@@ -97,7 +96,7 @@ class Tuning:
         if not asked:
             return
         dense = [v for v in map(tensor_variable, self._trainable.trainable) if id(v) not in terms.sparse]
-        self._size, self._half = sum(map(step_context.nbytes, dense)), all(v.dtype.size < 4 for v in dense)
+        self._size, self._half = sum(map(base.nbytes, dense)), all(v.dtype.size < 4 for v in dense)
         if "compress" in asked or ("bucket_mb" in asked and self._size > BUCKETS_MB[0] << 20):
             self._link = self._measured(tf.float32)
         reasons = []
@@ -117,7 +116,7 @@ class Tuning:
             return "0", f"optimizer not sharded ({error})"
         weights_of = variables_of_slots(self._trainable.model.optimizer, self._trainable.trainable)
         slots = [tensor_variable(v) for v in self._trainable.optimizer if id(v) in weights_of]
-        size = sum(map(step_context.nbytes, slots))
+        size = sum(map(base.nbytes, slots))
         if size < LEAST_SLOTS:
             return "0", f"optimizer not sharded (slots of {nbytes(size)}, less than {nbytes(LEAST_SLOTS)})"
         return "1", f"optimizer sharded (slots of {nbytes(size)}, {nbytes(size / self._comm.size)} on each worker)"
@@ -226,7 +225,7 @@ def _seconds_of(comm: Comm, run: Callable[[], Any], *, traced: bool = True, jit_
         begin = clock()
         found = [leaf for leaf in tf.nest.flatten(call(), expand_composites=True) if leaf is not None]
         if found:
-            min(found, key=step_context.nbytes).numpy()  # waits for a device
+            min(found, key=base.nbytes).numpy()  # waits for a device
         times.append(clock() - begin)
     return min(times[1:])
 

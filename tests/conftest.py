@@ -25,7 +25,7 @@ for name, value in {
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums depend on the shape of the batch more than the comparisons allow
     "CUDA_VISIBLE_DEVICES": "-1",
     "MPLBACKEND": "Agg",
-    # Horovod's default. At HFDT's 0.1 ms a rank's background thread takes half a core (benchmarks/README.md).
+    # Horovod's default: a rank that waits takes less of a core than at HFDT's 0.1 ms (benchmarks/README.md).
     "HOROVOD_CYCLE_TIME": "1",
 }.items():
     os.environ.setdefault(name, value)

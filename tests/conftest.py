@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from fdt.environment import lasting
+from fdt.environment import hidden, lasting
 
 ROOT = Path(__file__).resolve().parent.parent
 for name, value in {
@@ -25,6 +25,8 @@ for name, value in {
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums depend on the shape of the batch more than the comparisons allow
     "CUDA_VISIBLE_DEVICES": "-1",
     "MPLBACKEND": "Agg",
+    # Horovod's default: a rank that waits takes less of a core than at HFDT's 0.1 ms (benchmarks/README.md).
+    "HOROVOD_CYCLE_TIME": "1",
 }.items():
     os.environ.setdefault(name, value)
 
@@ -48,14 +50,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[MARK] = str(os.getpid())
     _use_local_datasets()
+    _prepend_to_path(ROOT / "tests" / "startup")
     hypothesis.settings.register_profile("fdt", deadline=None)  # no test depends on time
     hypothesis.settings.load_profile("fdt")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exclude what the tests' modules import from garbage collection: a sixth of a test's time (measured)."""
-    with lasting():
+    """Exclude what the tests' modules import from garbage collection: a sixth of a test's time (measured).
+
+    No test uses what Keras does with the packages that are hidden from it.
+    """
+    with lasting(), hidden(("matplotlib", "sklearn")):
         return (yield)
 
 
@@ -71,8 +77,13 @@ def _use_local_datasets() -> None:
         return
     os.environ.setdefault("KERAS_HOME", str(home))
     if offline.is_dir() and str(offline) not in os.environ.get("PYTHONPATH", ""):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(offline), os.environ.get("PYTHONPATH")]))
+        _prepend_to_path(offline)
         runpy.run_path(str(offline / "sitecustomize.py"))
+
+
+def _prepend_to_path(folder: Path) -> None:
+    """For the processes that tests start: a module `sitecustomize` of `folder` runs when they start."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,8 @@ def command(tmp_path):
     def run(engine, *words, source):
         (work / "script.py").write_text(source)
         argv = [sys.executable, "-m", engine, *words]
-        env = {**os.environ, "TMPDIR": str(temporary)}
+        # without it, TensorFlow leaves the __pycache__ of AutoGraph's files there, also under plain python
+        env = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
         ended = subprocess.run(argv, cwd=work, env=env, capture_output=True, text=True, timeout=280, check=False)
         assert list(temporary.iterdir()) == [], ended.stderr
         written = {path.name for path in work.iterdir()} - {"script.py"}

@@ -18,8 +18,8 @@ needs_mpirun = pytest.mark.skipif(not find_mpirun(), reason="no mpirun")
 def run(size, script, *arguments, timeout_s):
     """`size` 0: plainly, without a launcher. Fails the test with what the ranks said when one of them fails."""
     launcher = [find_mpirun(), *FLAGS, "-np", str(size)] if size else []
-    argv = [*launcher, sys.executable, str(HERE / "under_warm_start.py"), str(HERE / script), *map(str, arguments)]
-    env = {**os.environ, "HOROVOD_CYCLE_TIME": "0.1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    argv = [*launcher, sys.executable, str(HERE / script), *map(str, arguments)]
+    env = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
     process = subprocess.Popen(
         argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

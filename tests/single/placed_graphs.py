@@ -5,7 +5,7 @@ dependency causes an error, and a collective blocks its own rank's thread alone.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,9 @@ def divided(
         options: As of a GroupedExchange.
     """
     parts = [locals_of(array, placement, size) for array, placement in zip(arrays, placements, strict=True)]
-    ready = [_prepared(make(), arrays, placements, rank, size, options) for rank in range(size)]
+    made = make()
+    concrete = made[0].get_concrete_function(*map(tf.constant, arrays))
+    ready = [_prepared(concrete, made[1], arrays, placements, rank, size, options) for rank in range(size)]
 
     def work(comm: InProcessComm) -> list[Any]:
         group, result, captured, _ = ready[comm.rank]
@@ -68,16 +70,24 @@ def divided(
     outputs = on_ranks(size, work)
     values = [[np.asarray(v) for v in variables] for *_, variables in ready]
     ran = [Ran(r[0], r[1], o, v) for r, o, v in zip(ready, outputs, values, strict=True)]
-    _verify(ran, *_alone(make(), arrays))
+    _verify(ran, *_alone(made, arrays))
     return ran
 
 
 def _prepared(
-    made: Made, arrays: Sequence[Any], placements: Sequence[Placement], rank: int, size: int, options: Any
+    concrete: Any,
+    variables: Sequence[Any],
+    arrays: Sequence[Any],
+    placements: Sequence[Placement],
+    rank: int,
+    size: int,
+    options: Mapping[str, Any],
 ) -> Any:
-    function, variables = made
-    concrete = function.get_concrete_function(*map(tf.constant, arrays))
-    captured = concrete.captured_inputs
+    """Emit the traced function for a rank, which has variables of its own."""
+    variables = [v if isinstance(v, tf.Variable) else v.value for v in variables]  # of TensorFlow or of Keras
+    own = [tf.Variable(v) for v in variables]
+    handles = {id(v.handle): each.handle for v, each in zip(variables, own, strict=True)}
+    captured = [handles[id(t)] if t.dtype == tf.resource else t for t in concrete.captured_inputs]
     arguments = [Argument(p, a.shape, tf.as_dtype(a.dtype)) for p, a in zip(placements, arrays, strict=True)]
     arguments += [_captured(each) for each in captured]
     known = [a if p is REPLICATE else None for p, a in zip(placements, arrays, strict=True)]
@@ -85,7 +95,7 @@ def _prepared(
     values = [*known, *(None for _ in captured)]
     exchange = GroupedExchange(group, **options)  # type: ignore[arg-type]
     result = emitted(flatten(concrete.graph), arguments, values, exchange, "f")
-    return group, result, captured, variables
+    return group, result, captured, own
 
 
 def _captured(tensor: Any) -> Argument:

@@ -1,5 +1,6 @@
 """Divided pipelines: a rank maps only its rows, and its slices are those of the undivided pipeline, to the bit."""
 
+import functools
 import re
 
 import numpy as np
@@ -93,9 +94,15 @@ def provable():
 CASES = [pytest.param(dataset, id=name) for name, dataset in provable()]
 
 
-@pytest.fixture
-def blobs(tmp_path):
-    return LocalBlobs(tmp_path)
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory):
+    return LocalBlobs(tmp_path_factory.mktemp("blobs"))
+
+
+@pytest.fixture(scope="module")
+def both(blobs):
+    """`both(dataset)`: the divided source and the whole one, which the tests of a case share."""
+    return functools.cache(lambda dataset: tuple(opened(blobs, dataset, divide=divide) for divide in (True, False)))
 
 
 def opened(blobs, dataset, *, divide, steps=0, **keywords):
@@ -117,8 +124,8 @@ def assert_same(ours, theirs):
 
 @pytest.mark.parametrize("dataset", CASES)
 @pytest.mark.parametrize("size", [2, 3])
-def test_slices_are_those_of_the_whole_pipeline(blobs, dataset, size):
-    ours, theirs = (opened(blobs, dataset, divide=divide) for divide in (True, False))
+def test_slices_are_those_of_the_whole_pipeline(both, dataset, size):
+    ours, theirs = both(dataset)
     assert (ours.steps, ours.samples, ours.batch_size) == (theirs.steps, theirs.samples, theirs.batch_size)
     assert ours.element_spec == theirs.element_spec
     for rank, epoch in ((0, 0), (size - 1, 0), (size - 1, 1)):
@@ -140,8 +147,8 @@ def test_every_rank_has_its_rows_of_every_batch(n, drop_remainder):
 
 
 @pytest.mark.parametrize("dataset", CASES)
-def test_whole_batches_are_those_of_the_whole_pipeline(blobs, dataset):
-    ours, theirs = (opened(blobs, dataset, divide=divide) for divide in (True, False))
+def test_whole_batches_are_those_of_the_whole_pipeline(both, dataset):
+    ours, theirs = both(dataset)
     assert_same([ours.first_batch()], [theirs.first_batch()])
     readers = ours.reader(1), theirs.reader(1)
     assert_same(*([reader.read(0)] for reader in readers))

@@ -126,7 +126,8 @@ def test_conjugate_gradients_take_newtons_step_in_a_captured_model():
 
 @pytest.mark.parametrize("text", ['dane(solver="cg")', "dane(local_epochs=2)", "admm(rho=0.5, local_epochs=2)"])
 def test_workers_reach_the_whole_datas_least_point(text):
-    weights, logs, _, sent = trained(text, 3, linear, X, Y, batch=BATCH, epochs=12)
+    epochs = 4 if "cg" in text else 12  # conjugate gradients solve a round's task exactly
+    weights, logs, _, sent = trained(text, 3, linear, X, Y, batch=BATCH, epochs=epochs)
     npt.assert_allclose(flat(weights), least_squares(), atol=0.02)
     assert logs[-1]["loss"] < 0.02
     averages = 1 if text.startswith("admm") else 2

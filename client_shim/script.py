@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from fdt import PACKAGES
 from fdt.errors import EXIT_INTERRUPTED, UserError
-from fdt.signals import Ended
+from fdt.signals import Ended, behind
 
 OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 
@@ -51,7 +52,7 @@ def run_script(
     module = _main_module(os.path.abspath(script))
     with _standing_in(module, [script if name is None else name, *argv], os.path.dirname(os.path.realpath(script))):
         try:
-            exec(code, module.__dict__)
+            _execute(code, module.__dict__)
         except (UserError, Ended):
             raise
         except SystemExit as stop:
@@ -69,6 +70,16 @@ def run_script(
         finally:
             _flush()
     return 0
+
+
+def _execute(code: CodeType, names: dict[str, Any]) -> None:
+    try:
+        exec(code, names)
+    except SystemError as error:
+        hidden = behind(error)
+        if hidden is None:
+            raise
+        raise hidden from None
 
 
 def _compile(script: str, rewrite: Rewrite | None) -> CodeType:

@@ -11,6 +11,7 @@ Python raises a signal handler's exception between any two bytecodes of the main
 - In a finalizer, or in a callback of C code, Python drops the exception and calls `sys.unraisablehook`. The exception
   is then raised at the next line of the code that the finalizer interrupted. Where that waits in C, the signal is sent
   again.
+- C code may print the exception and go on, by `sys.excepthook`, or make a SystemError of it (`behind`).
 - In the import of a C extension, the exception can become an ImportError, which importers catch. So a signal is held
   back until the extension is imported.
 
@@ -18,6 +19,7 @@ Until `ended_by_signals`, SIGINT has the system's default action (hfdt/__main__.
 SIGINT ignored. `kill -INT` ends such a command nevertheless.
 """
 
+import _imp
 import _thread
 import contextlib
 import os
@@ -27,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ExtensionFileLoader
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from fdt.patches import replace
@@ -186,31 +188,59 @@ _holding: _Holding | None = None
 
 @contextlib.contextmanager
 def _raised_again() -> Iterator[None]:
-    """Within the context, a signal whose exception Python drops raises again."""
-    before = sys.unraisablehook
+    """Within the context, a signal whose exception Python drops, or C code prints, raises again."""
+    before, printing = sys.unraisablehook, sys.excepthook
+    active = [True]
 
-    def hook(dropped: "sys.UnraisableHookArgs") -> None:
-        number = _number(dropped)
-        if number is None:
-            before(dropped)
-        elif _holding is not None:
+    def dropped(lost: "sys.UnraisableHookArgs") -> None:
+        if not again(lost.exc_value, sys._getframe().f_back):
+            before(lost)
+
+    def printed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not again(error, sys._getframe().f_back):
+            printing(kind, error, trace)
+
+    def again(error: BaseException | None, frame: FrameType | None) -> bool:
+        hidden = behind(error)
+        if not active or hidden is None:
+            return False
+        number = hidden.number if isinstance(hidden, Ended) else signal.SIGINT
+        if _holding is not None:
             _holding.take(number)
         else:
             due = [number]
-            _raise_at_next_line(due, sys._getframe().f_back)
+            _raise_at_next_line(due, frame)
             _thread.start_new_thread(send, (due,))  # not threading.Thread, whose locks may be interrupted
+        return True
 
     def send(due: list[signal.Signals]) -> None:
         time.sleep(AGAIN_S)
-        if due and sys.unraisablehook is hook:
+        if due and active:
             os.kill(os.getpid(), due.pop())
 
-    sys.unraisablehook = hook
+    sys.unraisablehook, sys.excepthook = dropped, printed
     try:
         yield
     finally:
-        if sys.unraisablehook is hook:  # not the script's
+        active.clear()
+        if sys.unraisablehook is dropped:  # not the script's
             sys.unraisablehook = before
+        if sys.excepthook is printed:
+            sys.excepthook = printing
+
+
+def behind(error: BaseException | None) -> "KeyboardInterrupt | Ended | None":
+    """Return the signal's exception that `error` is or hides; None if there is no signal behind it.
+
+    C code may call Python while the exception is pending, which makes a SystemError of it. Where the call was an
+    import, the import lock stays locked. It is released here, as other threads would wait for it for ever.
+    """
+    if isinstance(error, SystemError) and isinstance(error.__cause__, (KeyboardInterrupt, Ended)):
+        with contextlib.suppress(RuntimeError):  # another thread holds it
+            while _imp.lock_held():
+                _imp.release_lock()
+        return error.__cause__
+    return error if isinstance(error, (KeyboardInterrupt, Ended)) else None
 
 
 def _raise_at_next_line(due: list[signal.Signals], frame: FrameType | None) -> None:
@@ -234,13 +264,6 @@ def _held_back_by_extensions() -> Iterator[None]:
         for name in ("create_module", "exec_module"):
             replace(stack, ExtensionFileLoader, name, held_back()(getattr(ExtensionFileLoader, name)))
         yield
-
-
-def _number(dropped: "sys.UnraisableHookArgs") -> signal.Signals | None:
-    """Return the signal that raised the exception, or None."""
-    if isinstance(dropped.exc_value, Ended):
-        return dropped.exc_value.number
-    return signal.SIGINT if issubclass(dropped.exc_type, KeyboardInterrupt) else None
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -1,5 +1,7 @@
 """A signal that ends the command raises once, at a safe place, and no library drops it."""
 
+import _imp
+import ctypes
 import os
 import queue
 import signal
@@ -9,6 +11,8 @@ import threading
 
 import pytest
 
+from client_shim.script import run_script
+from fdt.errors import EXIT_INTERRUPTED
 from fdt.launch import Task
 from fdt.signals import Ended, ended_by_signals, held_back, raise_held, released
 from fdt.supervise.processes import LaunchedProcesses
@@ -160,6 +164,33 @@ def test_what_a_finalizer_drops_is_sent_again_to_a_wait_on_the_same_line(number,
     held.acquire()
     with pytest.raises(raised):
         _ = Finalized(number) and held.acquire(timeout=60)  # a guard
+
+
+def test_what_c_code_prints_is_raised_again():
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        ctypes.pythonapi.PyRun_SimpleString(b"import signal; signal.raise_signal(signal.SIGINT)")  # prints, goes on
+        reached.append("the next line")
+    assert not reached
+
+
+def test_what_c_code_makes_a_system_error_of_is_raised_in_its_place(tmp_path):
+    """C code that calls Python with a pending exception: `_imp.acquire_lock` then fails, and has locked."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import _imp\n_imp.acquire_lock()\n"
+        "try:\n    raise KeyboardInterrupt\n"
+        "except KeyboardInterrupt as pressed:\n    raise SystemError('acquire_lock') from pressed\n"
+    )
+    assert run_script(str(script), []) == EXIT_INTERRUPTED
+    assert not _imp.lock_held()
+
+
+def test_a_system_error_with_another_cause_is_the_scripts(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemError('boom') from ValueError('why')\n")
+    assert run_script(str(script), []) == 1
+    assert "SystemError: boom" in capsys.readouterr().err
 
 
 def test_other_exceptions_of_a_finalizer_are_reported_as_ever(monkeypatch):

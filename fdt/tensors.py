@@ -203,3 +203,19 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
         elif np.ndim(value) == 0:
             found[name] = float(value)
     return found
+
+
+def buckets(sizes: Iterable[int], least: int) -> list[list[int]]:
+    """Return the positions of `sizes`, in their order, in buckets. A bucket is full when it has `least`; 0: one bucket.
+
+    There is one bucket or more. Only a single one is empty.
+    """
+    made: list[list[int]] = [[]]
+    held = 0
+    for position, size in enumerate(sizes):
+        if least and held >= least:
+            made.append([])
+            held = 0
+        made[-1].append(position)
+        held += size
+    return made

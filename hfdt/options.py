@@ -137,9 +137,8 @@ def _of_blocks() -> list[Option]:
     ]
 
 
-def number_options(function: Decorated) -> Decorated:
-    """Add the options that change the numbers or how they are computed."""
-    add = [
+def _of_gradients() -> list[Option]:
+    return [
         option(
             NUMBERS,
             "--compress",
@@ -167,6 +166,13 @@ def number_options(function: Decorated) -> Decorated:
             help="Each rank updates its part of every weight and holds that part of the optimizer's slots (ZeRO-1). "
             "=auto: where that is possible and slots have 64 MB or more.",
         ),
+    ]
+
+
+def number_options(function: Decorated) -> Decorated:
+    """Add the options that change the numbers or how they are computed."""
+    add = [
+        *_of_gradients(),
         option(
             NUMBERS,
             "--batch",

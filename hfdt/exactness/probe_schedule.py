@@ -29,6 +29,7 @@ class Probing:
     BatchNorm is over all ranks in a probe, also where training has it otherwise. Then the probe sees all the rest.
 
     `options`: the job's. `synchronised`: whether the algorithm lets BatchNorm be over all ranks in training.
+    `asked`: what the step exchanges in training, as StepContext.sum names it ("gradient", "mask", ...).
     """
 
     def __init__(self, trainable: Any, comm: Comm, options: Mapping[str, str], *, synchronised: bool) -> None:
@@ -39,6 +40,7 @@ class Probing:
         self._synchronised = synchronised and not self._local
         self._own = {name: getattr(trainable.model, name) for name in ("train_step", "reset_metrics")}
         self._probe: Probe | None = None
+        self.asked: set[str] = set()
         self._written, self._writes, self._said = False, 0, [""]
 
     def first(self, source: Any, terms: StepTerms) -> list[str]:
@@ -49,11 +51,12 @@ class Probing:
         except IndexError:  # no data: Keras raises its own error
             return []
         with self._as_scripts_have_it():
-            self._probe = Probe(self._trainable, replace(terms, compression=None), whole)
+            own = replace(terms, compression=None, sent_bytes={})
+            self._probe = Probe(self._trainable, own, whole)
             said = self._read(self._probe, whole) + self._look(self._probe)
-        if self._local:  # training does not have these exchanges
-            for name in [name for name in terms.sent_bytes if name.startswith("hfdt.batchnorm")]:
-                del terms.sent_bytes[name]
+        self.asked = {name.split(".")[1] for name in own.sent_bytes}
+        if self._local:
+            self.asked -= {"batchnorm", "batchnorm_gradient"}
         return said
 
     def warm(self, source: Any) -> list[str]:

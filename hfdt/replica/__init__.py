@@ -14,15 +14,14 @@ def make_rank(group: "ReplicaGroup", options: Mapping[str, str], say: Callable[[
     """
     from hfdt import algorithm_registry
     from hfdt.replica.sessions import HfdtSessions
-    from hfdt.worker.step_context import DEFAULT_BUCKET_MB
+    from hfdt.worker.step_context import bucket_bytes
     from replica.exchange import GroupedExchange
     from replica.rank import PlacedRank
 
     # raises UserError for an algorithm that replicated scripts cannot use
     algorithm_registry.step_algorithm(options.get("rule") or algorithm_registry.DEFAULT)
     allowed = options.get("allow_replicated") == "1"
-    bucket_bytes = round(float(options.get("bucket_mb", DEFAULT_BUCKET_MB)) * 2**20)
-    exchange = GroupedExchange(group, compress=options.get("compress"), bucket_bytes=bucket_bytes)
+    exchange = GroupedExchange(group, compress=options.get("compress"), bucket_bytes=bucket_bytes(options))
 
     def sessions(count: Any, replicated: Any) -> HfdtSessions:
         return HfdtSessions(group, exchange, count, replicated if allowed else None)

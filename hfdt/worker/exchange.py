@@ -8,11 +8,13 @@ The first half is Keras's own train_step, whose apply is deferred (Deferred).
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from fdt import tensors as packing
 from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm, Tree
@@ -193,15 +195,8 @@ def buckets(tensors: Sequence[Tensor], least: int) -> list[list[int]]:
     Returns:
         One bucket or more. Only a single one is empty.
     """
-    made: list[list[int]] = [[]]
-    size = 0
-    for position in reversed(range(len(tensors))):
-        if least and size >= least:
-            made.append([])
-            size = 0
-        made[-1].append(position)
-        size += nbytes(tensors[position])
-    return made
+    last = len(tensors) - 1
+    return [[last - i for i in bucket] for bucket in packing.buckets(map(nbytes, reversed(tensors)), least)]
 
 
 def by_position(order: list[list[int]], found: list[list[Tensor]]) -> list[Tensor]:
@@ -221,20 +216,19 @@ def _in_place(tensors: Sequence[Tensor], added: list[Tensor], indices: list[Tens
     return [None if t is None else next(whole if isinstance(t, tf.IndexedSlices) else dense) for t in tensors]
 
 
-def decide_split(model: Any, rule: Any, terms: StepTerms) -> tuple[bool, list[str]]:
-    """Return whether XLA compiles steps in halves, and lines for the user. Called after the probe has run a step."""
+def decide_split(model: Any, rule: Any, terms: StepTerms, asked: AbstractSet[str]) -> tuple[bool, list[str]]:
+    """Return whether XLA compiles steps in halves, and lines for the user. `asked`: Probing.asked."""
     if not model.jit_compile or model.run_eagerly or isinstance(rule, RoundAlgorithm):
         return False, []
-    reason = _why_not(rule, terms)
+    reason = _why_not(rule, terms, asked)
     return not reason, [f"jit_compile is off: {reason}"] if reason else []
 
 
-def _why_not(rule: Any, terms: StepTerms) -> str:
+def _why_not(rule: Any, terms: StepTerms, asked: AbstractSet[str]) -> str:
     if isinstance(rule, BlockAlgorithm):
         return "the algorithm computes each block of a batch alone"
     if not terms.own_step:
         return "the model has a train_step of its own"
-    asked = {name.split(".")[1] for name in terms.sent_bytes}
     if "batchnorm" in asked:
         return "BatchNorm's statistics are summed over ranks (not with --batch-norm local)"
     if asked & {"mask", "loss"}:

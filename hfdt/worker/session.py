@@ -26,9 +26,9 @@ from hfdt.worker.progress import Begin, OnBatch, listening
 from hfdt.worker.rounds import Rounds
 from hfdt.worker.sharded_model import ShardedModel
 from hfdt.worker.sharded_optimizer import ShardedOptimizer
-from hfdt.worker.step_context import StepTerms
+from hfdt.worker.step_context import StepTerms, bucket_bytes
 from hfdt.worker.timeline import StepTimeline
-from hfdt.worker.tuning import Tuning, bucket_bytes
+from hfdt.worker.tuning import Tuning
 
 
 @contextlib.contextmanager
@@ -93,12 +93,11 @@ class RankProgram:
             if isinstance(self.rule, StepAlgorithm):
                 self._stack.enter_context(batchnorm.synchronised(layers, self.trainable.flavor.name))
             notes += self.probing.first(source, terms)
-            split, more = decide_split(self.trainable.model, self.rule, terms)
+            split, more = decide_split(self.trainable.model, self.rule, terms, self.probing.asked)
             notes += more
-            self._refuse_what_blocks_cannot(terms)
+            self._refuse_what_blocks_cannot()
             self.tuning.choose(terms, source.first_batch, split=split)
             self.options.update(self.tuning.chosen)
-            terms.sent_bytes.clear()
         if self.per_worker:
             notes += per_worker_batches.scale(
                 self._stack, self.trainable, self.rule, self.options, source, self.comm.size
@@ -151,11 +150,11 @@ class RankProgram:
         )
         return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
 
-    def _refuse_what_blocks_cannot(self, terms: StepTerms) -> None:
+    def _refuse_what_blocks_cannot(self) -> None:
         """Raise CaptureError where a block's forward pass needs the whole batch. Called after the probe."""
         if not isinstance(self.rule, BlockAlgorithm) or is_on(self.options, "allow_inexact"):
             return
-        asked = {name.split(".")[1] for name in terms.sent_bytes} & {"batchnorm", "mask", "loss"}
+        asked = self.probing.asked & {"batchnorm", "mask", "loss"}
         if asked:
             raise CaptureError(
                 "--algorithm coded computes each block of a batch alone. Received: a model that needs the whole batch "

@@ -22,7 +22,13 @@ import tensorflow as tf
 from fdt.typing import Tensor, Variable
 from hfdt.collectives.base import Collective, Comm, nbytes
 
-DEFAULT_BUCKET_MB = 4
+AUTO, DEFAULT_BUCKET_MB = "auto", 4
+
+
+def bucket_bytes(options: Mapping[str, str]) -> int:
+    """Return the size of a bucket that a job's options name; the default where none is chosen yet."""
+    asked = options.get("bucket_mb", AUTO)
+    return round((DEFAULT_BUCKET_MB if asked == AUTO else float(asked)) * 2**20)
 
 
 class Reading(Enum):

@@ -22,9 +22,8 @@ from hfdt.exactness.trial import Untouched, deferred_updates
 from hfdt.worker.compression import compression_of
 from hfdt.worker.exchange import Deferred
 from hfdt.worker.sharded_optimizer import check_elementwise
-from hfdt.worker.step_context import DEFAULT_BUCKET_MB, StepContext, StepTerms
+from hfdt.worker.step_context import AUTO, DEFAULT_BUCKET_MB, StepContext, StepTerms, bucket_bytes
 
-AUTO = "auto"
 BUCKETS_MB = (1, 2, 4, 8, 16)
 LATENCY_SHARE = 0.1  # of the time of a bucket's bytes, that the latency of its exchange may take
 LEAST_SAVED = 0.1  # of a step, for which gradients are rounded
@@ -51,12 +50,6 @@ class Link:
     def __str__(self) -> str:
         speed = f"{nbytes(self.bytes_per_s)}/s" if math.isfinite(self.bytes_per_s) else "no limit of bytes"
         return f"link: {_ms(self.latency_s)}, {speed}"
-
-
-def bucket_bytes(options: Mapping[str, str]) -> int:
-    """Return the size of a bucket; the default where none is chosen."""
-    asked = options.get("bucket_mb", AUTO)
-    return round((DEFAULT_BUCKET_MB if asked == AUTO else float(asked)) * 2**20)
 
 
 class Tuning:

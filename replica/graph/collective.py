@@ -10,24 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.tensors import buckets
 from fdt.typing import Tensor
 from replica.exchange import HALF_FROM, GroupedExchange
 from replica.graph.emitted import Value
 from replica.placement import Partial, Placement
 from replica.plan import Array
-
-
-def buckets(values: Sequence[Value], least: int) -> list[list[Value]]:
-    """Divide values into buckets, in their order. A bucket is full when it has `least` bytes; 0: all are one bucket."""
-    made: list[list[Value]] = [[]]
-    size = 0
-    for value in values:
-        if least and size >= least:
-            made.append([])
-            size = 0
-        made[-1].append(value)
-        size += (value.tensor.shape.num_elements() or 0) * value.tensor.dtype.size
-    return made
 
 
 def added_collectives(exchange: GroupedExchange, name: str, values: Sequence[Value]) -> tuple[list[Tensor], Any]:
@@ -45,7 +33,8 @@ def added_collectives(exchange: GroupedExchange, name: str, values: Sequence[Val
     Returns:
         The global tensors, and the operation that a later collective must wait for.
     """
-    packed = [_Packed(exchange, bucket) for bucket in buckets(values, exchange.bucket_bytes)]
+    sizes = [(v.tensor.shape.num_elements() or 0) * v.tensor.dtype.size for v in values]
+    packed = [_Packed(exchange, [values[i] for i in bucket]) for bucket in buckets(sizes, exchange.bucket_bytes)]
     if len(packed) == 1:
         (only,) = packed
         received = [tf.numpy_function(lambda *a: exchange.replicated(name, a, only.placements), only.sent, only.dtypes)]

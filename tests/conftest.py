@@ -1,5 +1,6 @@
 """The fixtures of all tests: TensorFlow's threads bounded before its import, real data, a check of left processes."""
 
+import gc
 import os
 import runpy
 import select
@@ -57,10 +58,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exclude what the tests' modules import from garbage collection: a sixth of a test's time (measured).
+    """Exclude the imports of the tests' modules from garbage collection: a sixth of a test's time (measured).
 
+    The rest is collected less often than by default, as in the processes that tests start (startup/sitecustomize.py).
     No test uses what Keras does with the packages that are hidden from it.
     """
+    gc.set_threshold(20_000, 20, 50)
     with lasting(), hidden(("matplotlib", "sklearn")):
         return (yield)
 

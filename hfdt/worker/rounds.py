@@ -17,6 +17,7 @@ from fdt.report import quantity
 from fdt.typing import Dataset, Tensor, Variable
 from hfdt.algorithm import LocalProblem, RoundAlgorithm, Tree
 from hfdt.collectives import Comm
+from hfdt.collectives.base import nbytes
 from hfdt.exactness import assigned_state
 from hfdt.worker import conjugate_gradients
 from hfdt.worker import step_context as steps
@@ -41,7 +42,7 @@ class RoundGroup:
         mine, total = self._tally.numpy()
         dense = [None if t is None else tf.convert_to_tensor(t) for t in tensors]
         weighed = [_weighed(t, mine / total) for t in dense if t is not None]
-        self.sent_bytes += sum(int(t.shape.num_elements()) * int(t.dtype.size) for t in weighed)
+        self.sent_bytes += sum(map(nbytes, weighed))
         self._calls += 1
         began = time.perf_counter()
         added = iter(self._comm.sum(weighed, f"hfdt.round.{self._calls}"))

@@ -107,7 +107,7 @@ def test_a_killed_command_leaves_nothing_running(engine, training):
 
 
 def test_a_script_that_raises_shows_its_own_traceback(engine):
-    result = run(engine, "1", "raise")
+    result = run(engine, "1", "raise", workers=1)
     assert result.returncode == 1
     lines = result.stderr.splitlines()
     start = lines.index("Traceback (most recent call last):")

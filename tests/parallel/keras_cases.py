@@ -140,7 +140,7 @@ def metrics():
             layers.Dense(8, "relu"),
             loss=keras.losses.BinaryCrossentropy(from_logits=True),
             metrics=[
-                keras.metrics.AUC(from_logits=True),
+                keras.metrics.AUC(num_thresholds=20, from_logits=True),
                 "binary_accuracy",
                 keras.metrics.F1Score(threshold=0.5),
                 keras.metrics.R2Score(),

@@ -54,7 +54,7 @@ def old_summed():
 def old_masked():
     tf_keras.utils.set_random_seed(1)
     model = tf_keras.Sequential(
-        [layers.Embedding(20, 6, mask_zero=True), layers.LSTM(7, return_sequences=True), layers.Dense(3)]
+        [layers.Embedding(20, 6, mask_zero=True), layers.SimpleRNN(7, return_sequences=True), layers.Dense(3)]
     )
     model.compile(
         "adam", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"]

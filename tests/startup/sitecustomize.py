@@ -2,9 +2,11 @@
 
 Keras imports plotting packages and the like if they are installed. They are hidden from it, as from workers, and the
 import is not scanned for garbage: 1.7 s of CPU a process instead of 4.1 (measured). A script can import them itself.
-`make compat` runs scripts without this.
+Later garbage is collected less often than by default: graphs are many small objects, and scanning them took 8 % of a
+process's time. `make compat` runs scripts without this.
 """
 
+import gc
 import importlib.abc
 import importlib.util
 import runpy
@@ -36,6 +38,7 @@ def _cheaply(exec_module):
     return wrapper
 
 
+gc.set_threshold(20_000, 20, 50)
 sys.meta_path.insert(0, _Finder())
 others = [Path(folder, "sitecustomize.py") for folder in sys.path if Path(folder) != Path(__file__).parent]
 for other in filter(Path.is_file, others):  # the one that this one stands before

@@ -44,7 +44,7 @@ def forget() -> None:
     if "keras" in sys.modules:
         keras = sys.modules["keras"]
         keras.backend.set_floatx("float32")
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)  # garbage is collected when it is due
 
 
 main()

@@ -13,7 +13,7 @@ x, y = np.random.randn(26, 4), np.random.randint(0, 2, 26)
 model = keras.Sequential([keras.layers.Dense(6, "relu"), keras.layers.Dense(1, "sigmoid")])
 opt = keras.optimizers.SGD(0.5)
 metrics = [
-    keras.metrics.AUC(name="auc"),
+    keras.metrics.AUC(name="auc", num_thresholds=20),
     keras.metrics.Precision(name="p"),
     keras.metrics.Recall(name="r"),
     keras.metrics.BinaryAccuracy(name="acc"),

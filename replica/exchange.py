@@ -43,7 +43,7 @@ class GroupedExchange:
 
     def refuse(self, error: Exception) -> None:
         """Let later collectives of this rank raise `error`, because the rank has strayed from the others."""
-        self._refusal = error
+        self.failure = self._refusal = error
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.

@@ -46,7 +46,7 @@ class LocalInput:
         rows = division.width(found.batch_rows, size)
         with undivided(), unrecorded(), tf.device("CPU:0"):
             self.pipeline = division.local(found, rank, size, rows, source=True)
-        self.where, self._compute = found.where, division.whole(found)
+        self.where, self._compute = found.where, division.global_batch(found)
         self._batches = self._read = 0  # batches drawn, and those of them that were read whole
 
     def placed(self, element: tuple[Batch, Tensor, Tensor], placement: Callable[[int], Shard | None]) -> Batch:

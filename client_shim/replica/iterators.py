@@ -11,7 +11,7 @@ import dis
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -130,5 +130,5 @@ def _catches(node: ast.AST, line: int) -> bool:
 
 
 def _is_elsewhere(caught: ast.AST | None) -> bool:
-    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    kinds: Sequence[ast.AST | None] = caught.elts if isinstance(caught, ast.Tuple) else [caught]
     return all(kind is not None and last_name(kind) in _ELSEWHERE for kind in kinds)

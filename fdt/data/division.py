@@ -65,8 +65,9 @@ def find(dataset: Dataset) -> Division | str:
     found, reason = _divided_maps(batched._input_dataset)
     if found is None:
         return reason
-    *parts, inner = found
-    return Division(*parts, int(batched._batch_size), _batch(batched), after, dataset.element_spec, state or inner)
+    rows, at, maps, inner = found
+    size, state = int(batched._batch_size), state or inner
+    return Division(rows, at, maps, size, _batch(batched), after, dataset.element_spec, state)
 
 
 def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformation], str] | None, str]:
@@ -107,7 +108,7 @@ def local(division: Division, rank: int, size: int, rows: int, *, source: bool =
         rank: The rank.
         size: The world size.
         rows: The `width`.
-        source: Add a third part, from which `whole` computes the global batch.
+        source: Add a third part, from which `global_batch` computes the global batch.
     """
     whole = division.batch(division.rows)
     place = tf.data.Dataset.from_tensors(tf.constant([rank, size, rows], tf.int64)).repeat()
@@ -132,15 +133,14 @@ def local(division: Division, rank: int, size: int, rows: int, *, source: bool =
     return stream
 
 
-def whole(division: Division) -> Callable[[Any], Batch]:
+def global_batch(division: Division) -> Callable[[Any], Batch]:
     """Return a function that computes a global batch from the `source` of an element of `local`.
 
     Each row is mapped by the same functions as in the pipeline, so it has the same value.
     """
     specs = tf.nest.flatten(division.rows.element_spec)
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.variant)])
-    def computed(source: Any) -> Batch:
+    def compute(source: Any) -> Batch:
         rows = tf.raw_ops.OptionalGetValue(
             optional=source,
             output_types=[spec.dtype for spec in specs],
@@ -152,6 +152,8 @@ def whole(division: Division) -> Callable[[Any], Batch]:
         flat = stream.batch(tf.shape(rows[0], tf.int64)[0]).get_single_element()
         return tf.nest.pack_sequence_as(division.spec, tf.nest.flatten(flat))
 
+    signature = [tf.TensorSpec([], tf.variant)]
+    computed: Callable[[Any], Batch] = tf.function(compute, autograph=False, input_signature=signature)
     return computed
 
 

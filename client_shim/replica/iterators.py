@@ -125,8 +125,8 @@ def _catches(node: ast.AST, line: int) -> bool:
         suppresses = any("suppress" in ast.unparse(item.context_expr) for item in node.items)
     else:
         suppresses = isinstance(node, _TRIES) and any(not _is_elsewhere(h.type) for h in node.handlers)
-    body = getattr(node, "body", None)
-    return suppresses and bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or line)
+    body: Any = getattr(node, "body", ())
+    return bool(suppresses and body[0].lineno <= line <= (body[-1].end_lineno or line))
 
 
 def _is_elsewhere(caught: ast.AST | None) -> bool:

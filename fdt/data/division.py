@@ -112,7 +112,7 @@ def local(division: Division, rank: int, size: int, rows: int, *, source: bool =
     """
     whole = division.batch(division.rows)
     place = tf.data.Dataset.from_tensors(tf.constant([rank, size, rows], tf.int64)).repeat()
-    stream = tf.data.Dataset.zip((whole, place)).map(as_is(lambda *pair: _slice(*pair, source))).unbatch()
+    stream = tf.data.Dataset.zip((whole, place)).map(as_is(lambda *pair: _slice(pair, source))).unbatch()
     for step in division.maps:
         stream = step(stream)
     parts = len(tf.nest.flatten(division.spec))
@@ -157,11 +157,12 @@ def global_batch(division: Division) -> Callable[[Any], Batch]:
     return computed
 
 
-def _slice(batch: Any, place: Any, source: bool) -> tuple[Any, ...]:
+def _slice(pair: tuple[Batch, Any], source: bool) -> tuple[Any, ...]:
     """Return a rank's rows by the rule of `cut` in fdt/data/epochs.py, and each row's share and source.
 
     The first or last row is repeated up to the width, so that every batch has equally many rows.
     """
+    batch, place = pair
     leaves = tf.nest.flatten(batch)
     rank, size, count = tf.unstack(place)
     total = tf.shape(leaves[0], tf.int64)[0]

@@ -114,7 +114,7 @@ def test_a_rank_maps_only_its_rows():
     """test_data_division.py counts the maps of such a pipeline; this is the pipeline that the loop reads."""
     with as_rank(1, 2):
         dataset = rows().map(double).batch(8)
-        first, *_ = dataset
+        first = list(dataset)[0]
     ((mine, _), share, _), *_ = dataset._local_input.pipeline
     npt.assert_array_equal(mine, local_array(first[0]))
     assert share.numpy().tolist() == [4, 8]

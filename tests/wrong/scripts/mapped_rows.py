@@ -50,4 +50,4 @@ for epoch in range(2):
     first, _ = next(iter(ds))
     print("another iterator", f"{float(tf.reduce_sum(first)):.12g}")
 for v in model.trainable_variables:
-    print(v.path.split("/")[-1], f"{float(tf.reduce_sum(v)):.12g} {float(tf.norm(v)):.12g}")
+    print(v.path.split("/")[-1], f"{float(tf.reduce_sum(tf.abs(v))):.12g} {float(tf.norm(v)):.12g}")

@@ -10,15 +10,13 @@ import functools
 import harness
 import throughput
 
-SCRIPT = "input_fit.py"
+
+def hfdt(script: str, workers: int, words: list[str]) -> harness.Run:
+    return harness.run([*harness.engine("hfdt", workers, script=script), *words])
 
 
-def hfdt(workers: int, words: list[str]) -> harness.Run:
-    return harness.run([*harness.engine("hfdt", workers, script=SCRIPT), *words])
-
-
-def alone(words: list[str]) -> harness.Run:
-    return harness.run([*harness.python(SCRIPT), *words])
+def alone(script: str, words: list[str]) -> harness.Run:
+    return harness.run([*harness.python(script), *words])
 
 
 def main() -> int:
@@ -27,15 +25,17 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=6_400)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--loop", action="store_true", help="the script has a training loop of its own, not `fit`")
     args = parser.parse_args()
+    script = "input_loop.py" if args.loop else "input_fit.py"
     words = [f"--rows={args.rows}", f"--epochs={args.epochs}"]
     sides = {
-        "alone, no map": functools.partial(alone, [*words, "--map=none"]),
-        "alone": functools.partial(alone, words),
-        f"hfdt run -np {args.np}, all rows": functools.partial(hfdt, args.np, [*words, "--map=whole"]),
-        f"hfdt run -np {args.np}, divided": functools.partial(hfdt, args.np, words),
+        "alone, no map": functools.partial(alone, script, [*words, "--map=none"]),
+        "alone": functools.partial(alone, script, words),
+        f"hfdt run -np {args.np}, all rows": functools.partial(hfdt, script, args.np, [*words, "--map=whole"]),
+        f"hfdt run -np {args.np}, divided": functools.partial(hfdt, script, args.np, words),
     }
-    title = f"{args.rows} rows, {args.epochs} epochs"
+    title = f"{script}, {args.rows} rows, {args.epochs} epochs"
     columns = "CPU, whole command", "loss"
     runs = throughput.tabulate(sides, args.repeats, title, columns)
     bare, own, whole, divided = throughput.rates(runs)

@@ -109,6 +109,7 @@ def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
     lines = [
         f"capture:    replica: on {quantity(workers, 'rank')}, each of which runs the script; this process is rank 0",
         f"batches:    {_SHARE[engine]}",
+        *([f"input:      {_MAPS}"] if engine == "hfdt" else []),
     ]
     if looked.capture != "replica":
         lines.append("optimizers: the model's train_step uses several, so every rank runs Keras's fit")
@@ -120,6 +121,7 @@ def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
 
 
 _SHARE = {"hfdt": "each rank takes a part of every batch", "nfdt": "ranks take whole batches in turn"}
+_MAPS = "maps before `batch` that are proven pure run on a rank's own rows; a run's end names them, or the obstacle"
 _SESSIONS = {
     "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are summed inside the run",
     "nfdt": "ranks take runs that compute gradients and change variables in turn; rank 0's session holds the variables",

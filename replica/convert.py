@@ -38,13 +38,13 @@ class Converter:
         """Return the global tensor; a collective, unless it is known already."""
         if tensor._placement is None:
             return tensor
-        if tensor._replicated is None:
+        if not is_known(tensor):
             self._replicate([tensor, *self._partial_siblings(tensor)], name)
         return tensor._replicated
 
     def all_whole(self, tensors: Sequence[Tensor], name: str) -> None:
         """Make the global values of `tensors` known, in one collective."""
-        missing = {id(t): t for t in tensors if t._placement is not None and t._replicated is None}
+        missing = {id(t): t for t in tensors if t._placement is not None and not is_known(t)}
         for tensor in list(missing.values()):
             missing |= {id(t): t for t in self._partial_siblings(tensor)}
         if missing:
@@ -91,6 +91,13 @@ class Converter:
         with tf.init_scope(), unrecorded():  # tensors are also read during tracing
             for tensor, array in zip(tensors, found, strict=True):
                 tensor._replicated = constant_op.constant(array, tensor.dtype)
+
+
+def is_known(tensor: Tensor) -> bool:
+    """Return whether a placed tensor's global value is known; compute it where this rank can."""
+    if tensor._replicated is None and tensor._source is not None:
+        tensor._replicated = tensor._source()
+    return tensor._replicated is not None
 
 
 def joined(tensors: Sequence[Any]) -> None:

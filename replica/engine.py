@@ -12,6 +12,7 @@ from replica.eager import Eager
 from replica.entry import RowEntry
 from replica.exchange import GroupedExchange
 from replica.functions import Functions
+from replica.input import InputDivision
 from replica.report import DivisionReport
 from replica.variables import ReplicatedVariables
 
@@ -28,7 +29,8 @@ class PlacementEngine:
         own = execute.execute
         self.report = DivisionReport(where)
         self.converter = Converter(exchange, own)
-        self.entry = RowEntry(self.converter)
+        self._input = InputDivision(exchange, self.report)
+        self.entry = RowEntry(self.converter, self._input)
         self.variables = ReplicatedVariables(exchange, stepped)
         self._eager = Eager(self.converter, self.entry, self.variables, self.report, own)
         self._functions = Functions(self.converter, self.entry, self.variables, self.report, own)
@@ -53,6 +55,7 @@ class PlacementEngine:
             *tape.patches(self.variables.begin_training),
             *reads.patches(self.converter),
             *self._eager.patches(),
+            *self._input.patches(),
             *self.entry.patches(),
             *self.variables.patches(),
             *self._functions.patches(),

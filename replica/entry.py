@@ -15,20 +15,27 @@ from fdt.compat.tensorflow import concrete_function, control_flow, dataset_ops, 
 from fdt.patches import Patch, entry
 from fdt.typing import Tensor
 from replica.convert import Converter
+from replica.input import InputDivision
 from replica.placement import Shard, divided
 from replica.tensors import EagerTensor, is_number, is_placed, local_shape_of, mode
+
+_BATCHES = "batches of a dataset"
 
 
 class RowEntry:
     """The division of tensors that enter the script.
+
+    Args:
+        converter: Changes placements.
+        division: Divides the pipelines of datasets.
 
     Attributes:
         rows: This rank's rows and all rows of the last divided tensor; zeros before.
         first: Where the first one was divided: file and line, a description, and its rows.
     """
 
-    def __init__(self, converter: Converter) -> None:
-        self._converter = converter
+    def __init__(self, converter: Converter, division: InputDivision) -> None:
+        self._converter, self._division = converter, division
         self.rank, self.size = converter.rank, converter.size
         self.rows = (0, 0)
         self.first: tuple[str, str, int] | None = None
@@ -84,8 +91,17 @@ class RowEntry:
             yield
 
     def _next(self, original: Any, iterator: Any) -> Any:
+        if hasattr(iterator, "_local_input"):
+            return self._division.drawn(original, iterator, self._local_rows)
         element = original(iterator)
-        return self.cut_all(element, "batches of a dataset") if tf.executing_eagerly() else element
+        return self.cut_all(element, _BATCHES) if tf.executing_eagerly() else element
+
+    def _local_rows(self, rows: int) -> Shard | None:
+        """Return the placement of a batch whose rows the pipeline has divided; None: it is read whole."""
+        if mode.undivided or rows < max(2, self.size):
+            return None
+        self.note(rows, _BATCHES)
+        return _by_rows(rows, self.size)
 
     def _call_flat(self, original: Any, function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
         """Divide the arguments of a function that is called from Python, where none of them is placed yet."""

@@ -32,6 +32,7 @@ class GroupedExchange:
         self._group, self.half, self.bucket_bytes = group, _HALVES[compress] if compress else None, bucket_bytes
         self.rank, self.size = group.rank, group.size
         self.failure: Exception | None = None  # the error of a collective inside a graph, which TensorFlow wraps
+        self._refusal: Exception | None = None
         self._thread = ThreadPoolExecutor(1, "exchange")  # one thread: collectives keep the order of their starts
         self._started: Future[list[Array]] | None = None  # the last one
 
@@ -39,6 +40,10 @@ class GroupedExchange:
         """Start `replicated` in a thread. Later collectives wait for it."""
         self._started = self._thread.submit(self._replicated, name, arrays, placements)
         return self._started
+
+    def refuse(self, error: Exception) -> None:
+        """Let later collectives of this rank raise `error`, because the rank has strayed from the others."""
+        self.failure = self._refusal = error
 
     def replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
         """Return the global arrays.
@@ -58,6 +63,8 @@ class GroupedExchange:
         return self._replicated(name, arrays, placements)
 
     def _replicated(self, name: str, arrays: Sequence[Array], placements: Sequence[Placement]) -> list[Array]:
+        if self._refusal is not None:
+            raise self._refusal
         sent = [np.ravel(a).astype(self._wire(a, p), copy=False) for a, p in zip(arrays, placements, strict=True)]
         kinds = ["" if isinstance(p, Shard) else s.dtype.str for s, p in zip(sent, placements, strict=True)]
         counts = [self._counts(a, s, p) for a, s, p in zip(arrays, sent, placements, strict=True)]

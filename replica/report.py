@@ -1,4 +1,4 @@
-"""The report of a replicated script's gathers: for which operations, where, and how many bytes."""
+"""The report of a replicated script: which input is divided, and for which operations how many bytes are gathered."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,10 +19,16 @@ class DivisionReport:
     def __init__(self, where: Callable[[], str]) -> None:
         self._where = where
         self.bytes_gathered: Counter[tuple[str, str]] = Counter()
+        self._notes: dict[str, None] = {}
+
+    def note(self, line: str) -> None:
+        """Record a line for the end of the run, once."""
+        self._notes[line] = None
 
     def gathered(self, op: str, tensors: Sequence[Any]) -> None:
         """Record that an eager operation needed these Shards replicated."""
-        size = sum(_size(t) for t in tensors if isinstance(t._placement, Shard) and t._replicated is None)
+        sent = [t for t in tensors if isinstance(t._placement, Shard) and t._replicated is None]
+        size = sum(_size(t) for t in sent if t._source is None)
         if size:
             self.add(op, self._where(), size)
 
@@ -31,8 +37,8 @@ class DivisionReport:
         self.bytes_gathered[op, where] += size
 
     def lines(self, count: int = 5) -> list[str]:
-        """Return one line for each of the largest gathers of a megabyte or more."""
-        return [
+        """Return the lines that were noted, and one for each of the largest gathers of a megabyte or more."""
+        return list(self._notes)[:count] + [
             f"{where}: {op} is not divided: {size / 1e6:,.0f} MB of rows were gathered for it"
             for (op, where), size in self.bytes_gathered.most_common(count)
             if size >= _WORTH_A_LINE

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ EagerTensor = tf.__internal__.EagerTensor
 
 # Attributes of an eager tensor; None for tensors without a placement.
 PLACEMENT, SHAPE, WHOLE, SIBLINGS, SPEC = "_placement", "_global_shape", "_replicated", "_siblings", "_spec"
+SOURCE = "_source"  # a function that returns the global tensor without other ranks
 local_shape_of = EagerTensor._shape_tuple  # of this rank's part: saved before reads.py patches it
 local_array = EagerTensor._numpy_internal
 
@@ -46,7 +47,7 @@ class PlacementError(Exception):
 
 def install() -> None:
     """Define the attributes' defaults on eager tensors."""
-    for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS, SPEC):
+    for name in (PLACEMENT, SHAPE, WHOLE, SIBLINGS, SPEC, SOURCE):
         setattr(ops._EagerTensorBase, name, None)
 
 
@@ -66,7 +67,13 @@ def placement_of(tensor: Tensor) -> Placement:
     return tensor._placement or REPLICATE
 
 
-def place(local: Tensor, placement: Placement, shape: Sequence[int | None], whole: Tensor = None) -> Tensor:
+def place(
+    local: Tensor,
+    placement: Placement,
+    shape: Sequence[int | None],
+    whole: Tensor = None,
+    source: Callable[[], Tensor] | None = None,
+) -> Tensor:
     """Mark `local`, a new eager tensor, as this rank's part of a global tensor; return it.
 
     Args:
@@ -74,11 +81,12 @@ def place(local: Tensor, placement: Placement, shape: Sequence[int | None], whol
         placement: The placement; Replicate leaves `local` unmarked.
         shape: The shape of the global tensor.
         whole: The global tensor, where it is known.
+        source: Returns the global tensor, where this rank can compute it.
     """
     if isinstance(placement, Replicate):
         return local
     marked(local, spec_of(placement, tuple(shape), local._datatype_enum()))
-    local._replicated = whole
+    local._replicated, local._source = whole, source
     return local
 
 

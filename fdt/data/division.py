@@ -8,26 +8,18 @@ A map is divided only where that is proven. No operation of its function has a s
 rows are static: other shapes could make `batch` fail for rows of another rank.
 """
 
-import inspect
-import re
+import functools
 from collections.abc import Callable
-from functools import reduce
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fdt.compat.tensorflow import op_def_registry
+from fdt.data.purity import MAPS, between, impurity, where
 from fdt.data.source import as_is
 from fdt.typing import Batch, Dataset
 
-_MAPS = {"_MapDataset", "_ParallelMapDataset"}
 _BATCHES = {"_BatchDataset", "_ParallelBatchDataset"}
-_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
-_CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
-_GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
 _UNKNOWN = "have no static shape"
-_READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # other operations change the table
 
 # Stand in a serialized pipeline for the numbers of the rank that reads it (fdt/data/pipeline.py).
 RANK, SIZE, WIDTH = 0x6664745F72616E6B, 0x6664745F73697A65, 0x6664745F77696474
@@ -46,6 +38,8 @@ class Division(NamedTuple):
         batch: The script's `batch`.
         after: What follows `batch`.
         spec: The element_spec of whole batches.
+        state: The cache, or the shuffle behind a divided map, of which the divided pipeline has another one; "" for
+            none.
     """
 
     rows: Dataset
@@ -55,43 +49,48 @@ class Division(NamedTuple):
     batch: _Transformation
     after: list[_Transformation]
     spec: Any
+    state: str = ""
 
 
 def find(dataset: Dataset) -> Division | str:
     """Return the division of a pipeline of batches, or the reason why there is none: "" where no row is mapped."""
-    after = [_with_options(dataset.options())]
+    after, state = [_with_options(dataset.options())], ""
     batched = dataset
     while (step := _same(batched) or _order(batched) or _cache(batched)) is not None:
         after.insert(0, step)
+        state = state or _state(batched)
         batched = batched._input_dataset
     if type(batched).__name__ not in _BATCHES:
-        return _between(batched, "makes the batches of")
+        return between(batched, "makes the batches of")
     found, reason = _divided_maps(batched._input_dataset)
     if found is None:
         return reason
-    return Division(*found, int(batched._batch_size), _batch(batched), after, dataset.element_spec)
+    rows, at, maps, inner = found
+    size, state = int(batched._batch_size), state or inner
+    return Division(rows, at, maps, size, _batch(batched), after, dataset.element_spec, state)
 
 
-def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformation]] | None, str]:
-    """Return (rows, where, maps) of a Division, or None; and the reason why no more maps are divided."""
-    found, reason, unknown = None, "", ""
+def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformation], str] | None, str]:
+    """Return (rows, where, maps, state) of a Division, or None; and the reason why no more maps are divided."""
+    found, reason, unknown, state = None, "", "", ""
     maps: list[_Transformation] = []
     order: list[_Transformation] = []
     is_static = _is_static(rows.element_spec)
     while not reason:
         before: Any = getattr(rows, "_input_dataset", None)
-        if type(rows).__name__ in _MAPS:
-            reason = _impurity(rows) if is_static else f"the rows that the map at {_where(rows)} returns {_UNKNOWN}"
-            unknown = f"the rows that the map at {_where(rows)} takes {_UNKNOWN}"
+        if type(rows).__name__ in MAPS:
+            reason = impurity(rows) if is_static else f"the rows that the map at {where(rows)} returns {_UNKNOWN}"
+            unknown = f"the rows that the map at {where(rows)} takes {_UNKNOWN}"
             maps.insert(0, _row_map(rows))
             if not reason and _is_static(before.element_spec):
-                found = reduce(lambda stream, step: step(stream), order, before), _where(rows), [*maps]
+                found = functools.reduce(lambda stream, step: step(stream), order, before), where(rows), [*maps], state
         elif (step := _same(rows)) is not None:
             maps.insert(0, step)
         elif (step := _order(rows)) is not None:
             order.insert(0, step)
+            state = state or _state(rows)
         else:
-            return found, unknown or _between(rows, "follows")
+            return found, unknown or between(rows, "follows")
         rows = before
     return found, reason
 
@@ -101,7 +100,7 @@ def width(batch_rows: int, size: int) -> int:
     return -(-batch_rows // size)
 
 
-def local(division: Division, rank: int, size: int, rows: int) -> Dataset:
+def local(division: Division, rank: int, size: int, rows: int, *, source: bool = False) -> Dataset:
     """Return the divided pipeline of a rank: (batch, share) as Source.slices gives them.
 
     Args:
@@ -109,18 +108,21 @@ def local(division: Division, rank: int, size: int, rows: int) -> Dataset:
         rank: The rank.
         size: The world size.
         rows: The `width`.
+        source: Add a third part, from which `global_batch` computes the global batch.
     """
     whole = division.batch(division.rows)
     place = tf.data.Dataset.from_tensors(tf.constant([rank, size, rows], tf.int64)).repeat()
-    stream = tf.data.Dataset.zip((whole, place)).map(_slice).unbatch()
+    stream = tf.data.Dataset.zip((whole, place)).map(as_is(lambda *pair: _slice(pair, source))).unbatch()
     for step in division.maps:
         stream = step(stream)
+    parts = len(tf.nest.flatten(division.spec))
 
     @as_is
-    def batch(*flat: Any) -> tuple[Batch, Any]:
-        *leaves, shares = flat
+    def batch(*flat: Any) -> tuple[Any, ...]:
+        leaves, (shares, *sources) = flat[:parts], flat[parts:]
         kept = tf.maximum(shares[0, 0], 1)
-        return tf.nest.pack_sequence_as(division.spec, [leaf[:kept] for leaf in leaves]), shares[0]
+        packed = tf.nest.pack_sequence_as(division.spec, [leaf[:kept] for leaf in leaves])
+        return packed, shares[0], *(each[0] for each in sources)
 
     stream = stream.batch(rows).map(batch)
     if (count := int(whole.cardinality())) != tf.data.UNKNOWN_CARDINALITY:
@@ -131,12 +133,36 @@ def local(division: Division, rank: int, size: int, rows: int) -> Dataset:
     return stream
 
 
-@as_is
-def _slice(batch: Any, place: Any) -> tuple[Any, ...]:
-    """Return a rank's rows by the rule of `cut` in fdt/data/epochs.py, and each row's share.
+def global_batch(division: Division) -> Callable[[Any], Batch]:
+    """Return a function that computes a global batch from the `source` of an element of `local`.
+
+    Each row is mapped by the same functions as in the pipeline, so it has the same value.
+    """
+    specs = tf.nest.flatten(division.rows.element_spec)
+
+    def compute(source: Any) -> Batch:
+        rows = tf.raw_ops.OptionalGetValue(
+            optional=source,
+            output_types=[spec.dtype for spec in specs],
+            output_shapes=[[None, *spec.shape] for spec in specs],
+        )
+        stream = tf.data.Dataset.from_tensor_slices(tuple(rows))
+        for step in division.maps:
+            stream = step(stream)
+        flat = stream.batch(tf.shape(rows[0], tf.int64)[0]).get_single_element()
+        return tf.nest.pack_sequence_as(division.spec, tf.nest.flatten(flat))
+
+    signature = [tf.TensorSpec([], tf.variant)]
+    computed: Callable[[Any], Batch] = tf.function(compute, autograph=False, input_signature=signature)
+    return computed
+
+
+def _slice(pair: tuple[Batch, Any], source: bool) -> tuple[Any, ...]:
+    """Return a rank's rows by the rule of `cut` in fdt/data/epochs.py, and each row's share and source.
 
     The first or last row is repeated up to the width, so that every batch has equally many rows.
     """
+    batch, place = pair
     leaves = tf.nest.flatten(batch)
     rank, size, count = tf.unstack(place)
     total = tf.shape(leaves[0], tf.int64)[0]
@@ -144,7 +170,9 @@ def _slice(batch: Any, place: Any) -> tuple[Any, ...]:
     begin = tf.where(tf.equal(low, high), tf.zeros_like(low), low)
     picks = tf.minimum(begin + tf.range(count), tf.maximum(begin, high - 1))
     share = tf.stack([high - low, total])
-    return *(tf.gather(leaf, picks) for leaf in leaves), tf.tile(share[None], [count, 1])
+    each = [share] if not source else [share, tf.raw_ops.OptionalFromValue(components=leaves)]
+    repeated = (tf.gather(value[None], tf.zeros_like(picks)) for value in each)
+    return *(tf.gather(leaf, picks) for leaf in leaves), *repeated
 
 
 def _same(dataset: Dataset) -> _Transformation | None:
@@ -165,6 +193,14 @@ def _order(dataset: Dataset) -> _Transformation | None:
         name = kind.strip("_").removesuffix("Dataset").lower()
         return lambda stream: getattr(stream, name)(int(dataset._count))
     return None
+
+
+def _state(dataset: Dataset) -> str:
+    """Return the name of a transformation whose elements depend on its earlier iterators; "" for another one."""
+    if type(dataset).__name__ == "CacheDataset":
+        return "cache"
+    reshuffles = type(dataset).__name__ == "_ShuffleDataset" and dataset._reshuffle_each_iteration
+    return "" if reshuffles in (False, None) else "shuffle"
 
 
 def _shuffled(stream: Dataset, like: Dataset) -> Dataset:
@@ -191,14 +227,15 @@ def _cache(dataset: Dataset) -> _Transformation | None:
 
 
 def _row_map(dataset: Dataset) -> _Transformation:
-    """Return a map of flat rows with a share."""
+    """Return a map of flat rows, followed by what `_slice` adds to them."""
     function = dataset._map_func.function
+    count = len(function.graph.inputs) - len(function.captured_inputs)
 
     @as_is
-    def with_share(*flat: Any) -> tuple[Any, ...]:
-        return *_inlined(function, flat[:-1]), flat[-1]
+    def flat_map(*flat: Any) -> tuple[Any, ...]:
+        return *_inlined(function, flat[:count]), *flat[count:]
 
-    return lambda stream: stream.map(with_share, **_parallel(dataset))
+    return lambda stream: stream.map(flat_map, **_parallel(dataset))
 
 
 def _inlined(function: Any, arguments: Any) -> list[Any]:
@@ -233,47 +270,3 @@ def _with_options(options: tf.data.Options) -> _Transformation:
 
 def _is_static(spec: Any) -> bool:
     return all(isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined() for leaf in tf.nest.flatten(spec))
-
-
-def _impurity(dataset: Dataset) -> str:
-    """Return the reason why a row's value could depend on anything but the row, or "" for a pure map."""
-    graph = dataset._map_func.function.graph.as_graph_def()
-    for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
-        if problem := _problem(node.op):
-            return f"{node.op} at {_where(dataset)} {problem}"
-    return ""
-
-
-def _problem(op: str) -> str:
-    definition = op_def_registry.get(op)
-    if op in _PYTHON:
-        return "runs Python"
-    if definition is None or not definition.is_stateful or op in _CALLS or op in _READS:
-        return ""
-    random = any(attribute.name == "seed" for attribute in definition.attr) or op in _GENERATORS
-    return "is random" if random else "has a state or an effect"
-
-
-def _between(dataset: Dataset, relation: str) -> str:
-    """Return that `dataset`, in its relation to a map before it, prevents a division; "" where no row is mapped."""
-    kind = type(dataset).__name__
-    if kind in _MAPS:
-        return f"the map at {_where(dataset)} takes whole batches"
-    if (before := _last_map(dataset)) is None:
-        return ""
-    name = re.sub("(?<!^)(?=[A-Z])", "_", kind.strip("_").removesuffix("Dataset")).lower()
-    return f"`{name}` {relation} the map at {_where(before)}"
-
-
-def _last_map(dataset: Dataset) -> Dataset | None:
-    if type(dataset).__name__ in _MAPS:
-        return dataset
-    return next(filter(None, map(_last_map, dataset._inputs())), None)
-
-
-def _where(dataset: Dataset) -> str:
-    """Return the file and line of a map's function."""
-    function = dataset._map_func._func
-    function = inspect.unwrap(getattr(function, "python_function", function))
-    code = getattr(function, "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else f"a {type(function).__name__}"

@@ -5,10 +5,12 @@ message" and the next scripts run. After any other error it prints "!! Type: mes
 run are then out of step.
 """
 
+import contextlib
 import runpy
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -24,9 +26,15 @@ def main() -> None:
 
 
 def run(path: str) -> None:
+    with reported(), warnings.catch_warnings():
+        runpy.run_path(path, run_name="__main__")
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Print how a script ends. A `try` around the script's loops would prevent the division of their input."""
     try:
-        with warnings.catch_warnings():
-            runpy.run_path(path, run_name="__main__")
+        yield
     except SystemExit as end:
         print("exit", end.code)
     except Exception as error:

@@ -38,6 +38,8 @@ OTHERS = {
     "input_signature",
     "iterate_rows",
     "lstm_in_function",
+    "map_error_caught",
+    "mapped_rows",
     "nan_rows",
     "noise_in_dataset_loop",
     "noise_in_function",

@@ -9,7 +9,7 @@ from tensorflow.python.autograph.pyct import loader
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.client.session import _FetchMapper as FetchMapper
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
-from tensorflow.python.eager import backprop, context, core, execute, record
+from tensorflow.python.eager import backprop, cancellation, context, core, execute, record
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
     concrete_function,

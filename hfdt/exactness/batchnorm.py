@@ -10,6 +10,7 @@ it again.
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,59 +56,75 @@ def _is_batch_norm(layer: Layer) -> bool:
 
 
 def _keras_moments(layer: Layer) -> Any:
-    def moments(original: Any, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    def of_step(original: Any, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
         step = steps.current()
-        if step is None:
-            return tuple(original(inputs, mask))
-        return combined(step, *local_moments(inputs, layer._reduction_axes, mask))
+        return tuple(original(inputs, mask)) if step is None else moments(step, inputs, layer._reduction_axes, mask)
 
-    return moments
+    return of_step
 
 
-def local_moments(inputs: Tensor, axes: list[int], mask: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (n, mean, variance) of a local batch along `axes`. `mask` has all axes but the last; n is per channel."""
-    if mask is None:
-        count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(inputs), axes)), inputs.dtype)
-        mean = tf.reduce_mean(inputs, axes, keepdims=True)
-        variance = tf.reduce_mean(tf.math.squared_difference(inputs, mean), axes)
-        return count, tf.reshape(mean, [-1]), variance
-    valid = tf.cast(tf.expand_dims(mask, -1), inputs.dtype)
-    count = tf.reduce_sum(valid)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * valid, axes, keepdims=True), count)
-    squares = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * valid, axes)
-    return count, tf.reshape(mean, [-1]), tf.math.divide_no_nan(squares, count)
+def moments(step: StepContext, inputs: Tensor, axes: list[int], mask: Any) -> tuple[Tensor, Tensor]:
+    """Return (mean, variance) per channel of all ranks' values along `axes`; differentiable by `inputs`.
 
-
-def combined(step: StepContext, count: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the moments of all ranks' values; differentiable with respect to `mean` and `variance`."""
-    count = tf.where(step.mine > 0, count, tf.zeros_like(count))  # a rank without samples computes on a copied row
+    A mask has all axes of `inputs` but the last.
+    """
+    valid = _valid(inputs, mask)
+    along = [1 if axis in axes else -1 for axis in range(inputs.shape.rank)]
 
     @tf.custom_gradient
-    def combine(mean: Tensor, variance: Tensor) -> Any:
-        rows = _gathered(step, tf.concat([tf.reshape(count, [1]), mean, variance], axis=0))
-        counts, means, variances = tf.split(rows, [1, tf.size(mean), tf.size(mean)], axis=1)
-        parts = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
-        all_mean = tf.reduce_sum(parts * means, axis=0)
-        all_variance = tf.reduce_sum(parts * (variances + tf.math.squared_difference(means, all_mean)), axis=0)
+    def of_all(inputs: Tensor) -> Any:
+        counts, means, variances = _gathered(step, *_local(inputs, axes, valid))
+        total = tf.reduce_sum(counts)
+        parts = tf.math.divide_no_nan(counts, total)
+        mean = tf.reduce_sum(parts * means, axis=0)
+        variance = tf.reduce_sum(parts * (variances + tf.math.squared_difference(means, mean)), axis=0)
 
-        def backward(d_mean: Tensor, d_variance: Tensor) -> tuple[Tensor, Tensor]:
-            weight = step.weight(mean.dtype)
+        def backward(d_mean: Tensor, d_variance: Tensor) -> Tensor:
+            weight = step.weight(inputs.dtype)
             upstream = [step.weigh(d_mean, weight), step.weigh(d_variance, weight)]
-            d_mean, d_variance = step.sum(upstream, "batchnorm_gradient")
-            mine = tf.math.divide_no_nan(parts[step.comm.rank, 0], weight)
-            # all_mean depends on mean too, but the mean of (mean_r - all_mean) is 0: that term vanishes.
-            return mine * (d_mean + 2 * (mean - all_mean) * d_variance), mine * d_variance
+            d_mean, d_variance = (tf.reshape(d, along) for d in step.sum(upstream, "batchnorm_gradient"))
+            each = tf.math.divide_no_nan(tf.ones_like(total), total * weight)
+            found = each * (d_mean + 2 * (inputs - tf.reshape(mean, along)) * d_variance)
+            return found if valid is None else found * valid
 
-        return (all_mean, all_variance), backward
+        return (mean, variance), backward
 
-    all_mean, all_variance = combine(mean, variance)
-    return tf.ensure_shape(all_mean, mean.shape), tf.ensure_shape(all_variance, variance.shape)
+    mean, variance = of_all(inputs)
+    return tf.ensure_shape(mean, [_channels(inputs, axes)]), tf.ensure_shape(variance, [_channels(inputs, axes)])
 
 
-def _gathered(step: StepContext, row: Tensor) -> Tensor:
-    """Return all ranks' rows, shape (size, len(row)): each rank adds its own to zeros."""
-    place = tf.one_hot(step.comm.rank, step.comm.size, dtype=row.dtype)
-    return step.sum([tf.where(place[:, None] > 0, row[None, :], tf.zeros_like(row)[None, :])], "batchnorm")[0]
+def _channels(inputs: Tensor, axes: list[int]) -> int:
+    return math.prod(size for axis, size in enumerate(inputs.shape) if axis not in axes)
+
+
+def _valid(inputs: Tensor, mask: Any) -> Any:
+    """Return 1 where a value counts, else 0; None without a mask."""
+    return None if mask is None else tf.cast(tf.expand_dims(mask, -1), inputs.dtype)
+
+
+def _count(inputs: Tensor, axes: list[int], valid: Any) -> Tensor:
+    """Return the number of values per channel in a local batch."""
+    return tf.cast(tf.size(inputs) // _channels(inputs, axes), inputs.dtype) if valid is None else tf.reduce_sum(valid)
+
+
+def _local(inputs: Tensor, axes: list[int], valid: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (n, mean, variance) of a local batch."""
+    count = _count(inputs, axes, valid)
+    if valid is None:
+        mean = tf.reduce_mean(inputs, axes, keepdims=True)
+        return count, mean, tf.reduce_mean(tf.math.squared_difference(inputs, mean), axes)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * valid, axes, keepdims=True), count)
+    squares = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * valid, axes)
+    return count, mean, tf.math.divide_no_nan(squares, count)
+
+
+def _gathered(step: StepContext, count: Tensor, mean: Tensor, variance: Tensor) -> list[Tensor]:
+    """Return the counts, means and variances of all ranks, a row each: each rank adds its own to zeros."""
+    row = tf.concat([tf.reshape(step.own(count), [1]), tf.reshape(mean, [-1]), variance], axis=0)
+    place = [[step.comm.rank, step.comm.size - 1 - step.comm.rank], [0, 0]]
+    (rows,) = step.sum([tf.pad(row[None], place)], "batchnorm")
+    channels = variance.shape[0]
+    return tf.split(rows, [1, channels, channels], axis=1)  # type: ignore[no-any-return]
 
 
 # -- tf_keras ----------------------------------------------------------------------------------------------------------
@@ -115,22 +132,21 @@ def _tf_keras_patches(layer: Layer) -> list[Patch]:
     """Patch `_moments`, and apply the fused kernel's correction of the moving variance, as the kernel is not used."""
     bessel: list[Tensor] = []  # N / (N - 1), of the call that is being traced
 
-    def moments(original: Any, inputs: Tensor, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
+    def of_step(original: Any, inputs: Tensor, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
         step = steps.current()
         if step is None or keep_dims:
             return original(inputs, reduction_axes, keep_dims, mask=mask)
-        count, mean, variance = local_moments(inputs, reduction_axes, mask)
         if getattr(layer, "_fdt_fused", False):
-            total = _total(step, count)
+            total = _total(step, _count(inputs, reduction_axes, _valid(inputs, mask)))
             bessel[:] = [total / tf.maximum(total - 1, 1)]
-        return combined(step, count, mean, variance)
+        return moments(step, inputs, reduction_axes, mask)
 
     def assign(original: Any, variable: Any, value: Tensor, momentum: Any, inputs_size: Any) -> Any:
         if bessel and variable is layer.moving_variance:
             value = value * tf.cast(bessel.pop(), value.dtype)
         return original(variable, value, momentum, inputs_size)
 
-    return [Patch(layer, "_moments", moments), Patch(layer, "_assign_moving_average", assign)]
+    return [Patch(layer, "_moments", of_step), Patch(layer, "_assign_moving_average", assign)]
 
 
 def _total(step: StepContext, count: Tensor) -> Tensor:

@@ -1,25 +1,34 @@
 """A traced function computed in float64, where rounding errors vanish and the meaning of a step remains.
 
-The graph is rewritten, not traced again: each float32, float16 and bfloat16 becomes float64. Operations that have no
-float64 kernel, that read or write variables, or that call Python keep their types between casts. Random numbers become
-constants, so that a row gives the same result in any batch. Print operations are removed.
+Its definition is rewritten, not traced again: each float32, float16 and bfloat16 becomes float64. Operations that have
+no float64 kernel, that read or write variables, or that call Python keep their types between casts. Random numbers
+become constants, so that a row gives the same result in any batch. Print operations are removed.
 """
 
-import functools
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from fdt.compat.tensorflow import context, kernels, op_def_registry, types_pb2
+from fdt.compat.tensorflow import cancellation, context, execute, types_pb2
 from fdt.typing import Tensor
+from hfdt.exactness.float64_types import (
+    NARROW,
+    PYTHON,
+    WIDE,
+    OperationTypes,
+    keeps_types,
+    slots,
+    types_of,
+    wide,
+    widen_attributes,
+)
 
-_NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
-_WIDE = types_pb2.DT_DOUBLE
-_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-_AS_THEY_ARE = (*_PYTHON, "Bitcast")
+_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}  # exact
+_ALONE = "_alone"  # ends the name of a function without sums over ranks
 SUM_SCOPE = "hfdt_sum"  # name scope of the operations that sum over ranks
 _numbers = itertools.count()
 # Dropout keeps an element where the draw is at least the rate, stochastic depth where draw + rate is 1 or more.
@@ -37,124 +46,171 @@ _DRAWS = {
 }
 
 
-def in_float64(traced: Any, *, alone: bool) -> tuple[Callable[..., list[Tensor]], set[str]]:
-    """Convert `traced` (a ConcreteFunction that returns a list) to a function of its flat inputs, computed in float64.
+class InFloat64:
+    """A traced function (a ConcreteFunction that returns a list), computed in float64.
 
-    Args:
-        traced: The function.
-        alone: Remove sums over ranks, as in a run of one rank.
-
-    Returns:
-        A function of the inputs of `traced` with composite tensors expanded, in their original dtypes. It returns the
-            outputs of `traced`, floating-point ones as float64. Second, the types of operations whose outputs are still
-            rounded to fewer bits; reads of variables are exact and do not count.
+    Attributes:
+        rounded: The types of operations whose outputs are still rounded to fewer bits. Reads of variables are exact.
     """
-    graph = traced.graph.as_graph_def()
-    suffix = f"_in_float64_{next(_numbers)}"
-    rounded: set[str] = set()
-    renamed = _Float64Rewriter(alone, suffix, rounded, functions=False).nodes(graph.node)
-    for function in graph.library.function:
-        _rewrite_function(function, alone, suffix, rounded)
-        context.context().add_function_def(function)
-    del graph.library.gradient[:]
-    count = len(traced.inputs) - len(traced.captured_inputs)
-    outputs = [renamed.get(_plain(t.name), t.name) for t in traced.outputs]
-    names = [t.name for t in traced.inputs]
 
-    def emit(*inputs: Tensor) -> Any:
-        captured = map(tf.compat.v1.get_default_graph().capture, traced.captured_inputs)
-        given = [_widened(t) for t in (*inputs, *captured)]
-        return tf.graph_util.import_graph_def(graph, dict(zip(names, given, strict=True)), outputs, name="probe")
+    def __init__(self, traced: Any) -> None:
+        self._traced, self._outputs = traced, len(traced.outputs)  # it keeps the Python functions that it calls
+        self.rounded: set[str] = set()
+        self._name, suffix = _text(traced.name), f"_in_float64_{next(_numbers)}"
+        self._bodies: dict[str, _Body] = {}
+        waiting = [self._name]
+        while waiting:
+            name = waiting.pop()
+            if name not in self._bodies:
+                definition = context.context().get_function_def(name)
+                self._bodies[name] = _Body(definition, suffix, self.rounded)
+                waiting += self._bodies[name].called
+        self._name += suffix
+        self._added = [_added(body.definition) for body in self._bodies.values()]
+        weakref.finalize(self, _remove, self._added).atexit = False
 
-    signature = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[:count]]
-    function = tf.function(emit, autograph=False).get_concrete_function(*signature)
-    return function, rounded
+    def sliced(self, *inputs: Tensor) -> list[Tensor]:
+        """Call the function.
+
+        Args:
+            inputs: The inputs, with composite tensors expanded, in their original dtypes.
+
+        Returns:
+            The outputs, floating-point ones as float64.
+        """
+        return self._call(self._name, inputs)
+
+    def alone(self, *inputs: Tensor) -> list[Tensor]:
+        """Call the function without its sums over ranks, as in a run of one rank."""
+        if self._bodies:
+            self._added += [_added(body.alone()) for body in self._bodies.values()]
+            self._bodies = {}
+        return self._call(self._name + _ALONE, inputs)
+
+    def check(self, *inputs: Tensor) -> None:
+        """Raise ValueError or OpError where the rewritten function is not consistent.
+
+        The call is cancelled before it begins, so TensorFlow builds the function and runs nothing.
+        """
+        cancelled = cancellation.CancellationManager()
+        cancelled.start_cancel()
+        attributes = tuple(itertools.chain(*context.context().function_call_options.as_attrs().items()))
+        with contextlib.suppress(tf.errors.CancelledError):
+            execute.execute_with_cancellation(
+                self._name, self._outputs, self._given(inputs), attributes, context.context(), cancelled
+            )
+
+    def _call(self, name: str, inputs: Iterable[Tensor]) -> list[Tensor]:
+        return context.context().call_function(name.encode(), self._given(inputs), self._outputs) or []
+
+    def _given(self, inputs: Iterable[Tensor]) -> list[Tensor]:
+        return [_widened(t) for t in (*inputs, *self._traced.captured_inputs)]
 
 
-def _widened(tensor: Tensor) -> Tensor:
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _added(definition: Any) -> str:
+    context.context().add_function_def(definition)
+    return str(definition.signature.name)
+
+
+def _remove(names: list[str]) -> None:
+    for name in names:
+        context.context().remove_function(name)
+
+
+def _widened(tensor: Any) -> Tensor:
+    tensor = tf.convert_to_tensor(tensor)
     return tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor
 
 
-def _rewrite_function(function: Any, alone: bool, suffix: str, rounded: set[str]) -> None:
-    function.signature.name += suffix
-    for arg in [*function.signature.input_arg, *function.signature.output_arg]:
-        arg.type = _wide(arg.type)
-    for name in [
-        name for name in function.attr if name.startswith("api_")
-    ]:  # such attributes let TensorFlow substitute another implementation
-        del function.attr[name]
-    renamed = _Float64Rewriter(alone, suffix, rounded, functions=True).nodes(function.node_def)
-    for name, tensor in function.ret.items():
-        function.ret[name] = renamed.get(tensor, tensor)
+class _Body:
+    """The definition of one function, rewritten in place.
 
+    Attributes:
+        definition: A FunctionDef.
+        called: The names of the functions that it calls, before their own rewriting.
+    """
 
-class _Float64Rewriter:
-    """The rewriter of one graph or one function's body, in which tensors are named differently."""
-
-    def __init__(self, alone: bool, suffix: str, rounded: set[str], *, functions: bool) -> None:
-        self._alone, self._suffix, self._rounded, self._functions = alone, suffix, rounded, functions
+    def __init__(self, definition: Any, suffix: str, rounded: set[str]) -> None:
+        self.definition, self.called = definition, set[str]()
+        self._suffix, self._rounded = suffix, rounded
         self._added: list[Any] = []
         self._renamed: dict[str, str] = {}  # name of a tensor that keeps its type -> name of its cast
+        self._sums: list[int] = []  # positions of nodes that sum over ranks, and of nodes that call functions
+        self._calls: list[int] = []
+        definition.signature.name += suffix
+        for arg in [*definition.signature.input_arg, *definition.signature.output_arg]:
+            arg.type = wide(arg.type)
+        for name in [name for name in definition.attr if name.startswith("api_")]:
+            del definition.attr[name]  # such attributes let TensorFlow substitute another implementation
+        for position, node in enumerate(definition.node_def):
+            self._rewrite(position, node)
+        _rename(definition, self._renamed)
+        definition.node_def.extend(self._added)  # after the renaming: a cast's input is the tensor before it
 
-    def nodes(self, nodes: Any) -> dict[str, str]:
-        """Rewrite in place; return the new names of tensors."""
-        for node in nodes:
-            self._rewrite(node)
-        for node in nodes:
-            for i, name in enumerate(node.input):
-                node.input[i] = self._renamed.get(_plain(name), name)
-        nodes.extend(self._added)  # after the renaming: a cast's input is the tensor before it
-        return self._renamed
+    def alone(self) -> Any:
+        """Return the definition without sums over ranks."""
+        found = type(self.definition)()
+        found.CopyFrom(self.definition)
+        found.signature.name += _ALONE
+        renamed: dict[str, str] = {}
+        for position in self._sums:
+            renamed.update(_pass_on(found.node_def[position]))
+        for position in self._calls:
+            _rename_called(found.node_def[position], _ALONE)
+        if renamed:
+            _rename(found, renamed)
+        return found
 
-    def _rewrite(self, node: Any) -> None:
-        if node.op in _DRAWS and node.attr["dtype"].type in (*_NARROW, _WIDE):
+    def _rewrite(self, position: int, node: Any) -> None:
+        if node.op in _DRAWS and node.attr["dtype"].type in (*NARROW, WIDE):
             self._still(node)
             return
-        if node.op in ("PrintV2", "Print") and not _outputs(node):
+        kind = types_of(node.op)
+        if node.op in ("PrintV2", "Print") and not kind.outputs:
             node.op = "NoOp"
             node.input[:] = [name if name.startswith("^") else f"^{name.split(':')[0]}" for name in node.input]
             node.attr.clear()
             return
-        sums = SUM_SCOPE in node.name and (node.op in _PYTHON or node.op.startswith("Horovod"))
-        if sums and self._alone:
-            _pass_on(node)
-        same = _keeps_types(node) and not sums
-        self._cast(node, same)
-        _widen_attributes(node, same, self._suffix)
+        sums = (node.op in PYTHON or node.op.startswith("Horovod")) and SUM_SCOPE in node.name
+        same = kind.known and not sums and keeps_types(node, kind)
+        if same or kind.fixed:
+            self._cast(node, kind, same)
+        if sums:
+            self._sums.append(position)
+        if widen_attributes(node, same) or not kind.known:
+            self._calls.append(position)
+            self.called.update(_rename_called(node, self._suffix))
 
     def _still(self, node: Any) -> None:
         """Replace each draw by a constant."""
         value = self._add(node.name + "/drawn", "Const")
-        value.attr["dtype"].type = _WIDE
+        value.attr["dtype"].type = WIDE
         value.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(_DRAWS[node.op], tf.float64))
         size = node.attr["T"].type if "T" in node.attr else node.attr["Tshape"].type
-        node.input[:] = [node.input[0], self._output(value.name, "output", 0)]
+        node.input[:] = [node.input[0], f"{value.name}:output:0"]
         node.op = "Fill"
         node.attr.clear()
-        node.attr["T"].type, node.attr["index_type"].type = _WIDE, size or types_pb2.DT_INT32
+        node.attr["T"].type, node.attr["index_type"].type = WIDE, size or types_pb2.DT_INT32
 
-    def _cast(self, node: Any, same: bool) -> None:
+    def _cast(self, node: Any, kind: OperationTypes, same: bool) -> None:
         """Add casts around the inputs and outputs of `node` that keep a narrow type."""
-        op = op_def_registry.get(node.op)
-        if op is None:  # a call of a function by name
-            return
-        for i, (_, dtype, fixed) in enumerate(_slots(op.input_arg, node)):
-            if dtype in _NARROW and (same or fixed):
+        for i, (_, dtype, fixed) in enumerate(slots(kind.inputs, node)):
+            if dtype in NARROW and (same or fixed):
                 cast = self._add(f"{node.name}/narrow_{i}", "Cast")
-                cast.attr["SrcT"].type, cast.attr["DstT"].type = _WIDE, dtype
+                cast.attr["SrcT"].type, cast.attr["DstT"].type = WIDE, dtype
                 cast.input.append(node.input[i])
-                node.input[i] = self._output(cast.name, "y", 0)
-        for i, (where, dtype, fixed) in enumerate(_slots(op.output_arg, node)):
-            if dtype in _NARROW and (same or fixed):
-                self._rounded.update({node.op} - {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
+                node.input[i] = f"{cast.name}:y:0"
+        for i, (where, dtype, fixed) in enumerate(slots(kind.outputs, node)):
+            if dtype in NARROW and (same or fixed):
+                self._rounded.update({node.op} - _READS)
                 cast = self._add(f"{node.name}/wide_{i}", "Cast")
-                cast.attr["SrcT"].type, cast.attr["DstT"].type = dtype, _WIDE
-                name = f"{node.name}:{where}" if self._functions else _plain(f"{node.name}:{i}")
-                cast.input.append(name)
-                self._renamed[name] = self._output(cast.name, "y", 0)
-
-    def _output(self, node: str, arg: str, index: int) -> str:
-        return f"{node}:{arg}:{index}" if self._functions else node
+                cast.attr["SrcT"].type, cast.attr["DstT"].type = dtype, WIDE
+                cast.input.append(f"{node.name}:{where}")
+                self._renamed[f"{node.name}:{where}"] = f"{cast.name}:y:0"
 
     def _add(self, name: str, op: str) -> Any:
         node = tf.compat.v1.NodeDef(name=name, op=op)
@@ -162,78 +218,36 @@ class _Float64Rewriter:
         return node
 
 
-def _plain(name: str) -> str:
-    return name.removesuffix(":0") if name.count(":") == 1 else name
+def _rename(definition: Any, renamed: dict[str, str]) -> None:
+    """Give tensors other names where nodes, or the function's results, have them."""
+    if not renamed:
+        return
+    for node in definition.node_def:
+        for i, name in enumerate(node.input):
+            if name in renamed:
+                node.input[i] = renamed[name]
+    for name, tensor in definition.ret.items():
+        definition.ret[name] = renamed.get(tensor, tensor)
 
 
-def _outputs(node: Any) -> Sequence[Any]:
-    return op_def_registry.get(node.op).output_arg  # type: ignore[no-any-return]
-
-
-def _pass_on(node: Any) -> None:
-    """Replace a sum over ranks by the identity."""
-    count = sum(not name.startswith("^") for name in node.input)
-    types = list(node.attr["Tin"].list.type) or [node.attr["T"].type] * count
+def _pass_on(node: Any) -> dict[str, str]:
+    """Replace a sum over ranks by the identity; return the new names of its outputs."""
+    places = [where for where, _, _ in slots(types_of(node.op).outputs, node)]
+    types = list(node.attr["Tin"].list.type) or [node.attr["T"].type] * len(places)
     node.op = "IdentityN"
     node.attr.clear()
     node.attr["T"].list.type.extend(types)
+    return {f"{node.name}:{where}": f"{node.name}:output:{i}" for i, where in enumerate(places)}
 
 
-def _keeps_types(node: Any) -> bool:
-    op = op_def_registry.get(node.op)
-    if op is None or node.op in _AS_THEY_ARE:
-        return op is not None
-    if any(arg.type == types_pb2.DT_RESOURCE for arg in op.input_arg):
-        return True
-    return not all(_has_kernel(node.op, attr.name) for attr in op.attr if attr.type == "type" and _narrow(node, attr))
-
-
-def _narrow(node: Any, attr: Any) -> bool:
-    return node.attr[attr.name].type in _NARROW
-
-
-@functools.cache
-def _has_kernel(op: str, attr: str) -> bool:
-    """Return whether `op` has a CPU kernel for float64 as `attr`."""
-    allowed = [a.allowed_values.list.type for a in op_def_registry.get(op).attr if a.name == attr]
-    if any(types and _WIDE not in types for types in allowed):
-        return False
-    found = [k for k in kernels.get_registered_kernels_for_op(op).kernel if k.device_type in ("CPU", "DEFAULT")]
-    return not found or any(
-        all(_WIDE in c.allowed_values.list.type for c in kernel.constraint if c.name == attr) for kernel in found
-    )
-
-
-def _slots(args: Iterable[Any], node: Any) -> Iterator[tuple[str, int, bool]]:
-    """Yield (name in a function's body, dtype, whether the dtype is fixed) of each tensor of `args`."""
-    for arg in args:
-        if arg.type_list_attr:
-            types = list(node.attr[arg.type_list_attr].list.type)
-        else:
-            count = node.attr[arg.number_attr].i if arg.number_attr else 1
-            types = [node.attr[arg.type_attr].type if arg.type_attr else arg.type] * count
-        for i, dtype in enumerate(types):
-            yield f"{arg.name}:{i}", dtype, bool(arg.type)
-
-
-def _widen_attributes(node: Any, same: bool, suffix: str) -> None:
-    for name in [name for name in node.attr if name.startswith(("api_", "_Xla"))]:
-        del node.attr[name]
-    for value in node.attr.values():
-        kind = value.WhichOneof("value")
-        if kind == "func":
-            value.func.name += suffix
-        elif kind == "list":
-            for function in value.list.func:
-                function.name += suffix
-            value.list.type[:] = value.list.type if same else map(_wide, value.list.type)
-        elif kind == "type" and not same:
-            value.type = _wide(value.type)
-        elif kind == "tensor" and value.tensor.dtype in _NARROW and not same:
-            value.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(value.tensor).astype(np.float64)))
-    if op_def_registry.get(node.op) is None:
+def _rename_called(node: Any, suffix: str) -> list[str]:
+    """Append `suffix` to the names of functions that a node calls; return the names before."""
+    values = [value for value in node.attr.values() if value.WhichOneof("value") in ("func", "list")]
+    functions = [f for v in values for f in ([v.func] if v.WhichOneof("value") == "func" else v.list.func) if f.name]
+    names = [str(f.name) for f in functions]
+    for function in functions:
+        function.name += suffix
+    if not types_of(node.op).known:
+        names.append(str(node.op))
         node.op += suffix
-
-
-def _wide(dtype: int) -> int:
-    return _WIDE if dtype in _NARROW else dtype
+    return names

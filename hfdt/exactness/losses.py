@@ -59,7 +59,7 @@ def _reduce_values(
     if step is None or tuple(values.shape) == (0,):
         return original(values, sample_weight, reduction)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        divisor = step.sum([tf.reduce_sum(tf.cast(sample_weight, values.dtype))], "loss")[0]
+        divisor = step.sum([step.own(tf.reduce_sum(tf.cast(sample_weight, values.dtype)))], "loss")[0]
         return _told(step, step.over_share(tf.math.divide_no_nan(tf.reduce_sum(values), divisor)))
     return _reduced(step, values, reduction, lambda: original(values, sample_weight, reduction))
 
@@ -98,7 +98,7 @@ def _told(step: StepContext, loss: Tensor) -> Tensor:
 
 def _valid_weight(step: StepContext, mask: Tensor, dtype: Any) -> Tensor:
     """Return total / valid, Keras's factor for a mask's valid entries, with `valid` counted over all ranks."""
-    valid = step.sum([tf.reduce_sum(tf.cast(mask, dtype))], "mask")[0]
+    valid = step.sum([step.own(tf.reduce_sum(tf.cast(mask, dtype)))], "mask")[0]
     return step.over_share(tf.math.divide_no_nan(tf.cast(tf.size(mask), dtype), valid))
 
 

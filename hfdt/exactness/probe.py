@@ -18,7 +18,8 @@ from fdt.report import quantity
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness import culprit
-from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, few_rows, forward_variables
+from hfdt.exactness.probe_rows import few_rows
+from hfdt.exactness.trial import COARSE, Result, StepTrial, Untouched, forward_variables
 from hfdt.worker.step_context import Reading, StepTerms
 
 # For metrics and moving statistics: rounding may change a count, while a state that does not add up is far off.

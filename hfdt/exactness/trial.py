@@ -18,14 +18,14 @@ from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
-from hfdt.exactness.float64 import SUM_SCOPE, in_float64
+from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
 from hfdt.exactness.metrics import MetricTotals
+from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
 from hfdt.worker import step_context as steps
 from hfdt.worker.exchange import Deferred, GradientExchange, StepGroup
 from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
-BUDGET = 5e8  # multiplications of a forward and backward pass, 0.05 s (matrices) to 0.5 s (convolutions) in float64
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
 # to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
 EXACT, ROUNDED, COARSE, HALF = 1e-8, 1e-4, 5e-4, 5e-2
@@ -104,11 +104,12 @@ class StepTrial:
         self.row_cost = cost_of_a_row(traced.graph)
         self.by_script = made_by_script(traced.graph)
         try:
-            self._sliced, rounded = in_float64(traced, alone=False)
+            self._function = InFloat64(traced)
+            with _unoptimized():
+                self._function.check(*_leaves(batch), tf.zeros([2], tf.int64))
         except (ValueError, tf.errors.OpError):  # an operation that cannot be converted to float64
             return coarse
-        self._alone = functools.cache(lambda: in_float64(traced, alone=True)[0])
-        return ROUNDED if rounded else EXACT
+        return ROUNDED if self._function.rounded else EXACT
 
     def sliced(self, batch: Any) -> Result:
         """Run each rank on its slice, with the exchange of training. A collective."""
@@ -127,9 +128,9 @@ class StepTrial:
         totals = MetricTotals(terms.comm, self._trainable.metrics)
         totals.started()
         if self.tolerance < COARSE:
-            leaves = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+            run = self._function.alone if alone else self._function.sliced
             with _unoptimized():
-                out = (self._alone() if alone else self._sliced)(*leaves, share)
+                out = run(*_leaves(batch), share)
         else:
             with without_randomness(self._trainable.flavor.name) if self._still else contextlib.nullcontext():
                 out = self._gradients(terms, batch, share)
@@ -154,6 +155,10 @@ class StepTrial:
             gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
             assigned_state.flush(step)
         return [*gradients, *self._watching]
+
+
+def _leaves(batch: Any) -> list[Any]:
+    return [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
 
 
 @contextlib.contextmanager
@@ -233,35 +238,6 @@ def _sketch(gradient: Any) -> Any:
     row = tf.range(rows, dtype=tf.float32)
     weights = math.sqrt(2 / _PROJECTIONS) * tf.cos(tf.constant(phases) * row * row)
     return tf.cast(weights, gradient.dtype) @ matrix
-
-
-def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
-    """Return the first rows of a batch: half, a quarter, ... until a step costs BUDGET or a rank would have under four.
-
-    Halves, because rows may belong together in pairs.
-    """
-    rows, parts = int(source.rows(batch)), 1
-    while math.isfinite(row_cost) and rows * row_cost > BUDGET and rows % 2 == 0 and rows // 2 >= 4 * ranks:
-        rows, parts = rows // 2, parts * 2
-    return source.cut_between(batch, 0, 1, parts)[0]
-
-
-def cost_of_a_row(graph: Any) -> float:
-    """Return the multiplications of a traced step for one row, without those in loops and called functions."""
-    return float(sum(map(_cost, graph.get_operations())))
-
-
-def _cost(op: Any) -> int:
-    shapes = [t.shape for t in op.outputs if t.shape.rank]
-    if not shapes or shapes[0][0] is not None:
-        return 0
-    elements: int = math.prod(d or 1 for d in shapes[0].as_list())
-    weights = op.inputs[1].shape if len(op.inputs) > 1 else None
-    if op.type not in ("Conv2D", "Conv3D", "MatMul", "BatchMatMulV2", "DepthwiseConv2dNative") or not weights:
-        return elements
-    summed = weights[:-1] if op.type.startswith("Conv") else weights[-2:-1]
-    depth: int = math.prod(d or 1 for d in summed.as_list())
-    return 3 * elements * depth
 
 
 def _any_rows(leaf: Any) -> Any:

@@ -133,6 +133,10 @@ class StepContext:
             return tf.cast(self.mine > 0, dtype)
         return self.share(dtype)
 
+    def own(self, tensor: Tensor) -> Tensor:
+        """Return `tensor`, or zeros on a rank without samples, which computes on a copied row."""
+        return tf.where(self.mine > 0, tensor, tf.zeros_like(tensor))
+
     def take_touched(self) -> list[Variable]:
         """Return the variables assigned since the last call, in an order that is the same on every rank."""
         taken, self.touched = list(self.touched.values()), {}

@@ -168,6 +168,26 @@ def test_the_context_has_functions_seeds_and_options():
     assert private.context.FunctionCallOptions(options.executor_type, context.config).config_proto_serialized
 
 
+def test_a_cancelled_call_builds_the_function_and_runs_nothing():
+    count, context = tf.Variable(0), private.context.context()
+    traced = tf.function(lambda x: count.assign_add(x), autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.int32)
+    )
+    definition = context.get_function_def(traced.name.decode())
+    definition.signature.name = "contract_of_a_call"
+    context.add_function_def(definition)
+    cancelled = private.cancellation.CancellationManager()
+    cancelled.start_cancel()
+    attributes = [item for pair in context.function_call_options.as_attrs().items() for item in pair]
+    given = [tf.constant(1), *traced.captured_inputs]
+    with pytest.raises(tf.errors.CancelledError):
+        private.execute.execute_with_cancellation("contract_of_a_call", 1, given, tuple(attributes), context, cancelled)
+    assert int(count) == 0
+    assert int(context.call_function(b"contract_of_a_call", given, 1)[0]) == int(count) == 1
+    context.remove_function("contract_of_a_call")
+    assert not context.has_function("contract_of_a_call")
+
+
 def test_autograph_converts_where_it_is_enabled():
     with private.ag_ctx.ControlStatusCtx(status=private.ag_ctx.Status.ENABLED), tf.Graph().as_default():
         converted = private.api.tf_convert(lambda x: 1 if x else 2, private.ag_ctx.control_status_ctx())

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fdt.errors import UsageError, UserError
 from hfdt import algorithm_registry, compressors
 from hfdt.collectives.inprocess import on_ranks
-from hfdt.exactness import batchnorm
+from hfdt.exactness import batchnorm, losses
 from hfdt.worker import step_context as steps
 from hfdt.worker.compression import GradientCompression
 from hfdt.worker.exchange import StepGroup
@@ -104,13 +104,39 @@ def test_moments_and_their_gradients_are_those_of_the_whole(sizes):
         step = StepContext(StepTerms(comm), tf.constant([n, sum(sizes)], tf.int64))
         with steps.entered(step), tf.GradientTape() as tape:
             tape.watch(x)
-            value = loss(x, *batchnorm.combined(step, *batchnorm.local_moments(x, [0], None)))
+            value = loss(x, *batchnorm.moments(step, x, [0], None))
             mine = step.weigh(tape.gradient(value, x), step.weight(x.dtype))
         return step.weigh(value, step.weight(x.dtype)), mine[:n]
 
     results = on_ranks(len(sizes), work)
     np.testing.assert_allclose(sum(value for value, _ in results), expected, rtol=1e-12)
     np.testing.assert_allclose(np.concatenate([g for _, g in results]), gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (0, 1)])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+def test_a_rank_without_samples_adds_nothing_to_the_divisor_of_a_loss(sizes, reduction):
+    keras = pytest.importorskip("keras")
+    rng, total = np.random.default_rng(1), sum(sizes)
+    y, predicted = rng.normal(size=(2, total, 4, 1)).astype("float32")
+    mask, weights = rng.random((total, 4)) < 0.6, rng.random((total, 4)).astype("float32")
+    loss, ends = keras.losses.MeanSquaredError(reduction=reduction), np.cumsum(sizes)
+
+    def value(low, high):
+        given = tf.constant(predicted[low:high])
+        given._keras_mask = tf.constant(mask[low:high])
+        return loss(y[low:high], given, weights[low:high])
+
+    def work(comm):
+        n, end = sizes[comm.rank], ends[comm.rank]
+        step = StepContext(StepTerms(comm), tf.constant([n, total], tf.int64))
+        with steps.entered(step):
+            mine = value(end - n, end) if n else value(0, 1)
+        return step.weigh(mine, step.weight(mine.dtype))
+
+    expected = value(0, total)
+    with losses.installed("keras"):
+        np.testing.assert_allclose(sum(on_ranks(2, work)), expected, rtol=1e-6)
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones():

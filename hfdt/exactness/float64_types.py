@@ -1,0 +1,109 @@
+"""The types, kernels and attributes of one operation, for the rewriting of a function in float64 (float64.py)."""
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fdt.compat.tensorflow import kernels, op_def_registry, types_pb2
+
+NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
+WIDE = types_pb2.DT_DOUBLE
+PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+_AS_THEY_ARE = (*PYTHON, "Bitcast")
+
+
+@dataclass(frozen=True)
+class OperationTypes:
+    """What the definition of an operation says about its types.
+
+    `known`: it is not a call of a function by name. `keeps`: its types stay. `dtypes`: its attributes that are types.
+    `fixed`: an input or output is narrow whatever the attributes are.
+    """
+
+    known: bool = False
+    keeps: bool = False
+    dtypes: tuple[str, ...] = ()
+    fixed: bool = False
+    inputs: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = ()
+
+
+@functools.cache
+def types_of(op: str) -> OperationTypes:
+    """Return the types of an operation by its name."""
+    found = op_def_registry.get(op)
+    if found is None:
+        return OperationTypes()
+    inputs, outputs = tuple(found.input_arg), tuple(found.output_arg)
+    keeps = op in _AS_THEY_ARE or any(arg.type == types_pb2.DT_RESOURCE for arg in inputs)
+    dtypes = tuple(attr.name for attr in found.attr if attr.type == "type")
+    fixed = any(arg.type in NARROW for arg in (*inputs, *outputs))
+    return OperationTypes(True, keeps, dtypes, fixed, inputs, outputs)
+
+
+def keeps_types(node: Any, kind: OperationTypes) -> bool:
+    """Return whether a node cannot have float64 for its narrow types."""
+    if kind.keeps:
+        return True
+    return not all(_has_kernel(node.op, name) for name in kind.dtypes if node.attr[name].type in NARROW)
+
+
+@functools.cache
+def _has_kernel(op: str, attr: str) -> bool:
+    """Return whether `op` has a CPU kernel for float64 as `attr`."""
+    allowed = [a.allowed_values.list.type for a in op_def_registry.get(op).attr if a.name == attr]
+    if any(types and WIDE not in types for types in allowed):
+        return False
+    found = _cpu_kernels(op)
+    return not found or any(
+        all(WIDE in c.allowed_values.list.type for c in kernel.constraint if c.name == attr) for kernel in found
+    )
+
+
+@functools.cache
+def _cpu_kernels(op: str) -> list[Any]:
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return [kernel for kernel in found if kernel.device_type in ("CPU", "DEFAULT")]
+
+
+def slots(args: Iterable[Any], node: Any) -> Iterator[tuple[str, int, bool]]:
+    """Yield (name in a function's body, dtype, whether the dtype is fixed) of each tensor of `args`."""
+    for arg in args:
+        if arg.type_list_attr:
+            types = list(node.attr[arg.type_list_attr].list.type)
+        else:
+            count = node.attr[arg.number_attr].i if arg.number_attr else 1
+            types = [node.attr[arg.type_attr].type if arg.type_attr else arg.type] * count
+        for i, dtype in enumerate(types):
+            yield f"{arg.name}:{i}", dtype, bool(arg.type)
+
+
+def widen_attributes(node: Any, same: bool) -> bool:
+    """Widen the types and constants of a node, unless it keeps the `same`; return whether it calls functions."""
+    calls = False
+    for name, value in list(node.attr.items()):
+        kind = value.WhichOneof("value")
+        if name.startswith(("api_", "_Xla")):
+            del node.attr[name]
+        elif kind == "func":
+            calls = True
+        elif kind == "list":
+            calls = calls or bool(value.list.func)
+            if not same and value.list.type:
+                value.list.type[:] = map(wide, value.list.type)
+        elif same:
+            continue
+        elif kind == "type" and value.type in NARROW:
+            value.type = WIDE
+        elif kind == "tensor" and value.tensor.dtype in NARROW:
+            value.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(value.tensor).astype(np.float64)))
+    return calls
+
+
+def wide(dtype: int) -> int:
+    """Return float64 for a narrow type, another type unchanged."""
+    return WIDE if dtype in NARROW else dtype

@@ -1,0 +1,37 @@
+"""The rows of the first batch that a probe computes, by the cost of a traced step."""
+
+import math
+from typing import Any
+
+from fdt.data import source
+
+BUDGET = 5e8  # multiplications of a forward and backward pass, 0.05 s (matrices) to 0.5 s (convolutions) in float64
+
+
+def few_rows(batch: Any, row_cost: float, ranks: int) -> Any:
+    """Return the first rows of a batch: half, a quarter, ... until a step costs BUDGET or a rank would have under four.
+
+    Halves, because rows may belong together in pairs.
+    """
+    rows, parts = int(source.rows(batch)), 1
+    while math.isfinite(row_cost) and rows * row_cost > BUDGET and rows % 2 == 0 and rows // 2 >= 4 * ranks:
+        rows, parts = rows // 2, parts * 2
+    return source.cut_between(batch, 0, 1, parts)[0]
+
+
+def cost_of_a_row(graph: Any) -> float:
+    """Return the multiplications of a traced step for one row, without those in loops and called functions."""
+    return float(sum(map(_cost, graph.get_operations())))
+
+
+def _cost(op: Any) -> int:
+    shapes = [t.shape for t in op.outputs if t.shape.rank]
+    if not shapes or shapes[0][0] is not None:
+        return 0
+    elements: int = math.prod(d or 1 for d in shapes[0].as_list())
+    weights = op.inputs[1].shape if len(op.inputs) > 1 else None
+    if op.type not in ("Conv2D", "Conv3D", "MatMul", "BatchMatMulV2", "DepthwiseConv2dNative") or not weights:
+        return elements
+    summed = weights[:-1] if op.type.startswith("Conv") else weights[-2:-1]
+    depth: int = math.prod(d or 1 for d in summed.as_list())
+    return 3 * elements * depth

@@ -171,12 +171,12 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     _check(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = requested(NAME, script, given)
-    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "emulate", "run_dir") if name not in REPLICA_OPTIONS]
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
-        hosts = chosen_hosts(given)
-        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica", hosts)
+        hosts, emulate = chosen_hosts(given), given["emulate"]
+        return replicas.run(request, script, words, given["seed"], options, "hfdt.replica", hosts, emulate)
     engine = make_emulation(given) if given["emulate"] is not None else make_engine(given)
     settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     early = bool(given["emulate"] or names_hosts(given))  # a host may not answer

@@ -56,6 +56,7 @@ def run(
     options: Mapping[str, str],
     package: str,
     hosts: "Sequence[Host]" = (),
+    emulate: Path | None = None,
 ) -> int:
     """Run the script on all ranks.
 
@@ -67,16 +68,18 @@ def run(
         options: Options for the ranks.
         package: The engine's package of replicated scripts, whose `make_rank` makes the rank of a process.
         hosts: Hosts of the ranks; empty: all ranks run on this host.
+        emulate: Cluster file whose workers' hosts are emulated, one for each rank, instead; None: no host is.
 
     Returns:
         The script's exit code.
 
     Raises:
-        UsageError: `--server` was given.
+        UsageError: `--server` was given, or the cluster cannot be emulated.
     """
-    from client_shim.replica import remote_ranks
+    from client_shim.replica import emulated_ranks, remote_ranks
     from client_shim.replica import run as running
     from fdt.launch.hosts import is_here
+    from fdt.network.reading import read_emulated
 
     if request.server:
         raise UsageError(
@@ -86,10 +89,13 @@ def run(
     if detach.due(request):
         return detach.start(request)
     running.settle_hashing()
-    size = size_of(hosts, request.workers, DEFAULT_WORKERS)
+    cluster = read_emulated(emulate) if emulate is not None else None
+    size = len(cluster.workers) if cluster else size_of(hosts, request.workers, DEFAULT_WORKERS)
     others = remote_ranks.ranks_by_host(hosts, size) if hosts else []
 
     def ranks(run_dir: Path) -> "AbstractContextManager[tuple[RootGroup, int]]":
+        if cluster:
+            return emulated_ranks.host(package, script, words, cluster, run_dir, seed, options)
         if all(is_here(each.name) for each in others):
             return running.host(package, script, words, size, run_dir, seed, options)
         return remote_ranks.host(package, script, words, others, run_dir, seed, options)

@@ -53,13 +53,12 @@ def follow(package: str) -> None:
 
 
 def _come() -> tuple[RankConfig, PeerGroup]:
-    if remote_ranks.is_remote():
-        task, line = remote_ranks.attach()
-        # A thread of remote_ranks.attach removes this process's files and ends it.
-        return task, PeerGroup(Path(task.directory), task.rank, task.size, line, threading.Event().wait, where)
-    task = RankConfig.take()
+    task, line = remote_ranks.attach() if remote_ranks.is_remote() else (RankConfig.take(), None)
     if task.options.get("bind_to") == "cores":
         bind_to_share(task.rank, task.size)
+    if line is not None:
+        # A thread of remote_ranks.attach removes this process's files and ends it.
+        return task, PeerGroup(Path(task.directory), task.rank, task.size, line, threading.Event().wait, where)
     os.makedirs(task.scratch, exist_ok=True)
     threading.Thread(target=_end_with_parent, args=(task,), daemon=True).start()
     # That thread removes this process's files and ends it.

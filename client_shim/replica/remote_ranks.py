@@ -11,7 +11,7 @@ import select
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,17 +22,17 @@ from client_shim.replica.scratch import real_paths
 from fdt import environment
 from fdt.environment import thread_variables
 from fdt.errors import UserError, WorkerError
-from fdt.launch import Processes
+from fdt.launch import Launcher, Processes
 from fdt.launch import Task as Launched
 from fdt.launch.hosts import Host, allot, is_here
 from fdt.launch.mpirun import log_name
-from fdt.launch.placement import Placement, place
+from fdt.launch.placement import place
 from fdt.process_group.bootstrap import BootstrapListener, Words, connect
 from fdt.process_group.peer import EXIT_ROOT_LOST
 from fdt.process_group.root import RootGroup as Meeting
 from fdt.process_group.streams import MessageStream
 from fdt.security import auth, is_private
-from fdt.security.auth import TOKEN_VARIABLE, new_token
+from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, new_token
 from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
 from fdt.supervise.outcome import died_of, tail
@@ -74,39 +74,69 @@ def host(
         options: Options for the ranks.
     """
     count = sum(each.slots for each in others)
-    placement, token, seed = place(others, count), new_token(), chosen(seed)
+    placement = place(others, count)
     os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
-    task = RankConfig("", "", 0, count + 1, seed, options, os.path.abspath(script), script, list(words))
-    files = remote_code.collect(script)
-    listener = BootstrapListener(
-        count + 1, placement.identity, token, lambda rank: _task_message(replace(task, rank=rank), files)
-    )
+    options = {name: value for name, value in options.items() if name != "bind_to"}  # a host may run other ranks too
+    task = RankConfig("", "", 0, count + 1, chosen(seed), options, os.path.abspath(script), script, list(words))
+    launcher = placement.workers(run_dir, count)
+    with group_of(
+        task, package, placement.identity, "0.0.0.0", launcher, lambda rank: run_dir / log_name(ROLE)
+    ) as made:
+        yield made, task.seed
+
+
+@contextlib.contextmanager
+def group_of(
+    task: RankConfig,
+    package: str,
+    identity: TlsIdentity,
+    address: str,
+    launcher: Launcher,
+    log_of: Callable[[int | None], Path],
+    listening_on: contextlib.AbstractContextManager[None] = contextlib.nullcontext(),  # noqa: B008  # has no state
+) -> Iterator[Meeting]:
+    """Yield rank 0's process group. The other ranks connect to its bootstrap listener.
+
+    Args:
+        task: What the configurations of all ranks have in common.
+        package: The engine's package of replicated scripts (command.py).
+        identity: The run's certificate, key and authority.
+        address: This host's address for the other ranks; the launcher replaces 0.0.0.0.
+        launcher: Starts the other ranks.
+        log_of: As in RemoteRanks.
+        listening_on: Within, a listening socket is on the host that has this address.
+    """
+    token, files = new_token(), remote_code.collect(task.name)
+    with listening_on:
+        listener = BootstrapListener(
+            task.size, identity, token, lambda rank: _task_message(replace(task, rank=rank), files)
+        )
     env = {
-        ENGINE_VARIABLE: f"0.0.0.0:{listener.port}",
+        ENGINE_VARIABLE: f"{address}:{listener.port}",
         TOKEN_VARIABLE: token,
-        auth.TLS_VARIABLE: placement.identity.dumps(),
+        auth.TLS_VARIABLE: identity.dumps(),
     }
     env |= {**environment.variables(), "MPLBACKEND": "Agg"}
-    launched = Launched(ROLE, (sys.executable, "-m", "client_shim.replica.follow", package), count, env)
-    with process_group_of(count + 1, lambda _: RemoteRanks(placement, run_dir, launched), listener) as process_group:
-        yield process_group, seed
+    launched = Launched(ROLE, (sys.executable, "-m", "client_shim.replica.follow", package), task.size - 1, env)
+    with process_group_of(task.size, lambda _: RemoteRanks(launcher.start(launched), log_of), listener) as made:
+        yield made
 
 
 class RemoteRanks:
-    """The processes of the ranks that mpirun started."""
+    """The processes of the other ranks. `log_of`: returns the log of a rank, or of all ranks for None."""
 
-    def __init__(self, placement: Placement, run_dir: Path, launched: Launched) -> None:
-        self._log = run_dir / log_name(ROLE)
-        self._running: Processes = placement.workers(run_dir, launched.count).start(launched)
+    def __init__(self, running: Processes, log_of: Callable[[int | None], Path]) -> None:
+        self._running, self._log_of = running, log_of
 
     def check(self) -> None:
         """Raise WorkerError when one has ended."""
         for ended in self._running.exits():
-            said = tail(self._log, ended.rank)
+            log = self._log_of(ended.rank)
+            said = tail(log, ended.rank)
             print("".join(f"  | {line}\n" for line in said.splitlines()), file=sys.stderr, end="")
             who = "a rank" if ended.rank is None else f"rank {ended.rank + 1}"
-            cause = died_of(ended.cause, self._log, ended.rank)
-            raise WorkerError(f"{who} was lost: {cause}; its log is {self._log}")
+            cause = died_of(ended.cause, log, ended.rank)
+            raise WorkerError(f"{who} was lost: {cause}; its log is {log}")
 
     def stop(self) -> None:
         """End the processes."""

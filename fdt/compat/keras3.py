@@ -1,5 +1,8 @@
 """Keras 3 on TensorFlow. tf_keras.py has its counterparts of APPLY, Mean, Metric, OPTIMIZERS, Trainer and the rest."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from keras.src import tree
 from keras.src.backend.tensorflow import random
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as Trainer
@@ -20,3 +23,15 @@ from keras.src.utils.python_utils import pythonify_logs
 
 APPLY = "apply"  # the method by which an optimizer updates variables
 OPTIMIZERS: tuple[type, ...] = (BaseOptimizer, LossScaleOptimizer)
+
+
+def built_for(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """Return the variables for which the optimizer was built, in the order of its slots; they are of `variables`."""
+    return list(optimizer._trainable_variables)
+
+
+def set_slots(optimizer: Any, slots: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Let the optimizer use tf.Variables, vectors, as its slots. Return the variables that then are its slots."""
+    for slot, value in zip(slots, values, strict=True):
+        vars(slot).update(_value=value, _shape=tuple(value.shape), _ndim=1)
+    return list(slots)

@@ -4,13 +4,13 @@ A host is a network, UTS and IPC namespace with a /dev/shm of its own. A cluster
 one bridge for each node of its topology, in a separate network namespace that is connected to nothing else. A token
 bucket (tc-tbf) limits each direction of a link to its bandwidth. A link with latency is a pair of TAP interfaces with a
 relay between them (fdt/launch/delay.py). The engine and its members use a Unix socket, which is on no link, for
-commands, data and snapshots.
+commands, data and snapshots. A process without an engine, such as the client of a replicated script, stays in this
+machine's network and has only some of its sockets on an emulated host.
 
-The kernel removes a namespace with its last process. The engine's own end closes the pipe on which the process of the
-network's namespace waits.
+The kernel removes a namespace with its last process and socket. The engine's own end closes the pipe on which the
+process of the network's namespace waits.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -39,7 +39,9 @@ READY_S = 20.0
 # be its address (Gloo looks it up), wait for the link.
 _HOST = """
 set -e
-hostname "$1"; mount --make-rprivate /; : > "$4"; mount --bind "$3" "$4"; mount -t tmpfs tmpfs /dev/shm
+hostname "$1"; mount --make-rprivate /
+[ -z "$3" ] || { : > "$4"; mount --bind "$3" "$4"; }
+mount -t tmpfs tmpfs /dev/shm
 printf '127.0.0.1 localhost\n%s %s\n' "$2" "$1" > "$4.hosts"; mount --bind "$4.hosts" /etc/hosts
 shift 4; read _; exec "$@"
 """
@@ -108,7 +110,7 @@ class EmulatedNetwork:
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # the terminal's Ctrl-C must not end the network before the members
         )
-        self._ports = 0
+        self._networks: dict[str, int] = {}  # by host: a descriptor of its namespace, to read counters after its end
         self._relay: subprocess.Popen[bytes] | None = None
         try:
             _await_namespace(self._switch)
@@ -118,14 +120,21 @@ class EmulatedNetwork:
             raise
 
     def attach(self, pid: int, host: EmulatedHost) -> None:
-        """Give the namespace of process `pid` its interface, eth0."""
-        port, self._ports = f"h{self._ports}", self._ports + 1
+        """Give the namespace of thread or process `pid` its interface, eth0."""
+        port, path = f"h{len(self._networks)}", _network_of(pid)
         _ip(
-            self._switch.pid,
-            f"link add {port} type veth peer name eth0 netns {pid}",
+            _network_of(self._switch.pid),
+            f"link add {port} type veth peer name eth0 netns {path}",
             f"link set {port} master {self._bridges[host.place]} up",
         )
-        _ip(pid, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
+        _ip(path, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
+        self._networks[host.name] = os.open(path, os.O_RDONLY)
+
+    def note_counters(self, file: Path) -> None:
+        """Write the byte counts of the hosts' interfaces so far to `file`."""
+        if self._networks:
+            crossed = {host: _crossed(f"/proc/{os.getpid()}/fd/{network}") for host, network in self._networks.items()}
+            file.write_text(json.dumps(crossed))
 
     def close(self) -> None:
         """Remove the network."""
@@ -136,6 +145,8 @@ class EmulatedNetwork:
                     if pipe is not None:
                         pipe.close()
                 popen.wait()
+        while self._networks:
+            os.close(self._networks.popitem()[1])
 
     def _build(self, topology: Topology) -> dict[int, str]:
         bridges = {place: f"b{number}" for number, place in enumerate(_places(topology))}
@@ -151,7 +162,7 @@ class EmulatedNetwork:
                 f"link set l{number}a master {bridges[a]} up",
                 f"link set l{number}b master {bridges[b]} up",
             ]
-        _ip(self._switch.pid, *commands)
+        _ip(_network_of(self._switch.pid), *commands)
         for number in range(len(topology.ends)):
             for end, link in zip("ab", topology.channels[2 * number : 2 * number + 2], strict=True):
                 self._shape(f"l{number}{end}", link)
@@ -166,7 +177,10 @@ class EmulatedNetwork:
 
 
 class EmulatedLauncher:
-    """Starts each rank on an emulated host of its own, `host_of(role, rank)`."""
+    """Starts each rank on an emulated host of its own, `host_of(role, rank)`; its log is `run_dir`/role-rank.log.
+
+    `first`: the number of a task's first process in logs and for `host_of`.
+    """
 
     def __init__(
         self,
@@ -174,28 +188,33 @@ class EmulatedLauncher:
         network: EmulatedNetwork,
         host_of: Callable[[str, int], EmulatedHost],
         rank_env: Callable[[int], Mapping[str, str]] = lambda rank: {},
+        first: int = 0,
     ) -> None:
         self._run_dir, self._network, self._host_of, self._rank_env = run_dir, network, host_of, rank_env
+        self._first = first
 
     def start(self, task: Task) -> "EmulatedProcesses":
         """Implement Launcher."""
         sockets = Path(tempfile.mkdtemp(prefix="fdt-hosts-"))
-        running = EmulatedProcesses(task.role, self._run_dir, sockets)
+        running = EmulatedProcesses(task.role, self._run_dir, sockets, self._network)
         try:
             for rank in range(task.count):
-                running.add(self._spawn(task, rank, sockets), self._host_of(task.role, rank), self._network)
+                host = self._host_of(task.role, self._first + rank)
+                running.add(self._spawn(task, rank, host, sockets), host)
         except BaseException:
             running.stop(0.0)
             raise
         return running
 
-    def _spawn(self, task: Task, rank: int, sockets: Path) -> "subprocess.Popen[bytes]":
-        host, socket = self._host_of(task.role, rank), sockets / f"{task.role}-{rank}"
-        engine = task.env[ENGINE_VARIABLE].removeprefix("unix:")
-        ours = {ENGINE_VARIABLE: f"unix:{socket}", "FDT_RANK": str(rank), "FDT_LOCAL_RANK": "0"}
+    def _spawn(self, task: Task, rank: int, host: EmulatedHost, sockets: Path) -> "subprocess.Popen[bytes]":
+        socket, address = sockets / f"{task.role}-{rank}", task.env[ENGINE_VARIABLE]
+        engine = address.removeprefix("unix:") if address.startswith("unix:") else ""
+        ours = {"FDT_RANK": str(rank), "FDT_LOCAL_RANK": "0"}
+        if engine:
+            ours[ENGINE_VARIABLE] = f"unix:{socket}"
         namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount"]
         argv = [*namespaces, "sh", "-c", _HOST, "host", host.name, host.address, engine, str(socket), *task.argv]
-        with open(self._run_dir / f"{task.role}-{rank}.log", "ab") as out:
+        with open(self._run_dir / f"{task.role}-{self._first + rank}.log", "ab") as out:
             return subprocess.Popen(
                 argv,
                 env={**os.environ, **thread_variables(task.count), **task.env, **ours, **self._rank_env(rank)},
@@ -209,17 +228,15 @@ class EmulatedLauncher:
 class EmulatedProcesses:
     """The processes of a task on emulated hosts, one Popen for each rank."""
 
-    def __init__(self, role: str, run_dir: Path, sockets: Path) -> None:
-        self._role, self._run_dir, self._sockets = role, run_dir, sockets
-        self._running: list[tuple[subprocess.Popen[bytes], EmulatedHost]] = []
-        self._networks: list[int] = []  # descriptors of their namespaces, to read counters after a rank's end
+    def __init__(self, role: str, run_dir: Path, sockets: Path, network: EmulatedNetwork) -> None:
+        self._role, self._run_dir, self._sockets, self._network = role, run_dir, sockets, network
+        self._running: list[subprocess.Popen[bytes]] = []
 
-    def add(self, popen: "subprocess.Popen[bytes]", host: EmulatedHost, network: EmulatedNetwork) -> None:
+    def add(self, popen: "subprocess.Popen[bytes]", host: EmulatedHost) -> None:
         """Connect a process that has just been started to the network, and let it continue."""
-        self._running.append((popen, host))
+        self._running.append(popen)
         _await_namespace(popen)
-        self._networks.append(os.open(_network_of(popen.pid), os.O_RDONLY))
-        network.attach(popen.pid, host)
+        self._network.attach(popen.pid, host)
         assert popen.stdin is not None
         popen.stdin.write(b"go\n")
         popen.stdin.close()
@@ -227,30 +244,18 @@ class EmulatedProcesses:
     @property
     def pids(self) -> list[int]:
         """The process numbers, by rank."""
-        return [popen.pid for popen, _ in self._running]
+        return [popen.pid for popen in self._running]
 
     def exits(self) -> list[Exit]:
         """Implement Processes."""
-        codes = [(rank, popen.poll()) for rank, (popen, _) in enumerate(self._running)]
+        codes = [(rank, popen.poll()) for rank, popen in enumerate(self._running)]
         return [Exit(self._role, rank, describe(code)) for rank, code in codes if code is not None]
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes; record the byte counts of the hosts' interfaces."""
-        if self._networks:
-            self._note_counters()
-        stop_all([popen for popen, _ in self._running], grace_s)
+        self._network.note_counters(self._run_dir / INTERFACES)
+        stop_all(self._running, grace_s)
         shutil.rmtree(self._sockets, ignore_errors=True)
-
-    def _note_counters(self) -> None:
-        """Add the byte counts of the hosts' interfaces to INTERFACES."""
-        file = self._run_dir / INTERFACES
-        known = json.loads(file.read_text()) if file.exists() else {}
-        for network, (_, host) in zip(self._networks, self._running, strict=False):
-            with contextlib.suppress(UserError):  # not connected to the network yet
-                known[host.name] = _crossed(f"/proc/{os.getpid()}/fd/{network}")
-            os.close(network)
-        self._networks.clear()
-        file.write_text(json.dumps(known))
 
 
 def _places(topology: Topology) -> list[int]:
@@ -277,8 +282,8 @@ def _await_namespace(popen: "subprocess.Popen[bytes]") -> None:
     raise UserError(f"an emulated host did not start within {READY_S:g} s: {popen.args!r}")
 
 
-def _ip(pid: int, *commands: str) -> None:
-    _inside(_network_of(pid), ["ip", "-batch", "-"], "\n".join(commands) + "\n")
+def _ip(network: str, *commands: str) -> None:
+    _inside(network, ["ip", "-batch", "-"], "\n".join(commands) + "\n")
 
 
 def _network_of(pid: int) -> str:

@@ -4,10 +4,10 @@ This is stage 1 of ZeRO (Rajbhandari et al. 2020, section 5.1):
 
     gradients --reduce_scatter--> a part of the mean --Keras's apply--> a part of the weights --all_gather--> weights
 
-A weight is a vector of as many parts as there are ranks, padded with zeros. Keras's optimizer finds its slots by the
-`_unique_id` of a variable, so a part has the id of its weight, and the script's own optimizer updates it: with the
-script's learning rate, its count of steps and its exclusions from weight decay. The slots of the optimizer are replaced
-by their parts. A weight whose gradient is IndexedSlices is not divided.
+A weight is a vector of as many parts as there are ranks, padded with zeros. The optimizers of Keras 3 and tf_keras find
+their slots by the `_unique_id` of a variable. So a part has the id of its weight, and the script's own optimizer
+updates it: with the script's learning rate, its count of steps and its exclusions from weight decay. The slots of the
+optimizer are replaced by their parts. A weight whose gradient is IndexedSlices is not divided.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt import compat
 from fdt.errors import UserError
 from fdt.keras.variables import tensor_variable, variables_of_slots
 from fdt.patches import Patch, patched
@@ -75,19 +76,22 @@ class ShardedOptimizer:
         check_elementwise(trainable)
         self._trainable, self._comm = trainable, comm
         self.optimizer = trainable.model.optimizer
-        self._weights = list(self.optimizer._trainable_variables)
-        weights = [tensor_variable(v) for v in self._weights]
+        self._flavor = trainable.flavor.name
+        hooks, variables = compat.of(self._flavor), trainable.optimizer
+        self._weights = hooks.built_for(self.optimizer, [*trainable.trainable, *trainable.non_trainable])
+        weights = [tensor_variable(v) for v in self._weights if v is not None]
         self._parts = {id(w): self._part(w) for w in weights if id(w) not in sparse}
         for weight in weights:
             if id(weight) in self._parts:
                 self._parts[id(weight)].variable._unique_id = weight._unique_id
         self._targets = [self.target(v) for v in self._weights]
-        self._slots: dict[int, WeightPart] = {}
-        weights_of = variables_of_slots(self.optimizer, trainable.trainable)
-        for slot in trainable.optimizer:
-            if id(slot) in weights_of and self.part(weights_of[id(slot)]) is not None:
-                part = self._slots[id(slot)] = self._part(tensor_variable(slot))
-                slot._value, slot._shape, slot._ndim = part.variable, (part.length,), 1
+        weights_of = variables_of_slots(self.optimizer, self._weights)
+        places = [i for i, slot in enumerate(variables) if self.part(weights_of.get(id(slot))) is not None]
+        parts = [self._part(tensor_variable(variables[i])) for i in places]
+        slots = hooks.set_slots(self.optimizer, [variables[i] for i in places], [part.variable for part in parts])
+        for place, slot in zip(places, slots, strict=True):
+            variables[place] = slot
+        self._slots = {id(slot): part for slot, part in zip(slots, parts, strict=True)}
 
     def _part(self, whole: tf.Variable) -> WeightPart:
         return WeightPart(whole, self._comm.rank, self._comm.size)
@@ -97,8 +101,11 @@ class ShardedOptimizer:
         return self._parts.get(id(tensor_variable(variable)))
 
     def divided(self, variables: Sequence[Any]) -> list[tuple[Any, WeightPart]]:
-        """Return those weights with their parts that an update of `variables` reads or writes: with EMA it is all."""
-        read = self._weights if self.optimizer.use_ema else variables
+        """Return those weights with their parts that an update of `variables` reads or writes.
+
+        With EMA it is all weights in Keras 3; in tf_keras it is `variables`.
+        """
+        read = self._weights if self.optimizer.use_ema and self._flavor == "keras" else variables
         return [(v, part) for v in read if (part := self.part(v)) is not None]
 
     def target(self, variable: Any) -> Any:
@@ -116,11 +123,20 @@ class ShardedOptimizer:
         patches = [Patch(self._trainable, "write_optimizer", self._write)]
         if clips_by_norm(self.optimizer):
             patches.append(Patch(self.optimizer, "_clip_gradients", lambda _, given: given))  # `clipped` does it
+        with patched(patches), self._held():
+            yield
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Within the context, an optimizer of Keras 3, which keeps its variables, has parts in their place."""
         held = vars(self.optimizer)
-        before, held["_trainable_variables"] = held["_trainable_variables"], self._targets
+        before = held.get("_trainable_variables")
+        if before is None:
+            yield
+            return
+        held["_trainable_variables"] = self._targets
         try:
-            with patched(patches):
-                yield
+            yield
         finally:
             held["_trainable_variables"] = before
 
@@ -156,7 +172,8 @@ class ShardedOptimizer:
             scales = [global_norm * tf.minimum(1 / whole, 1 / global_norm) + (whole - whole)] * len(places)
         found = list(gradient)
         for i, scale in zip(places, scales, strict=True):
-            found[i] = _times(gradient[i], scale, dense=not norm)  # Keras makes slices dense there
+            # Keras 3 makes slices dense there
+            found[i] = _times(gradient[i], scale, dense=not norm and self._flavor == "keras")
         return found
 
 
@@ -222,14 +239,14 @@ def clips_by_norm(optimizer: Any) -> bool:
 def check_elementwise(trainable: Any) -> None:
     """Raise UserError if the optimizer cannot update a part of a weight alone."""
     optimizers = trainable.flavor.optimizers(trainable.model)
-    if trainable.flavor.name != "keras":
-        raise UserError("--shard-optimizer needs an optimizer of Keras 3. Received: one of tf_keras")
     if len(optimizers) != 1:
         raise UserError(f"--shard-optimizer needs a model with one optimizer. Received: {len(optimizers)}")
     (optimizer,) = optimizers
-    kind = type(optimizer).__name__
-    if not type(optimizer).__module__.startswith("keras."):  # a subclass may compute with whole gradients
+    kind, module = type(optimizer).__name__, type(optimizer).__module__
+    if not module.startswith(("keras.", "tf_keras.")):  # a subclass may compute with whole gradients
         kind = f"the script's {kind}"
+    elif ".legacy." in module:
+        kind = f"a legacy {kind} of tf_keras"
     if kind not in ELEMENTWISE:
         raise UserError(
             "--shard-optimizer needs an optimizer that updates each element alone: one of "

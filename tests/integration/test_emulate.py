@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -10,9 +11,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from client_shim.replica.emulated_ranks import entered
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import INTERFACES, EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege
+from fdt.launch.emulated import (
+    INTERFACES,
+    EmulatedHost,
+    EmulatedLauncher,
+    EmulatedNetwork,
+    address_of,
+    check_privilege,
+    host_on,
+)
 from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
@@ -22,6 +32,8 @@ from nfdt.cli import main
 pytestmark = pytest.mark.exclusive
 CONTROL = Path(__file__).parents[2] / "examples" / "control"
 SCRIPT = Path(__file__).parent / "scripts" / "wide.py"
+LOOP = Path(__file__).parent / "scripts" / "wide_loop.py"
+READY_S = 100.0
 CLUSTER = """
 step: 100 ms
 link: {bandwidth: 8 Mbit/s}
@@ -87,6 +99,21 @@ def test_ranks_add_gradients_over_the_links(tmp_path, privilege):
     assert crossed["rendezvous"]["sent"] < reported / 10
 
 
+@pytest.mark.timeout(400)
+def test_ranks_of_a_loop_of_the_scripts_own_add_gradients_over_the_links(tmp_path, privilege):
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER.replace("8 Mbit/s", "200 Mbit/s, latency: 1 ms"))
+    said = nfdt("run", "--emulate", cluster, "--quiet", "--log-dir", tmp_path / "logs", LOOP, engine="hfdt")
+    assert said == "[-31.0]\n"
+    crossed = json.loads((tmp_path / "logs" / INTERFACES).read_text())
+    assert sorted(crossed) == ["node-0", "node-1"]
+    vector = 4 * 76_810
+    for node, other, vectors in (("node-0", "node-1", 5), ("node-1", "node-0", 4)):  # rank 0 sends the variable, too
+        for bytes_crossed in (crossed[node]["sent"], crossed[other]["received"]):
+            assert vectors * vector <= bytes_crossed <= 1.1 * vectors * vector
+    assert (tmp_path / "logs" / "worker-1.log").exists()
+
+
 ANSWERS = """
 import os, socket, time
 
@@ -127,6 +154,30 @@ def test_an_answer_takes_the_latency_of_its_links(tmp_path, privilege):
         network.close()
     took_s = float((tmp_path / "worker-1.log").read_text().split("took")[1])
     assert took_s >= 0.08  # two links there, two back
+
+
+def test_a_process_has_some_of_its_sockets_on_a_host(tmp_path, privilege):
+    cluster = Cluster((NodeGroup("node", 2),))
+    network, before = EmulatedNetwork(topology_of(cluster)), socket.if_nameindex()
+    launcher = EmulatedLauncher(tmp_path, network, lambda role, rank: host_on(cluster, rank), first=1)
+    try:
+        with entered(network, host_on(cluster, 0)), pytest.raises(ZeroDivisionError):
+            listening = socket.create_server(("", 5000))
+            assert [name for _, name in socket.if_nameindex()] == ["lo", "eth0"]
+            raise ZeroDivisionError
+        assert socket.if_nameindex() == before
+        call = "import socket; socket.create_connection(('10.77.0.2', 5000)).sendall(b'here')"
+        processes = launcher.start(Task("rank", [sys.executable, "-c", call], 1, {ENGINE_VARIABLE: "10.77.0.2:5000"}))
+        with listening:
+            listening.settimeout(READY_S)
+            caller, (address, _) = listening.accept()
+        with caller:
+            assert (address, caller.recv(4)) == (host_on(cluster, 1).address, b"here")
+        processes.stop(0.0)
+    finally:
+        network.close()
+    assert (tmp_path / "rank-1.log").exists()
+    assert sorted(json.loads((tmp_path / INTERFACES).read_text())) == ["node-0", "node-1"]
 
 
 def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privilege):

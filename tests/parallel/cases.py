@@ -14,7 +14,10 @@ _SCRIPT = Path(__file__).parents[1] / "integration" / "scripts" / "same_numbers.
 OPTIONS = {  # of the job, by case
     "coded": {"rule": "coded"},
     "not_finite": {"on_nan": "skip", "bucket_mb": "0.0001"},
-    **dict.fromkeys(("few_left", "scalar_sum", "custom_sum"), {"shard_optimizer": "1", "bucket_mb": "0.0001"}),
+    **dict.fromkeys(
+        ("few_left", "scalar_sum", "custom_sum", "old_dense", "old_masked"),
+        {"shard_optimizer": "1", "bucket_mb": "0.0001"},
+    ),
     **dict.fromkeys(("two_outputs", "embedding_clipped", "compiled_step", "custom_mean"), {"bucket_mb": "0.0001"}),
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.testing as npt
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from client_shim.capture.data import capture_data
 from fdt.blobs import LocalBlobs
@@ -35,26 +36,39 @@ OPTIMIZERS = {
     "nadam": lambda: optimizers.Nadam(0.02, loss_scale_factor=8.0),
 }
 
+keras2 = tf_keras.optimizers
+KERAS_2 = {
+    "adamw": lambda: excluding(
+        keras2.AdamW(0.05, weight_decay=0.1, use_ema=True, ema_overwrite_frequency=3, clipnorm=0.05)
+    ),
+    "rmsprop, a schedule": lambda: keras2.RMSprop(
+        keras2.schedules.ExponentialDecay(0.02, 2, 0.5), momentum=0.5, centered=True
+    ),
+}
+
 
 def excluding(optimizer):
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     return optimizer
 
 
-def dense(optimizer, **compiled):
+def dense(optimizer, library=keras, **compiled):
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Dense(5, "tanh", kernel_constraint=keras.constraints.MaxNorm(0.8)), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((7,)), *layers])
+    first = library.layers.Dense(5, "tanh", kernel_constraint=library.constraints.MaxNorm(0.8))
+    model = library.Sequential([library.Input((7,)), first, library.layers.Dense(1)])
     model.compile(optimizer, "mse", **compiled)
     return model
 
 
-def embedding(optimizer, **compiled):
+def embedding(optimizer, library=keras, **compiled):
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Embedding(20, 3), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+    layers = [library.layers.Embedding(20, 3), library.layers.GlobalAveragePooling1D(), library.layers.Dense(1)]
+    model = library.Sequential([library.Input((4,), dtype="int32"), *layers])
     model.compile(optimizer, "mse", **compiled)
     return model
+
+
+dense2, embedding2 = (functools.partial(make, library=tf_keras) for make in (dense, embedding))
 
 
 class OneLayer(keras.Sequential):
@@ -87,7 +101,7 @@ def alone(model, x, rows=slice(None)):
     x, y = x[rows], Y[rows]
     for start in [*range(0, len(x), 8)] * 2:
         model.train_on_batch(x[start : start + 8], y[start : start + 8])
-    return [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
+    return [*model.get_weights(), *flavor_of(model).read(flavor_of(model).optimizer(model))]
 
 
 def trained(size, make, optimizer, x=X, **options):
@@ -99,7 +113,7 @@ def trained(size, make, optimizer, x=X, **options):
     states = []
 
     def rank(comm):
-        source = open_source(data.train, fit, blobs, 0, training=True, flavor="keras")
+        source = open_source(data.train, fit, blobs, 0, training=True, flavor=flavor.name)
         with contextlib.closing(RankProgram(Trainable(flavor, models[comm.rank]), comm, options)) as session:
             session.prepare(source, None)
             session.train(source, 0, lambda *_: True)
@@ -112,8 +126,8 @@ def trained(size, make, optimizer, x=X, **options):
             session.train(source, 1, lambda *_: True)
             return session.arrays(), models[comm.rank].get_weights(), slots(session)
 
-    with contextlib.closing(blobs), patches("keras"):
-        data = capture_data("keras", blobs, x, Y, batch_size=8)
+    with contextlib.closing(blobs), patches(flavor.name):
+        data = capture_data(flavor.name, blobs, x, Y, batch_size=8)
         for model in models:
             flavor.build(model, data.spec)
         results = on_ranks(size, rank)
@@ -137,6 +151,11 @@ def test_the_numbers_are_those_of_whole_updates(name):
     check(2, dense, OPTIMIZERS[name])
 
 
+@pytest.mark.parametrize("name", KERAS_2)
+def test_the_numbers_of_tf_keras_are_those_of_whole_updates(name):
+    check(2, dense2, KERAS_2[name])
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_rank_holds_its_part_of_the_slots(size):
     held = check(size, dense, lambda: optimizers.Adam(0.05), bucket_mb="0.00005")
@@ -147,9 +166,17 @@ def test_an_average_of_weights_that_a_step_does_not_update():
     check(2, one_layer, lambda: optimizers.SGD(0.05, use_ema=True, ema_overwrite_frequency=2))
 
 
-@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
-def test_a_weight_with_sparse_gradients_is_whole_on_every_rank(clip):
-    held = check(3, embedding, functools.partial(optimizers.Adam, 0.05, **{clip: 0.05}), TOKENS)
+@pytest.mark.parametrize(
+    ("make", "adam", "clip"),
+    [
+        (embedding, optimizers.Adam, "clipnorm"),
+        (embedding, optimizers.Adam, "global_clipnorm"),
+        (embedding2, keras2.Adam, "global_clipnorm"),
+    ],
+    ids=["clipnorm", "global_clipnorm", "tf_keras"],
+)
+def test_a_weight_with_sparse_gradients_is_whole_on_every_rank(make, adam, clip):
+    held = check(3, make, functools.partial(adam, 0.05, **{clip: 0.05}), TOKENS)
     assert held == [2 * 4 * (60 + 1 + 1)] * 3
 
 
@@ -171,9 +198,12 @@ class Centralised(optimizers.Adam):
         (lambda: Centralised(), "the script's Centralised"),
         (lambda: optimizers.LossScaleOptimizer(optimizers.SGD()), "LossScaleOptimizer"),
         (lambda: optimizers.SGD(clipnorm=1.0, gradient_accumulation_steps=2), "both"),
+        (lambda: keras2.legacy.Adam(), "a legacy Adam of tf_keras"),
+        (lambda: tf_keras.mixed_precision.LossScaleOptimizer(keras2.SGD()), "LossScaleOptimizerV3"),
     ],
 )
 def test_an_optimizer_that_needs_whole_weights_is_refused(make, received):
-    model = dense(make())
+    optimizer = make()
+    model = dense(optimizer, keras if isinstance(optimizer, optimizers.Optimizer) else tf_keras)
     with pytest.raises(UserError, match=f"^--shard-optimizer .* Received: {received}$"):
         check_elementwise(Trainable(flavor_of(model), model))

@@ -1,0 +1,99 @@
+"""Ranks of a replicated script on emulated hosts (fdt/launch/emulated.py), for `--emulate`.
+
+Rank 0 is the command's process. It stays in this machine's network, as the script may use it; only the process group's
+sockets are on rank 0's emulated host. The other ranks do what ranks on other hosts do (remote_ranks.py).
+"""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from client_shim.replica.rank import RankConfig
+from client_shim.replica.remote_ranks import ROLE, SCRATCH, group_of
+from client_shim.replica.run import chosen
+from fdt.environment import bound_to_share, thread_variables
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, host_on
+from fdt.launch.placement import run_identity
+from fdt.network import Cluster
+from fdt.network.topology import topology_of
+from fdt.process_group.root import RootGroup
+from fdt.service.host_bootstrap import DIRECTORY_VARIABLE
+
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+
+
+@contextlib.contextmanager
+def host(
+    package: str,
+    script: str,
+    words: Sequence[str],
+    cluster: Cluster,
+    run_dir: Path,
+    seed: int | None,
+    options: Mapping[str, str],
+) -> Iterator[tuple[RootGroup, int]]:
+    """Start the other ranks, one on each further worker's host, and yield rank 0's process group and the run's seed.
+
+    The counterpart of client_shim.replica.run.host.
+
+    Args:
+        package: The engine's package of replicated scripts (command.py).
+        script: Path of the user's Python file.
+        words: Arguments of the script.
+        cluster: The hosts and their links.
+        run_dir: Directory of the run's logs.
+        seed: The run's seed; None: a random one.
+        options: Options for the ranks.
+
+    Raises:
+        UsageError: The cluster cannot be emulated.
+        UserError: Hosts cannot be emulated here: a privilege or a tool is missing.
+    """
+    size, identity, mine = len(cluster.workers), run_identity(), host_on(cluster, 0)
+    os.environ.update(thread_variables(size))  # the hosts share this machine's cores
+    task = RankConfig("", "", 0, size, chosen(seed), options, os.path.abspath(script), script, list(words))
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(contextlib.closing(EmulatedNetwork(topology_of(cluster))))
+        directory = tempfile.mkdtemp(prefix="fdt-", dir=SCRATCH)
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        launcher = EmulatedLauncher(
+            run_dir, network, lambda _, rank: host_on(cluster, rank), lambda _: {DIRECTORY_VARIABLE: directory}, first=1
+        )
+        made = stack.enter_context(
+            group_of(
+                task,
+                package,
+                identity,
+                mine.address,
+                launcher,
+                lambda rank: run_dir / f"{ROLE}-{(rank or 0) + 1}.log",
+                entered(network, mine),
+            )
+        )
+        stack.enter_context(bound_to_share(0, size if options.get("bind_to") == "cores" else 1))
+        yield made, task.seed
+
+
+@contextlib.contextmanager
+def entered(network: EmulatedNetwork, host: EmulatedHost) -> Iterator[None]:
+    """Within, this thread is on a new host of the network. The sockets that it makes remain there."""
+    libc, outside = ctypes.CDLL(None, use_errno=True), os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+
+    def call(function: str, *arguments: int) -> None:
+        if getattr(libc, function)(*arguments, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
+
+    try:
+        call("unshare")
+        try:
+            network.attach(threading.get_native_id(), host)
+            yield
+        finally:
+            call("setns", outside)
+    finally:
+        os.close(outside)

@@ -9,15 +9,17 @@ rows are static: other shapes could make `batch` fail for rows of another rank.
 """
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fdt.data.purity import MAPS, between, impurity, where
+from fdt.data.pipeline import impurity, where
 from fdt.data.source import as_is
 from fdt.typing import Batch, Dataset
 
+_MAPS = {"_MapDataset", "_ParallelMapDataset"}
 _BATCHES = {"_BatchDataset", "_ParallelBatchDataset"}
 _UNKNOWN = "have no static shape"
 
@@ -61,7 +63,7 @@ def find(dataset: Dataset) -> Division | str:
         state = state or _state(batched)
         batched = batched._input_dataset
     if type(batched).__name__ not in _BATCHES:
-        return between(batched, "makes the batches of")
+        return _between(batched, "makes the batches of")
     found, reason = _divided_maps(batched._input_dataset)
     if found is None:
         return reason
@@ -78,7 +80,7 @@ def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformati
     is_static = _is_static(rows.element_spec)
     while not reason:
         before: Any = getattr(rows, "_input_dataset", None)
-        if type(rows).__name__ in MAPS:
+        if type(rows).__name__ in _MAPS:
             reason = impurity(rows) if is_static else f"the rows that the map at {where(rows)} returns {_UNKNOWN}"
             unknown = f"the rows that the map at {where(rows)} takes {_UNKNOWN}"
             maps.insert(0, _row_map(rows))
@@ -90,7 +92,7 @@ def _divided_maps(rows: Dataset) -> tuple[tuple[Dataset, str, list[_Transformati
             order.insert(0, step)
             state = state or _state(rows)
         else:
-            return found, unknown or between(rows, "follows")
+            return found, unknown or _between(rows, "follows")
         rows = before
     return found, reason
 
@@ -173,6 +175,23 @@ def _slice(pair: tuple[Batch, Any], source: bool) -> tuple[Any, ...]:
     each = [share] if not source else [share, tf.raw_ops.OptionalFromValue(components=leaves)]
     repeated = (tf.gather(value[None], tf.zeros_like(picks)) for value in each)
     return *(tf.gather(leaf, picks) for leaf in leaves), *repeated
+
+
+def _between(dataset: Dataset, relation: str) -> str:
+    """Return that `dataset`, in its relation to a map before it, prevents a division; "" where no row is mapped."""
+    kind = type(dataset).__name__
+    if kind in _MAPS:
+        return f"the map at {where(dataset)} takes whole batches"
+    if (before := _last_map(dataset)) is None:
+        return ""
+    name = re.sub("(?<!^)(?=[A-Z])", "_", kind.strip("_").removesuffix("Dataset")).lower()
+    return f"`{name}` {relation} the map at {where(before)}"
+
+
+def _last_map(dataset: Dataset) -> Dataset | None:
+    if type(dataset).__name__ in _MAPS:
+        return dataset
+    return next(filter(None, map(_last_map, dataset._inputs())), None)
 
 
 def _same(dataset: Dataset) -> _Transformation | None:

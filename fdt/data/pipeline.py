@@ -9,10 +9,14 @@ The pipeline is sent as the graph that TensorFlow serializes. Three things are c
 TensorFlow refuses to serialize operations that depend on state outside the graph (generators, py_function, variables,
 tf.random in a map). Operations that write to disk (`cache(filename)`, `snapshot`) are refused here, because ranks would
 overwrite each other's files.
+
+`impurity` reads the graph of a map's function: the proof that the map is pure, or the operation that prevents it.
 """
 
 import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +24,7 @@ import tensorflow as tf
 
 from fdt import ops
 from fdt.compat.tensorflow import context, graph_pb2, op_def_registry
-from fdt.typing import Array
+from fdt.typing import Array, Dataset
 
 LARGE_BYTES = 64 * 1024  # a larger constant is sent as an array
 LIMIT_BYTES = 2**31 - 2**24  # protobuf's limit, less room for the graph itself
@@ -28,6 +32,10 @@ _FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
 _WRITERS = {"SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
 _INT31 = 2**31 - 1
+_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+_CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
+_GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
+_READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # other operations change the table
 _MEMORY = {"seed_generator": "DummySeedGenerator", "cache": "DummyMemoryCache"}  # input name: op of a new one
 
 
@@ -206,3 +214,30 @@ def _all_nodes(graph: Any) -> Sequence[Any]:
 
 def _output(name: str) -> str:
     return name if ":" in name else f"{name}:0"
+
+
+def impurity(dataset: Dataset) -> str:
+    """Return the reason why a row's value could depend on anything but the row, or "" for a pure map."""
+    graph = dataset._map_func.function.graph.as_graph_def()
+    for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
+        if problem := _problem(node.op):
+            return f"{node.op} at {where(dataset)} {problem}"
+    return ""
+
+
+def _problem(op: str) -> str:
+    definition = op_def_registry.get(op)
+    if op in _PYTHON:
+        return "runs Python"
+    if definition is None or not definition.is_stateful or op in _CALLS or op in _READS:
+        return ""
+    random = any(attribute.name == "seed" for attribute in definition.attr) or op in _GENERATORS
+    return "is random" if random else "has a state or an effect"
+
+
+def where(dataset: Dataset) -> str:
+    """Return the file and line of a map's function."""
+    function = dataset._map_func._func
+    function = inspect.unwrap(getattr(function, "python_function", function))
+    code = getattr(function, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else f"a {type(function).__name__}"

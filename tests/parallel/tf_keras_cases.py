@@ -17,16 +17,9 @@ def classifier(*hidden, shape, reduction="sum_over_batch_size", **compiled):
 
 
 def old_dense():
-    return (
-        classifier(
-            layers.Dense(16, "relu", kernel_regularizer="l2"),
-            shape=(12,),
-            optimizer=tf_keras.optimizers.SGD(0.05, 0.9),
-        ),
-        x,
-        y,
-        {},
-    )
+    optimizer = tf_keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return classifier(layers.Dense(16, "relu", kernel_regularizer="l2"), shape=(12,), optimizer=optimizer), x, y, {}
 
 
 def old_batch_norm():
@@ -56,9 +49,9 @@ def old_masked():
     model = tf_keras.Sequential(
         [layers.Embedding(20, 6, mask_zero=True), layers.SimpleRNN(7, return_sequences=True), layers.Dense(3)]
     )
-    model.compile(
-        "adam", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"]
-    )
+    rate = tf_keras.optimizers.schedules.ExponentialDecay(0.005, 2, 0.9)
+    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf_keras.optimizers.RMSprop(rate, momentum=0.5, clipnorm=0.5), loss, weighted_metrics=["accuracy"])
     return model, script.TOKENS, script.TAGS, {}
 
 

@@ -27,13 +27,13 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--loop", action="store_true", help="the script has a training loop of its own, not `fit`")
     args = parser.parse_args()
-    script = "input_loop.py" if args.loop else "input_fit.py"
+    script = "tape_loop.py" if args.loop else "input_fit.py"
     words = [f"--rows={args.rows}", f"--epochs={args.epochs}"]
     sides = {
         "alone, no map": functools.partial(alone, script, [*words, "--map=none"]),
-        "alone": functools.partial(alone, script, words),
+        "alone": functools.partial(alone, script, [*words, "--map=divided"]),
         f"hfdt run -np {args.np}, all rows": functools.partial(hfdt, script, args.np, [*words, "--map=whole"]),
-        f"hfdt run -np {args.np}, divided": functools.partial(hfdt, script, args.np, words),
+        f"hfdt run -np {args.np}, divided": functools.partial(hfdt, script, args.np, [*words, "--map=divided"]),
     }
     title = f"{script}, {args.rows} rows, {args.epochs} epochs"
     columns = "CPU, whole command", "loss"

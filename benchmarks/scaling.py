@@ -122,7 +122,7 @@ def measure(model: str, bucket_mb: float) -> Measured:
     import keras
     import networked
 
-    from hfdt.collectives.base import nbytes
+    from fdt.ops import nbytes
     from hfdt.worker.exchange import buckets
 
     network, x, y, optimizer = networked.make(model, networked.BATCHES[model])

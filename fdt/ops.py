@@ -27,6 +27,11 @@ def call_flat(concrete: Any, tensors: Iterable[Tensor]) -> Any:
     return concrete._call_flat(list(tensors), concrete.captured_inputs)
 
 
+def nbytes(tensor: Any) -> int:
+    """Return the size of a tensor or variable in bytes; 0 where its shape is not known yet."""
+    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+
+
 def all_finite(gradients: Sequence[Tensor]) -> Tensor:
     """Return a bool scalar: whether all gradients are finite.
 
@@ -36,6 +41,8 @@ def all_finite(gradients: Sequence[Tensor]) -> Tensor:
 
 
 T = TypeVar("T")
+
+PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")  # operations that call Python
 
 _numbers = itertools.count()
 

@@ -4,7 +4,7 @@ import workload  # isort: skip
 import keras
 import prepared_images
 
-args = prepared_images.arguments()
+args = workload.arguments()
 clock = workload.Clock(args.rows)
 clock.mark("imported")
 keras.utils.set_random_seed(0)

@@ -1,18 +1,9 @@
-"""The data of input_fit.py and input_loop.py: a `map` decodes, enlarges and crops each image, as from files."""
+"""The data of benchmarks/input.py: a `map` decodes, enlarges and crops each image, as from files."""
 
 import workload  # isort: skip
 import argparse
 
 import tensorflow as tf
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=6_400)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=64, help="global batch")
-    parser.add_argument("--map", choices=["divided", "whole", "none"], default="divided")
-    return parser.parse_args()
 
 
 def prepared(png, label):

@@ -3,6 +3,7 @@
 import workload  # isort: skip
 import keras
 import pipeline
+import prepared_images
 import tensorflow as tf
 
 args = workload.arguments()
@@ -13,7 +14,7 @@ model = keras.Sequential([keras.Input((28, 28, 1)), *workload.layers(args.model)
 optimizer = keras.optimizers.SGD(args.rate, momentum=args.momentum)
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 mean_loss, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
-data = pipeline.batches(*workload.data(args.rows), args.batch)
+data = prepared_images.batches(args) if args.map else pipeline.batches(*workload.data(args.rows), args.batch)
 
 
 @tf.function

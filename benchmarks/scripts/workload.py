@@ -22,6 +22,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="global batch")
     parser.add_argument("--rate", type=float, default=0.02)
     parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--map", choices=["divided", "whole", "none"], help="data of prepared_images.py")
     return parser.parse_args()
 
 

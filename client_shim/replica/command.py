@@ -1,6 +1,7 @@
 """The `run` command's path for a replicated script, shared by hfdt and nfdt."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,7 @@ def run(
     Raises:
         UsageError: `--server` was given, or the cluster cannot be emulated.
     """
-    from client_shim.replica import emulated_ranks, remote_ranks
     from client_shim.replica import run as running
-    from fdt.launch.hosts import is_here
-    from fdt.network.reading import read_emulated
 
     if request.server:
         raise UsageError(
@@ -89,19 +87,28 @@ def run(
     if detach.due(request):
         return detach.start(request)
     running.settle_hashing()
-    cluster = read_emulated(emulate) if emulate is not None else None
-    size = len(cluster.workers) if cluster else size_of(hosts, request.workers, DEFAULT_WORKERS)
-    others = remote_ranks.ranks_by_host(hosts, size) if hosts else []
-
-    def ranks(run_dir: Path) -> "AbstractContextManager[tuple[RootGroup, int]]":
-        if cluster:
-            return emulated_ranks.host(package, script, words, cluster, run_dir, seed, options)
-        if all(is_here(each.name) for each in others):
-            return running.host(package, script, words, size, run_dir, seed, options)
-        return remote_ranks.host(package, script, words, others, run_dir, seed, options)
+    size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
-        with ranks(run_dir) as (process_group, chosen):
+        with ranks(package, script, words, run_dir=run_dir, seed=seed, options=options) as (process_group, chosen):
             return running.run(script, words, process_group, chosen, package, options, reporters)
 
     return run_replicas(request, size, as_rank_0)
+
+
+def _ranks(
+    asked: int, hosts: "Sequence[Host]", emulate: Path | None
+) -> "tuple[int, Callable[..., AbstractContextManager[tuple[RootGroup, int]]]]":
+    """Return the number of ranks, and the function that starts the others where they belong."""
+    from client_shim.replica import emulated_ranks, remote_ranks
+    from client_shim.replica import run as running
+    from fdt.launch.hosts import is_here
+    from fdt.network.reading import read_emulated
+
+    if emulate is not None:
+        cluster = read_emulated(emulate)
+        return len(cluster.workers), functools.partial(emulated_ranks.host, cluster=cluster)
+    others = remote_ranks.ranks_by_host(hosts, asked) if hosts else []
+    if all(is_here(each.name) for each in others):
+        return asked, functools.partial(running.host, size=asked)
+    return asked, functools.partial(remote_ranks.host, others=others)

@@ -7,7 +7,6 @@ sockets are on rank 0's emulated host. The other ranks do what ranks on other ho
 import contextlib
 import ctypes
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,24 +58,25 @@ def host(
     task = RankConfig("", "", 0, size, chosen(seed), options, os.path.abspath(script), script, list(words))
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(contextlib.closing(EmulatedNetwork(topology_of(cluster))))
-        directory = tempfile.mkdtemp(prefix="fdt-", dir=SCRATCH)
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        launcher = EmulatedLauncher(
-            run_dir, network, lambda _, rank: host_on(cluster, rank), lambda _: {DIRECTORY_VARIABLE: directory}, first=1
-        )
+        launcher = stack.enter_context(_launcher(cluster, network, run_dir))
+        listening_on = entered(network, mine)
         made = stack.enter_context(
-            group_of(
-                task,
-                package,
-                identity,
-                mine.address,
-                launcher,
-                lambda rank: run_dir / f"{ROLE}-{(rank or 0) + 1}.log",
-                entered(network, mine),
-            )
+            group_of(task, package, identity, mine.address, launcher, lambda rank: _log(run_dir, rank), listening_on)
         )
         stack.enter_context(bound_to_share(0, size if options.get("bind_to") == "cores" else 1))
         yield made, task.seed
+
+
+@contextlib.contextmanager
+def _launcher(cluster: Cluster, network: EmulatedNetwork, run_dir: Path) -> Iterator[EmulatedLauncher]:
+    """Yield the launcher of ranks 1, 2, ... on their hosts; a directory for their files is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="fdt-", dir=SCRATCH, ignore_cleanup_errors=True) as directory:
+        env = {DIRECTORY_VARIABLE: directory}
+        yield EmulatedLauncher(run_dir, network, lambda _, rank: host_on(cluster, rank), lambda _: env, first=1)
+
+
+def _log(run_dir: Path, rank: int | None) -> Path:
+    return run_dir / f"{ROLE}-{(rank or 0) + 1}.log"
 
 
 @contextlib.contextmanager

@@ -32,7 +32,6 @@ _FAIL = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
 _WRITERS = {"SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
 _INT31 = 2**31 - 1
-_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _CALLS = {"StatefulPartitionedCall", "If", "While", "Case"}  # their functions are examined themselves
 _GENERATORS = {"RngReadAndSkip", "RngSkip"}  # tf.random.Generator
 _READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # other operations change the table
@@ -109,7 +108,7 @@ def _replace_numbers(graph: Any, numbers: Mapping[int, int]) -> None:
 def _bytes_inside(dataset: Any) -> int:
     """Return the bytes of the arrays at the start of the pipeline that its Python objects reveal."""
     tensors = [t for t in getattr(dataset, "_tensors", ()) if isinstance(t, tf.Tensor)]
-    own = sum(int(tensor.dtype.size * tensor.shape.num_elements()) for tensor in tensors)
+    own = sum(map(ops.nbytes, tensors))
     return own + sum(_bytes_inside(source) for source in dataset._inputs())
 
 
@@ -227,7 +226,7 @@ def impurity(dataset: Dataset) -> str:
 
 def _problem(op: str) -> str:
     definition = op_def_registry.get(op)
-    if op in _PYTHON:
+    if op in ops.PYTHON:
         return "runs Python"
     if definition is None or not definition.is_stateful or op in _CALLS or op in _READS:
         return ""

@@ -70,11 +70,6 @@ def by_dtype(
     return out
 
 
-def nbytes(tensor: Tensor) -> int:
-    """Return the size of a tensor; 0 where its shape is not known yet."""
-    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
-
-
 class SoloComm:
     """A process group of one rank."""
 

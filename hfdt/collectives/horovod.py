@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.ops import nbytes
 from fdt.typing import Tensor
-from hfdt.collectives.base import by_dtype, nbytes
+from hfdt.collectives.base import by_dtype
 
 ALONE_BYTES = 1 << 20
 _KNOWN = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")  # dtypes that Horovod adds

@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.compat.tensorflow import cancellation, context, execute, types_pb2
+from fdt.ops import PYTHON
 from fdt.typing import Tensor
 from hfdt.exactness.float64_types import (
     NARROW,
-    PYTHON,
     WIDE,
     OperationTypes,
     keeps_types,

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from fdt.compat.tensorflow import kernels, op_def_registry, types_pb2
+from fdt.ops import PYTHON
 
 NARROW = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 WIDE = types_pb2.DT_DOUBLE
-PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _AS_THEY_ARE = (*PYTHON, "Bitcast")
 
 

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from fdt import tensors as packing
 from fdt.keras.variables import tensor_variable
+from fdt.ops import nbytes
 from fdt.typing import Tensor, Variable
 from hfdt.algorithm import BlockAlgorithm, RoundAlgorithm, StepAlgorithm, Tree
-from hfdt.collectives.base import nbytes
 from hfdt.exactness import assigned_state
 from hfdt.worker import step_context as steps
 from hfdt.worker.step_context import StepContext, StepTerms

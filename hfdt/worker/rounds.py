@@ -13,11 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from fdt.keras.variables import tensor_variable
+from fdt.ops import nbytes
 from fdt.report import quantity
 from fdt.typing import Dataset, Tensor, Variable
 from hfdt.algorithm import LocalProblem, RoundAlgorithm, Tree
 from hfdt.collectives import Comm
-from hfdt.collectives.base import nbytes
 from hfdt.exactness import assigned_state
 from hfdt.worker import conjugate_gradients
 from hfdt.worker import step_context as steps

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fdt.ops import nbytes
 from fdt.typing import Tensor, Variable
-from hfdt.collectives.base import Collective, Comm, nbytes
+from hfdt.collectives.base import Collective, Comm
 
 AUTO, DEFAULT_BUCKET_MB = "auto", 4
 

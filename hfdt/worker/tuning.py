@@ -11,13 +11,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt import ops
 from fdt.data.source import cut_batch
 from fdt.errors import UserError
 from fdt.job import is_on
 from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable, variables_of_slots
 from fdt.report import nbytes
 from fdt.typing import Tensor
-from hfdt.collectives import Comm, base
+from hfdt.collectives import Comm
 from hfdt.exactness.trial import Untouched, deferred_updates
 from hfdt.worker.compression import compression_of
 from hfdt.worker.exchange import Deferred
@@ -89,7 +90,7 @@ class Tuning:
         if not asked:
             return
         dense = [v for v in map(tensor_variable, self._trainable.trainable) if id(v) not in terms.sparse]
-        self._size, self._half = sum(map(base.nbytes, dense)), all(v.dtype.size < 4 for v in dense)
+        self._size, self._half = sum(map(ops.nbytes, dense)), all(v.dtype.size < 4 for v in dense)
         if "compress" in asked or ("bucket_mb" in asked and self._size > BUCKETS_MB[0] << 20):
             self._link = self._measured(tf.float32)
         reasons = []
@@ -109,7 +110,7 @@ class Tuning:
             return "0", f"optimizer not sharded ({error})"
         weights_of = variables_of_slots(self._trainable.model.optimizer, self._trainable.trainable)
         slots = [tensor_variable(v) for v in self._trainable.optimizer if id(v) in weights_of]
-        size = sum(map(base.nbytes, slots))
+        size = sum(map(ops.nbytes, slots))
         if size < LEAST_SLOTS:
             return "0", f"optimizer not sharded (slots of {nbytes(size)}, less than {nbytes(LEAST_SLOTS)})"
         return "1", f"optimizer sharded (slots of {nbytes(size)}, {nbytes(size / self._comm.size)} on each worker)"
@@ -218,7 +219,7 @@ def _seconds_of(comm: Comm, run: Callable[[], Any], *, traced: bool = True, jit_
         begin = clock()
         found = [leaf for leaf in tf.nest.flatten(call(), expand_composites=True) if leaf is not None]
         if found:
-            min(found, key=base.nbytes).numpy()  # waits for a device
+            min(found, key=ops.nbytes).numpy()  # waits for a device
         times.append(clock() - begin)
     return min(times[1:])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.ops import nbytes
 from fdt.tensors import buckets
 from fdt.typing import Tensor
 from replica.exchange import HALF_FROM, GroupedExchange
@@ -33,8 +34,8 @@ def added_collectives(exchange: GroupedExchange, name: str, values: Sequence[Val
     Returns:
         The global tensors, and the operation that a later collective must wait for.
     """
-    sizes = [(v.tensor.shape.num_elements() or 0) * v.tensor.dtype.size for v in values]
-    packed = [_Packed(exchange, [values[i] for i in bucket]) for bucket in buckets(sizes, exchange.bucket_bytes)]
+    order = buckets((nbytes(v.tensor) for v in values), exchange.bucket_bytes)
+    packed = [_Packed(exchange, [values[i] for i in bucket]) for bucket in order]
     if len(packed) == 1:
         (only,) = packed
         received = [tf.numpy_function(lambda *a: exchange.replicated(name, a, only.placements), only.sent, only.dtypes)]

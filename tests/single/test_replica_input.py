@@ -192,7 +192,7 @@ def test_an_iterator_of_a_function_is_not_divided():
 
 
 def test_shuffles_before_the_map_go_on_in_whole_iterators():
-    """Alone, each iterator of a dataset draws the next order, whoever makes the iterator."""
+    """Alone, each iterator of a dataset draws the next order, whichever code makes the iterator."""
 
     def orders(dataset):
         found = [np.concatenate([y for _, y in dataset])]

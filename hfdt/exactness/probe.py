@@ -43,11 +43,15 @@ class ProbeResult:
 
 
 class Probe:
-    """The comparison of slices with a global batch, `whole`. `by_script`: the script made an operation of the step."""
+    """The comparison of slices with a global batch, `whole`.
+
+    `by_script`: the script made an operation of the step. `gradient_pass`: the pass that reads scalars as means.
+    """
 
     def __init__(self, trainable: Any, terms: StepTerms, whole: Any) -> None:
         self._trainable, self._terms = trainable, terms
         self._trial = StepTrial(trainable, replace(terms, reading=Reading.MEAN), whole)
+        self.gradient_pass = self._trial.gradient_pass
         self._batch = few_rows(whole, self._trial.row_cost, terms.comm.size)
         self._tolerance, self.by_script = self._trial.tolerance, self._trial.by_script
 

@@ -18,9 +18,10 @@ from fdt.keras import attribute
 from fdt.keras.variables import tensor_variable
 from hfdt.collectives import Comm
 from hfdt.exactness import batchnorm
+from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.probe import REMEDY, Probe, agreed
 from hfdt.exactness.row_dependence import RowDependence, row_dependence
-from hfdt.worker.step_context import StepTerms
+from hfdt.worker.step_context import Reading, StepTerms
 
 
 class Probing:
@@ -58,6 +59,13 @@ class Probing:
         if self._local:
             self.asked -= {"batchnorm", "batchnorm_gradient"}
         return said
+
+    def traced_pass(self, batch: Any) -> GradientPass | None:
+        """Return the traced pass that was probed, if training may run it on such a batch."""
+        if self._probe is None or (self._layers and not self._synchronised) or self._terms.reading is not Reading.MEAN:
+            return None
+        found = self._probe.gradient_pass
+        return found if found.trains(batch) else None
 
     def warm(self, source: Any) -> list[str]:
         """Probe before a later job of the same program, whose data may differ in structure. A collective."""

@@ -11,20 +11,19 @@ import tensorflow as tf
 
 from fdt.compat.tensorflow import context
 from fdt.data import source
-from fdt.keras.variables import call_converted, tensor_variable
+from fdt.keras.variables import tensor_variable
 from fdt.typing import Tensor
-from hfdt.algorithms import allreduce
 from hfdt.collectives import Comm
 from hfdt.collectives.base import SoloComm
 from hfdt.exactness import assigned_state
 from hfdt.exactness.deterministic import without_randomness
 from hfdt.exactness.float64 import SUM_SCOPE, InFloat64
+from hfdt.exactness.gradient_pass import GradientPass, any_rows
 from hfdt.exactness.metrics import MetricTotals
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
-from hfdt.worker import step_context as steps
-from hfdt.worker.exchange import Deferred, GradientExchange, StepGroup
-from hfdt.worker.step_context import Reading, StepContext, StepTerms
+from hfdt.worker.exchange import StepGroup
+from hfdt.worker.step_context import Reading, StepTerms
 
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
 # to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
@@ -76,8 +75,8 @@ class StepTrial:
     """
 
     def __init__(self, trainable: Any, terms: StepTerms, batch: Any, watched: Any = None) -> None:
-        self._trainable, self.terms, self._watched = trainable, terms, watched
-        self._train_step, self._reset = trainable.model.train_step, trainable.model.reset_metrics
+        self._trainable, self.terms, self._reset = trainable, terms, trainable.model.reset_metrics
+        self.gradient_pass = GradientPass(trainable, watched)
         self.row_cost = math.inf
         self._still = self.by_script = False
         self.tolerance = self._trace(batch)
@@ -88,23 +87,23 @@ class StepTrial:
 
     def _trace(self, batch: Any) -> float:
         terms = replace(self.terms, comm=Scoped(self.terms.comm))
-        spec = tf.nest.map_structure(_any_rows, batch)
-        function = tf.function(functools.partial(self._gradients, terms), autograph=False)
         coarse = HALF if is_half(self._trainable.model) else COARSE
         if getattr(self.terms.comm, "eager_only", False):
             return coarse
         try:
-            traced = function.get_concrete_function(spec, tf.TensorSpec([2], tf.int64))
+            self.gradient_pass.trace(terms, batch)
         except Exception:
             if not self._trainable.model.run_eagerly:
                 raise
             return coarse
         if terms.seen_scalar_loss:
             self.terms.note_scalar_loss()
-        self.row_cost = cost_of_a_row(traced.graph)
-        self.by_script = made_by_script(traced.graph)
+        graph = self.gradient_pass.traced.graph
+        self.row_cost, self.by_script = cost_of_a_row(graph), made_by_script(graph)
+        function = tf.function(functools.partial(self._gradients, terms), autograph=False)
+        spec = tf.nest.map_structure(any_rows, batch)
         try:
-            self._function = InFloat64(traced)
+            self._function = InFloat64(function.get_concrete_function(spec, tf.TensorSpec([2], tf.int64)))
             with _unoptimized():
                 self._function.check(*_leaves(batch), tf.zeros([2], tf.int64))
         except (ValueError, tf.errors.OpError):  # an operation that cannot be converted to float64
@@ -139,37 +138,21 @@ class StepTrial:
         if int(share[0]) == 0:
             totals.load(totals._start)
         changed = [tf.identity(tensor_variable(v)) for v in forward_variables(self._trainable)]
-        count = len(out) - (len(self._watching) if self._watched else 0)
-        return Result(out[:count], totals.total(), changed, out[count:])
+        return Result(out[: self._count], totals.total(), changed, out[self._count :])
 
     def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
-        flavor, model = self._trainable.flavor, self._trainable.model
-        deferred: list[Deferred] = []
-        step = StepContext(terms, share, deferred=deferred)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_unscaled(model.optimizer))
-            stack.enter_context(deferred_updates(self._trainable, step))
-            self._watching = stack.enter_context(self._watched(batch)) if self._watched else []
-            call_converted(flavor.name, self._train_step, batch)
-            means = [StepGroup(step).mean([_sketch(g) for g in put_off.gradient]) for put_off in deferred]
-            gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
-            assigned_state.flush(step)
-        return [*gradients, *self._watching]
+        """Run the step; return the sketches of the gradients' means over ranks, then the watched tensors."""
+        first = self.gradient_pass.run if tf.executing_eagerly() else self.gradient_pass.call
+        found = first(terms, batch, share)
+        means = [StepGroup(found.context).mean([_sketch(g) for g in each.gradient]) for each in found.deferred]
+        gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
+        assigned_state.flush(found.context)
+        self._count = len(gradients)
+        return [*gradients, *found.watched]
 
 
 def _leaves(batch: Any) -> list[Any]:
     return [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
-
-
-@contextlib.contextmanager
-def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
-    """Make `step` the current step, whose updates are added to `step.deferred` instead of being applied."""
-    flavor, exchange = trainable.flavor, GradientExchange(allreduce.rule())
-    with contextlib.ExitStack() as stack:
-        for optimizer in flavor.optimizers(trainable.model):
-            stack.enter_context(flavor.replace_apply(optimizer, exchange.apply))
-        stack.enter_context(steps.entered(step))
-        yield
 
 
 def is_half(model: Any) -> bool:
@@ -240,16 +223,6 @@ def _sketch(gradient: Any) -> Any:
     return tf.cast(weights, gradient.dtype) @ matrix
 
 
-def _any_rows(leaf: Any) -> Any:
-    if leaf is None or leaf.shape.rank == 0:
-        return leaf if leaf is None else tf.type_spec_from_value(leaf)
-    spec = tf.type_spec_from_value(leaf)
-    shape = tf.TensorShape([None, *spec.shape[1:]])
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
-    return type(spec)(shape, spec.dtype)
-
-
 @contextlib.contextmanager
 def _unoptimized() -> Iterator[None]:
     """Run a graph without optimising it, which does not pay for two runs."""
@@ -261,16 +234,3 @@ def _unoptimized() -> Iterator[None]:
         yield
     finally:
         here.function_call_options = before
-
-
-@contextlib.contextmanager
-def _unscaled(optimizer: Any) -> Iterator[None]:
-    """Remove loss scaling: half-precision training often begins with scales that overflow."""
-    if not hasattr(optimizer, "scale_loss"):
-        yield
-        return
-    object.__setattr__(optimizer, "scale_loss", lambda loss: loss)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "scale_loss")

@@ -5,7 +5,7 @@ in place of the optimizer's apply, and sums of metric states over ranks where Ke
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from fdt.keras.variables import call_converted, inner_optimizer
 from fdt.patches import Patch, patched
 from fdt.typing import Tensor
 from hfdt.exactness import assigned_state
+from hfdt.exactness.gradient_pass import GradientPass
 from hfdt.exactness.metrics import HeldMetrics, MetricTotals
 from hfdt.worker import step_context as steps
 from hfdt.worker.blocks import Blocks
@@ -35,6 +36,7 @@ class ShardedModel:
         split: Compile the two halves of a step by XLA (hfdt/worker/exchange.py).
         may_idle: Some global batch may have fewer samples than there are ranks.
         on_nan: "stop" at or "skip" steps with non-finite gradients; "" takes them as Keras does.
+        traced_pass: Returns the pass that the probe has traced, if training may run it on such a batch.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class ShardedModel:
         split: bool,
         may_idle: bool,
         on_nan: str = "",
+        traced_pass: Callable[[Any], GradientPass | None] = lambda _: None,
     ) -> None:
         self.trainable, self.terms, self.exchange = trainable, terms, exchange
         self.model, self.flavor = trainable.model, trainable.flavor
@@ -54,7 +57,7 @@ class ShardedModel:
             [0, 0, 1], dtype=tf.int64, trainable=False
         )  # samples of the epoch; those of the last step on this rank and on all
         self.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        self._split = split
+        self._split, self._traced_pass = split, traced_pass
         self.own_step = self.model.train_step
         self.guard = Guard(trainable, self.counted, terms, skips=on_nan == "skip") if on_nan else None
         terms.begin_training(self.waited, self.guard, may_idle=may_idle)
@@ -153,7 +156,14 @@ class ShardedModel:
             with contextlib.suppress(ExchangeInCompiled):
                 return run_split(original, batch, share, step, self.exchange)
             self._split = False
-        return call_converted(self.flavor.name, original, batch)
+        probed = None if tf.executing_eagerly() else self._traced_pass(batch)
+        if probed is None:
+            return call_converted(self.flavor.name, original, batch)
+        assert isinstance(self.exchange, GradientExchange)
+        found = probed.call(self.terms, batch, share)
+        step.go_on_behind(found.context, {})
+        self.exchange.run(step, found.deferred[0])
+        return found.logs
 
     def _reset_metrics(self, original: Any) -> Any:
         original()

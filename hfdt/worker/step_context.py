@@ -125,6 +125,11 @@ class StepContext:
         self.deferred = deferred
         self.touched: dict[int, Variable] = {}  # the variables assigned since the last `take_touched`, by id
 
+    def go_on_behind(self, before: "StepContext", sent_bytes: Mapping[str, int]) -> None:
+        """Continue a step whose first part was traced apart, in the context `before`, and sends `sent_bytes`."""
+        self._calls, self.touched = before._calls, dict(before.touched)
+        self.terms.sent_bytes.update(sent_bytes)
+
     def share(self, dtype: Any) -> Tensor:
         return tf.cast(self._share, dtype)
 

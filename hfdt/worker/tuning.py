@@ -19,7 +19,8 @@ from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable,
 from fdt.report import nbytes
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
-from hfdt.exactness.trial import Untouched, deferred_updates
+from hfdt.exactness.gradient_pass import deferred_updates
+from hfdt.exactness.trial import Untouched
 from hfdt.worker.compression import compression_of
 from hfdt.worker.exchange import Deferred
 from hfdt.worker.sharded_optimizer import check_elementwise

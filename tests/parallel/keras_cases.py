@@ -134,16 +134,29 @@ def two_outputs():
     return model, x, {"a": floats, "b": y}, {}
 
 
+class WeightsAfterStep(keras.metrics.Mean):
+    """Reads weights in Keras's own step, behind their update."""
+
+    def __init__(self, layer):
+        super().__init__(name="weights")
+        self.layer = layer
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(tf.reduce_sum(tf.abs(tf.convert_to_tensor(self.layer.kernel))))
+
+
 def metrics():
+    hidden = layers.Dense(8, "relu")
     return (
         sequential(
-            layers.Dense(8, "relu"),
+            hidden,
             loss=keras.losses.BinaryCrossentropy(from_logits=True),
             metrics=[
                 keras.metrics.AUC(num_thresholds=20, from_logits=True),
                 "binary_accuracy",
                 keras.metrics.F1Score(threshold=0.5),
                 keras.metrics.R2Score(),
+                WeightsAfterStep(hidden),
             ],
         ),
         x,

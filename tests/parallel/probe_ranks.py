@@ -82,6 +82,16 @@ class Mixing(keras.layers.Layer):
         return x - 1e-3 * tf.reduce_mean(x, axis=0, keepdims=True)
 
 
+class Traced(keras.layers.Layer):
+    """Counts its traces."""
+
+    count = 0
+
+    def call(self, x):
+        Traced.count += 1
+        return x
+
+
 class Gate(keras.layers.Layer):
     """Begins closed: its rows are mixed from the second step on."""
 
@@ -194,12 +204,15 @@ def train(comm, made, options=None, epochs=1, hooks=False):
                 seen.append(float(session.peek(logs)[0]["loss"]))
             return True
 
+        before = Traced.count
         logs = [session.train(source, epoch, on_batch) for epoch in range(epochs)]
+        traced = Traced.count - before
         validated = session.evaluate(source, 0)
     return {
         "notes": notes,
         "logs": logs,
         "seen": seen,
+        "traced": traced,
         "validated": validated,
         "weights": [w.tolist() for w in made.get_weights()],
         "iterations": int(made.optimizer.iterations),
@@ -223,10 +236,10 @@ def main(out, name):
         "inexact": train(comm, model(nothing, loss=of_the_batch)),
         "allowed": train(comm, model(nothing, loss=of_the_batch), inexact),
         "dropout": train(comm, model(lambda: [keras.layers.Dropout(0.5)], metrics=["mae"])),
-        "local": train(comm, model(batch_norm), {"batch_norm": "local"}),
+        "local": train(comm, model(lambda: [*batch_norm(), Traced()]), {"batch_norm": "local"}),
         "metric": train(comm, model(nothing, metrics=[Largest()])),
         "metric allowed": train(comm, model(nothing, metrics=[Largest()]), inexact),
-        "hooked": train(comm, model(nothing), hooks=True),
+        "hooked": train(comm, model(lambda: [Traced()]), hooks=True),
         "half": train(comm, model(nothing), {"compress": "fp16"}),
         "per_worker": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "none"}, epochs=2),
         "scaled": train(comm, model(nothing), {"batch": "per-worker", "lr_scale": "linear"}, epochs=2),

@@ -148,6 +148,14 @@ def test_the_probe_leaves_no_trace(found, plain):
     assert found["hooked"]["iterations"] == 4
 
 
+def test_training_runs_the_pass_that_was_probed(found):
+    assert found["hooked"]["traced"] == 0
+
+
+def test_training_with_local_batch_norm_traces_its_own_pass(found):
+    assert found["local"]["traced"] > 0
+
+
 def test_a_look_in_the_middle_sees_all_ranks_and_changes_nothing(found):
     assert found["hooked"]["seen"][-1] == pytest.approx(found["hooked"]["logs"][0]["loss"], rel=1e-6)
 

@@ -1,0 +1,161 @@
+"""The forward and backward pass of a training step with its metrics, without its update.
+
+It is traced once: the probe compares that function with the whole batch's, and training runs it before the exchange.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable
+from fdt.typing import Tensor
+from hfdt.algorithms import allreduce
+from hfdt.worker import step_context as steps
+from hfdt.worker.exchange import Deferred, GradientExchange
+from hfdt.worker.step_context import StepContext, StepTerms
+
+Watched = Callable[[Any], contextlib.AbstractContextManager[list[Tensor]]]
+
+
+@dataclass
+class PassResult:
+    """The results of a pass: its context, the optimizer steps that it did not apply, and the logs of Keras's own step.
+
+    `watched`: the tensors that the step was asked for.
+    """
+
+    context: StepContext
+    deferred: list[Deferred]
+    logs: Any
+    watched: list[Tensor]
+
+
+class GradientPass:
+    """The pass of `trainable`'s training step, as its model has it now.
+
+    Args:
+        trainable: The model with its variables.
+        watched: Called with a batch; returns a context whose value is a list, which the step fills with tensors.
+
+    Attributes:
+        traced: The traced function, of any number of rows; None before `trace`.
+    """
+
+    def __init__(self, trainable: Any, watched: Watched | None = None) -> None:
+        self._trainable, self._watched = trainable, watched or _nothing
+        self._train_step = trainable.model.train_step
+        self._spec: Any = None
+        self._sent: dict[str, int] = {}
+        self._of_trace: PassResult
+        self.traced: Any = None
+
+    def run(self, terms: StepTerms, batch: Any, share: Tensor) -> PassResult:
+        """Run the pass eagerly, or into the graph that is traced."""
+        deferred: list[Deferred] = []
+        context = StepContext(terms, share, deferred=deferred)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_unscaled(self._trainable.model.optimizer))
+            stack.enter_context(deferred_updates(self._trainable, context))
+            watching = stack.enter_context(self._watched(batch))
+            logs = call_converted(self._trainable.flavor.name, self._train_step, batch)
+        return PassResult(context, deferred, logs if terms.own_step else (), watching)
+
+    def trace(self, terms: StepTerms, batch: Any) -> None:
+        """Trace the pass for batches that differ from `batch` in their number of rows only."""
+
+        def traced(batch: Any, share: Tensor) -> Any:
+            self._of_trace = found = self.run(terms, batch, share)
+            return [each.gradient for each in found.deferred], found.logs, found.watched
+
+        self._spec = tf.nest.map_structure(any_rows, batch)
+        function = tf.function(traced, autograph=False)
+        self.traced = function.get_concrete_function(self._spec, tf.TensorSpec([2], tf.int64))
+        self._sent = dict(terms.sent_bytes)
+
+    def call(self, terms: StepTerms, batch: Any, share: Tensor) -> PassResult:
+        """Call the traced function in the graph that is traced."""
+        traced, context = self._of_trace, StepContext(terms, share)
+        context.go_on_behind(traced.context, self._sent)
+        gradients, logs, watched = self.traced(batch, share)
+        pairs = zip(traced.deferred, gradients, strict=True)
+        return PassResult(context, [replace(each, gradient=found) for each, found in pairs], logs, watched)
+
+    def trains(self, batch: Any) -> bool:
+        """Return whether training may run the traced function, and Keras's update behind it, on such a batch.
+
+        Only metrics may follow the update in Keras's own step. They must not read what the update writes.
+        """
+        if self.traced is None or not self._of_trace.context.terms.own_step or len(self._of_trace.deferred) != 1:
+            return False
+        optimizer = self._trainable.model.optimizer
+        known = type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
+        if not known or is_loss_scaled(optimizer) or getattr(optimizer, "loss_scale_factor", None):
+            return False
+        return _fits(self._spec, batch) and not self._reads_the_update()
+
+    def _reads_the_update(self) -> bool:
+        """Return whether an operation behind the gradients has a variable as an input that the update may write."""
+        graph, trainable = self.traced.graph, self._trainable
+        gradients = [g for g in self._of_trace.deferred[0].gradient if g is not None]
+        made_by = [t.op for g in gradients for t in tf.nest.flatten(g, expand_composites=True)]
+        if any(op.graph is not graph for op in made_by):
+            return True
+        updated = {id(tensor_variable(v).handle) for v in [*trainable.trainable, *trainable.optimizer]}
+        handles = {id(inner) for outer, inner in graph.captures if id(outer) in updated}
+        last = {op.name for op in made_by}
+        operations = graph.get_operations()
+        behind = 1 + max((i for i, op in enumerate(operations) if op.name in last), default=-1)
+        return any(id(t) in handles for op in operations[behind:] for t in op.inputs)
+
+
+@contextlib.contextmanager
+def deferred_updates(trainable: Any, step: StepContext) -> Iterator[None]:
+    """Make `step` the current step, whose updates are added to `step.deferred` instead of being applied."""
+    flavor, exchange = trainable.flavor, GradientExchange(allreduce.rule())
+    with contextlib.ExitStack() as stack:
+        for optimizer in flavor.optimizers(trainable.model):
+            stack.enter_context(flavor.replace_apply(optimizer, exchange.apply))
+        stack.enter_context(steps.entered(step))
+        yield
+
+
+@contextlib.contextmanager
+def _nothing(_: Any) -> Iterator[list[Tensor]]:
+    yield []
+
+
+@contextlib.contextmanager
+def _unscaled(optimizer: Any) -> Iterator[None]:
+    """Remove loss scaling: half-precision training often begins with scales that overflow."""
+    if not hasattr(optimizer, "scale_loss"):
+        yield
+        return
+    object.__setattr__(optimizer, "scale_loss", lambda loss: loss)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "scale_loss")
+
+
+def any_rows(leaf: Any) -> Any:
+    """Return the TypeSpec of tensors like `leaf` with any number of rows; None for None."""
+    if leaf is None or leaf.shape.rank == 0:
+        return leaf if leaf is None else tf.type_spec_from_value(leaf)
+    spec = tf.type_spec_from_value(leaf)
+    shape = tf.TensorShape([None, *spec.shape[1:]])
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return type(spec)(shape, spec.dtype)
+
+
+def _fits(spec: Any, batch: Any) -> bool:
+    """Return whether `batch` has the structure, dtypes and shapes of `spec`."""
+    try:
+        tf.nest.assert_same_structure(spec, batch)
+    except (ValueError, TypeError):
+        return False
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(batch), strict=True)
+    return all(s is t is None or (s is not None and t is not None and s.is_compatible_with(t)) for s, t in pairs)

@@ -105,7 +105,13 @@ class RankProgram:
         exchange, more = self._exchange(terms)
         on_nan, said = nonfinite_guard.asked(self.trainable, self.options)
         self.sharded = ShardedModel(
-            self.trainable, terms, exchange, split=split, may_idle=may_idle, on_nan=on_nan, traced_pass=self.probing.traced_pass
+            self.trainable,
+            terms,
+            exchange,
+            split=split,
+            may_idle=may_idle,
+            on_nan=on_nan,
+            traced_pass=self.probing.traced_pass,
         )
         self._stack.enter_context(self.sharded.attached())
         if self.blocks is not None:

@@ -41,6 +41,7 @@ from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
+from frontends.settings import config_options, configure
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
 
 if TYPE_CHECKING:
@@ -100,8 +101,10 @@ main = program(
     {
         "attach": "fdt.cli.detach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
+        "config": "frontends.config_command:config_command",
         "doctor": "hfdt.doctor:doctor_command",
     },
+    configure,
 )
 
 
@@ -155,6 +158,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @detach_option
 @verify_option
 @server_options
+@config_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py and train on workers.
 
@@ -192,6 +196,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @number_options
 @rank_options
+@config_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and divided, step by step.
 
@@ -207,6 +212,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 @main.command("inspect", cls=ScriptCommand)
 @workers_option
 @seed_option
+@config_options
 def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
     """Print what a run would send, and the estimated time.
 
@@ -226,6 +232,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @hosts_options
 @rank_options
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the workers' logs to DIR.")
+@config_options
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Start workers for `hfdt run --server`.
 

@@ -42,6 +42,7 @@ from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
+from frontends.settings import config_options, configure
 from nfdt.engine.join_command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
     RESTARTS,
@@ -91,10 +92,12 @@ main = program(
     {
         "attach": "fdt.cli.detach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
+        "config": "frontends.config_command:config_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
     },
+    configure,
 )
 
 
@@ -149,6 +152,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @detach_option
 @verify_option
 @server_options
+@config_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py and train on workers.
 
@@ -197,6 +201,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @server_count_option
 @transport_options
+@config_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and on one worker, step by step.
 
@@ -216,6 +221,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 @main.command("inspect", cls=ScriptCommand)
 @workers_option
 @seed_option
+@config_options
 def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
     """Print what a run would send, and the estimated time.
 
@@ -236,6 +242,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @server_count_option
 @join_at_option
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the logs to DIR.")
+@config_options
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Start workers and parameter servers for `nfdt run --server`.
 

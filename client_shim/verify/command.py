@@ -115,7 +115,7 @@ class _Runs:
     def divided(self, expected: int) -> str | None:
         """Run the script divided; return why it cannot be compared, or None where it exits with the code `expected`."""
         request = self._request
-        program = [sys.executable, "-m", request.engine, "run", "--quiet", *request.options]
+        program = [sys.executable, "-m", request.engine, "run", "--no-config", "--quiet", *request.options]
         argv = [*program, "--seed", str(self._seed), request.script, "--", *request.words]
         (code,) = self._run({DIVIDED: argv})
         if code == expected:

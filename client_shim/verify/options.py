@@ -17,8 +17,8 @@ STEPS = 10
 _NOT_WITH = ("detach", "resume")
 # Options of a run that the comparison does not pass on: (with a value, flags).
 _OF_THE_RUN = (
-    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--run-dir"},
-    {"-v", "--verbose", "-q", "--quiet"},
+    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--run-dir", "--profile"},
+    {"-v", "--verbose", "-q", "--quiet", "--no-config"},
 )
 
 

@@ -129,10 +129,10 @@ def resumed(parts: Split, engine: str) -> Split:
 
     The working directory becomes the resumed run's, because its script names files relative to it.
     """
-    directory = _value(parts.ours, RESUME)
+    directory = value_of(parts.ours, RESUME)
     if directory is None:
         return parts
-    if _value(parts.ours, RUN_DIR) is not None:
+    if value_of(parts.ours, RUN_DIR) is not None:
         raise UsageError(f"{RESUME} saves to the directory of the run. Received: {RUN_DIR} too; leave it out")
     if parts.script is not None:
         raise UsageError(
@@ -191,7 +191,7 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
         print(f"{engine}: {script} {said}", file=sys.stderr)
 
 
-def _value(ours: Sequence[str], name: str) -> str | None:
+def value_of(ours: Sequence[str], name: str) -> str | None:
     """Return the last value of the option `name`, or None."""
     found = None
     for at, word in enumerate(ours):

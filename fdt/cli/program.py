@@ -1,16 +1,19 @@
 """The frame of the command line: commands that take a script, options in groups, one line for every error."""
 
 import abc
+import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import fdt
@@ -22,7 +25,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
 OURS_ENDED = "fdt.ours_ended"  # in a context's meta, for completion: whether a `--` has ended our options
-TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them
+TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them, after those of a configuration
+SETTINGS = "fdt.settings"  # in a context's meta: the options that a configuration sets, by parameter
+Configure = Callable[[click.Context, Sequence[str]], None]  # sets the defaults of the parser for these arguments
 
 
 class Option(click.Option):
@@ -44,7 +49,18 @@ def option(group: str, *names: str, **kwargs: Any) -> Callable[[Decorated], Deco
 
 
 class Command(click.Command):
-    """A command whose help groups its options."""
+    """A command whose help groups its options, and whose defaults may come from a configuration."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        configure: Configure | None = getattr(ctx.find_root().command, "configure", None)
+        if configure is not None and not ctx.resilient_parsing:
+            configure(ctx, args)
+        with _sources_named(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _sources_named(ctx):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -55,6 +71,25 @@ class Command(click.Command):
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def configured(ctx: click.Context) -> dict[str, Any]:
+    """Return the settings of the configuration that the command line does not override, by parameter."""
+    settings: Mapping[str, Any] = ctx.meta.get(SETTINGS, {})
+    by_settings = ParameterSource.DEFAULT_MAP
+    return {name: each for name, each in settings.items() if ctx.get_parameter_source(name) == by_settings}
+
+
+@contextlib.contextmanager
+def _sources_named(ctx: click.Context) -> Iterator[None]:
+    """Within, an error about an option that a configuration sets names the line or variable that sets it."""
+    try:
+        yield
+    except UsageError as error:
+        words = set(re.findall(r"--?[a-z][\w-]*", str(error)))
+        found = [(words & set(each.param.opts), each.source) for each in configured(ctx).values()]
+        named = [f"{min(names)} is set by {source}" for names, source in found if names and source not in str(error)]
+        raise UsageError("; ".join([str(error), *named])) from None
 
 
 class TakesScript(Command, abc.ABC):
@@ -107,6 +142,7 @@ class ScriptCommand(TakesScript):
         if any(param.name == "resume" for param in self.get_params(ctx)):
             parts = resumed(parts, str(ctx.find_root().info_name))
         rest = Command.parse_args(self, ctx, parts.ours)
+        ctx.meta[TYPED][:0] = [word for each in configured(ctx).values() for word in each.words]
         if parts.script is None:
             raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")
         ctx.params.update(script=checked_script(parts.script), words=parts.words)
@@ -138,13 +174,14 @@ class CommandGroup(click.Group):
     """The command `hfdt` or `nfdt`. Every user error is one line on stderr and an exit code.
 
     `later`: commands as "module:name", imported when they are used, because `run` does not need them.
+    `configure`: reads the configuration for a command that is about to be parsed.
     """
 
     command_class = Command
 
-    def __init__(self, *args: Any, later: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, later: Mapping[str, str], configure: Configure | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._later = later
+        self._later, self.configure = later, configure
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self._later})
@@ -201,10 +238,12 @@ class CommandGroup(click.Group):
         return code
 
 
-def program(name: str, text: str, later: Mapping[str, str]) -> CommandGroup:
-    """Return the command `name`, with --help and --version, and the commands `later`."""
+def program(name: str, text: str, later: Mapping[str, str], configure: Configure | None = None) -> CommandGroup:
+    """Return the command `name`, with --help and --version, the commands `later`, and the configuration's reader."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    group = CommandGroup(name, later=later, help=text, context_settings=settings, no_args_is_help=True)
+    group = CommandGroup(
+        name, later=later, configure=configure, help=text, context_settings=settings, no_args_is_help=True
+    )
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
+from fdt.cli import words_of
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
 from fdt.report import quantity
@@ -116,7 +117,7 @@ class _Runs:
         """Run the script divided; return why it cannot be compared, or None where it exits with the code `expected`."""
         request = self._request
         program = [sys.executable, "-m", request.engine, "run", "--no-config", "--quiet", *request.options]
-        argv = [*program, "--seed", str(self._seed), request.script, "--", *request.words]
+        argv = [*program, "--seed", str(self._seed), *words_of(request.script), "--", *request.words]
         (code,) = self._run({DIVIDED: argv})
         if code == expected:
             return None

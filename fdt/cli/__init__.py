@@ -5,6 +5,7 @@ a `--`. `run --run-dir DIR` saves the command line, `run --resume DIR` continues
 """
 
 import contextlib
+import importlib.machinery
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 WORKERS = "-np"
 EVERYWHERE = ("--async", "--sync")
+
+DASH_M = "-m"  # "-m package.module" stands for a script wherever a script's path does
 
 _GLUED = re.compile(rf"{WORKERS}(\d+)")  # -np4, as mpirun's users write it
 
@@ -68,6 +71,9 @@ def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bo
         if word == "-" or not word.startswith("-"):
             parts.script = word
             return False
+        if word == DASH_M and rest:
+            parts.script = f"{DASH_M} {rest.pop()}"
+            return False
         parts.ours += _unglued(word)
         if word in valued and rest:
             parts.ours.append(rest.pop())
@@ -94,6 +100,51 @@ def _after_script(parts: Split, rest: list[str], names: Collection[str]) -> None
 def _unglued(word: str) -> list[str]:
     glued = _GLUED.fullmatch(word)
     return [WORKERS, glued[1]] if glued else [word]
+
+
+def module_of(script: str) -> str | None:
+    """Return the name of the module that `script`, "-m package.module", stands for; None for the path of a script."""
+    return script.removeprefix(f"{DASH_M} ") if script.startswith(f"{DASH_M} ") else None
+
+
+def words_of(script: str) -> list[str]:
+    """Return the script or module as the words of a command line."""
+    name = module_of(script)
+    return [script] if name is None else [DASH_M, name]
+
+
+def file_of(script: str) -> Path:
+    """Return the source file of the script or module. Raises UsageError for a module that cannot be run."""
+    name = module_of(script)
+    return Path(script) if name is None else _located(name)[0]
+
+
+def folder_of(script: str) -> Path:
+    """Return the folder that absolute imports of the script or module start from."""
+    name = module_of(script)
+    return Path(script).parent if name is None else _located(name)[1]
+
+
+def _located(name: str) -> tuple[Path, Path]:
+    """Return the file of a module, and the folder that holds it or its outermost package; nothing is imported."""
+    spec, places = None, [os.getcwd(), *sys.path]
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = importlib.machinery.PathFinder.find_spec(parts[end - 1], places) if all(parts) else None
+        if spec is None or (end < len(parts) and not spec.submodule_search_locations):
+            there = "" if end == 1 else f"; {'.'.join(parts[: end - 1])} is there" if spec is None else ""
+            hint = f"; did you mean {DASH_M} {name[:-3]}?" if name.endswith(".py") else there
+            raise UsageError(f"no module named {name}, seen from {os.getcwd()}{hint}")
+        places = list(spec.submodule_search_locations or ())
+    if spec is not None and spec.submodule_search_locations:
+        parts.append("__main__")
+        spec = importlib.machinery.PathFinder.find_spec("__main__", list(spec.submodule_search_locations))
+        if spec is None:
+            raise UsageError(f"{name} is a package without __main__.py, and cannot be run; name one of its modules")
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise UsageError(f"{DASH_M} needs a module with Python source. Received: {name}")
+    file = Path(spec.origin)
+    return file, file.parents[len(parts) - 1]
 
 
 @dataclass(frozen=True)
@@ -181,9 +232,9 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
     """Print a line when the script has changed. Raises UserError for a script that cannot be read."""
     from fdt.rundir import digest_of
 
-    script = Path(directory.arguments.script)
+    script = directory.arguments.script
     try:
-        changed = digest_of(script) != directory.arguments.digest
+        changed = digest_of(file_of(script)) != directory.arguments.digest
     except OSError as error:
         raise UserError(f"{RESUME} needs the script of the run: {error}") from None
     if changed:

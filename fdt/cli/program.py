@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import fdt
-from fdt.cli import resumed, split
+from fdt.cli import DASH_M, file_of, resumed, split
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from fdt.signals import Ended, ended_by_signals
 
@@ -133,8 +133,13 @@ class ScriptCommand(TakesScript):
 
     arguments_of_script = "the script's own arguments stand after the script"
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        text = "Run this module instead of a script, as `python -m` does; its arguments follow."
+        self.params.insert(0, Option([DASH_M, "module"], metavar="MODULE", expose_value=False, help=text))
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["[OPTIONS]", "script.py", "[SCRIPT'S ARGUMENTS]"]
+        return ["[OPTIONS]", "script.py|-m MODULE", "[SCRIPT'S ARGUMENTS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         parts = split(args, *self.names(ctx))
@@ -252,15 +257,16 @@ def tell(ctx: click.Context, text: str) -> None:
     click.echo(f"{ctx.find_root().info_name}: {text}", err=True)
 
 
-def checked_script(path: str) -> str:
-    """Return `path`. Raises UsageError unless it is a file that can be read."""
+def checked_script(script: str) -> str:
+    """Return `script`. Raises UsageError unless it is a file that can be read, or a module that can be run."""
+    path = str(file_of(script))
     if os.path.isdir(path):
         raise UsageError(f"the script must be a Python file. Received: the directory {path}")
     if not os.path.exists(path):
         raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
     if not os.access(path, os.R_OK):
         raise UsageError(f"the script cannot be read. Received: {path}")
-    return path
+    return script
 
 
 def _unknown(error: click.NoSuchOption) -> str:

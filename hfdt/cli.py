@@ -101,6 +101,7 @@ main = program(
     {
         "attach": "fdt.cli.detach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
+        "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
         "doctor": "hfdt.doctor:doctor_command",
     },

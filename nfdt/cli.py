@@ -92,6 +92,7 @@ main = program(
     {
         "attach": "fdt.cli.detach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
+        "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",

@@ -147,6 +147,15 @@ def _located(name: str) -> tuple[Path, Path]:
     return file, file.parents[len(parts) - 1]
 
 
+def modules_below(start: str) -> list[str]:
+    """Return the modules and packages in the working directory whose names begin with `start`."""
+    import pkgutil
+
+    package = start.rpartition(".")[0]
+    found = pkgutil.iter_modules([os.path.join(os.getcwd(), *package.split("."))], f"{package}." if package else "")
+    return [module.name for module in found if module.name.startswith(start)]
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """Which engine or server trains, and what is shown and kept. `workers` is None where the user gave no number."""

@@ -17,14 +17,14 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import fdt
-from fdt.cli import DASH_M, file_of, resumed, split
+from fdt.cli import DASH_M, EVERYWHERE, WORKERS, Split, file_of, modules_below, resumed, split
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from fdt.signals import Ended, ended_by_signals
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
-OURS_ENDED = "fdt.ours_ended"  # in a context's meta, for completion: whether a `--` has ended our options
+COMPLETED = "fdt.completed"  # in a context's meta: the only options that a shell completes where the cursor is
 TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them, after those of a configuration
 SETTINGS = "fdt.settings"  # in a context's meta: the options that a configuration sets, by parameter
 Configure = Callable[[click.Context, Sequence[str]], None]  # sets the defaults of the parser for these arguments
@@ -93,7 +93,7 @@ def _sources_named(ctx: click.Context) -> Iterator[None]:
 
 
 class TakesScript(Command, abc.ABC):
-    """A command that takes a script. It completes its own options, and all else, also after `--`, as a path.
+    """A command that takes a script. It completes its own options where they may stand, and all else as a path.
 
     Attributes:
         arguments_of_script: States where the script's arguments stand, for the error of an unknown option.
@@ -104,17 +104,27 @@ class TakesScript(Command, abc.ABC):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             return self.parse_whole(ctx, args)
-        ctx.meta[OURS_ENDED] = "--" in args
-        return super().parse_args(ctx, split(args, *self.names(ctx)).ours)
+        parts = split(args, *self.names(ctx))
+        ctx.meta[COMPLETED] = self.completed(args, parts)
+        return super().parse_args(ctx, parts.ours)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        names = ctx.meta.get(COMPLETED)
+        params = super().get_params(ctx)
+        return params if names is None else [param for param in params if names & set(param.opts)]
+
+    def completed(self, args: Sequence[str], parts: Split) -> set[str] | None:
+        """Return the options that may follow `args`; None for all."""
+        return set() if "--" in args else None
 
     @abc.abstractmethod
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse a command line that is not being completed."""
+        """Parse a command line that is run."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if incomplete.startswith("-") and not ctx.meta[OURS_ENDED]:
-            return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(incomplete, type="file")]
+        names = ctx.meta[COMPLETED]
+        found = super().shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        return [i for i in found if names is None or i.value in names] or [CompletionItem(incomplete, type="file")]
 
     def names(self, ctx: click.Context) -> tuple[set[str], set[str]]:
         """Return our options that take a value, and those that do not."""
@@ -136,7 +146,12 @@ class ScriptCommand(TakesScript):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         text = "Run this module instead of a script, as `python -m` does; its arguments follow."
-        self.params.insert(0, Option([DASH_M, "module"], metavar="MODULE", expose_value=False, help=text))
+        named: dict[str, Any] = {"metavar": "MODULE", "shell_complete": lambda ctx, param, start: modules_below(start)}
+        self.params.insert(0, Option([DASH_M, "module"], expose_value=False, help=text, **named))
+
+    def completed(self, args: Sequence[str], parts: Split) -> set[str] | None:
+        behind = parts.script is not None and "--" not in args
+        return {WORKERS, *EVERYWHERE} if behind else super().completed(args, parts)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "script.py|-m MODULE", "[SCRIPT'S ARGUMENTS]"]

@@ -74,7 +74,7 @@ def test_the_script_and_what_it_imports_beside_it_is_carried(project):
 
 def test_files_arrive_as_they_were(project):
     files = remote_code.collect(str(project / "train.py"))
-    words, data = _task_message(RankConfig("", "", 1, 2, 0, {}, "/x", "x", []), files)
+    words, data = _task_message(RankConfig("", "", 1, 2, 0, {}, "/x", "x", []), files, "/")
     assert _files(json.loads(json.dumps(words))["files"], data) == files
 
 

@@ -18,6 +18,7 @@ from fdt.signals import Ended, behind
 
 OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 
+RUNNING: list[str] = []  # the script of this process, while it runs
 Rewrite = Callable[[ast.Module], ast.Module]
 
 
@@ -150,9 +151,11 @@ def _standing_in(module: ModuleType, argv: list[str], folder: str) -> Iterator[N
         del sys.path[0]  # the folder of our own command
     sys.modules["__main__"], sys.argv = module, argv
     sys.path.insert(0, folder)
+    RUNNING.append(argv[0])
     try:
         yield
     finally:
+        RUNNING.pop()
         sys.modules["__main__"], sys.argv, sys.path[:] = before
 
 

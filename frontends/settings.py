@@ -22,7 +22,7 @@ from frontends.config import COMMANDS, ENGINES, PROFILES, ConfigFile, Keys, find
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 PROFILE, NO_CONFIG, RESUME = "--profile", "--no-config", "--resume"
-UNSET = ("resume", "profile", "no_config")  # parameters that are given on a command line only
+UNSET = ("module", "resume", "profile", "no_config")  # parameters that are given on a command line only
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,7 +41,7 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.environment import quiet_import
-from fdt.errors import UsageError
+from fdt.errors import EXIT_CODES, UsageError
 from frontends.settings import config_options, configure
 from nfdt.engine.join_command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
@@ -57,9 +57,8 @@ from nfdt.run_options import (
 )
 
 if TYPE_CHECKING:
+    from client_shim.state import Settings
     from nfdt.engine.engine import NfdtEngine
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
@@ -133,7 +132,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
     return make
 
 
-@main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
+@main.command("run", cls=ScriptCommand, epilog=f"{EXAMPLES}\n{EXIT_CODES}")
 @workers_option
 @seed_option
 @capture_options
@@ -162,12 +161,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """
     from client_shim import command as fits
     from client_shim.replica import command as replicas
-    from client_shim.state import Settings
 
-    given["rule"] = checked_algorithm(given)
-    if given["checkpoint_every"] and given["restarts"] is None:
-        given["restarts"] = RESTARTS
-    _check(given)
+    checked(given)
     if given["verify"] is not None and given["workers"] != 1:
         raise UsageError(
             "--verify K needs -np 1, because the updates of several workers differ from those of one machine"
@@ -178,16 +173,15 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit, several=False):
         if given["rule"]:
-            from nfdt.replica.numpy_applier import checked
+            from nfdt.replica import numpy_applier
 
-            checked(given["rule"])
+            numpy_applier.checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica", hosts)
 
-    settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     environment = dict(os.environ)
-    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+    settings, engine = engine_of(given)
     if detach.due(request):
         os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
@@ -263,8 +257,19 @@ def doctor_command(**given: Any) -> None:
         raise SystemExit(1)
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Check combinations of options. Raises UsageError for an invalid one."""
+def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], NfdtEngine]]":
+    """Return a run's settings, and the factory of its engine, as the options choose them."""
+    from client_shim.state import Settings
+
+    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+    return Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract"), engine
+
+
+def checked(given: dict[str, Any]) -> None:
+    """Check combinations of options, and set what follows from them. Raises UsageError for an invalid one."""
+    given["rule"] = checked_algorithm(given)
+    if given["checkpoint_every"] and given["restarts"] is None:
+        given["restarts"] = RESTARTS
     if given["server"] and given["ps"]:
         raise UsageError(f"--ps must be given to `nfdt serve`, not with --server. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):

@@ -147,6 +147,18 @@ def _located(name: str) -> tuple[Path, Path]:
     return file, file.parents[len(parts) - 1]
 
 
+def checked_script(script: str) -> str:
+    """Return `script`. Raises UsageError unless it is a file that can be read, or a module that can be run."""
+    path = str(file_of(script))
+    if os.path.isdir(path):
+        raise UsageError(f"the script must be a Python file. Received: the directory {path}")
+    if not os.path.exists(path):
+        raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the script cannot be read. Received: {path}")
+    return script
+
+
 def modules_below(start: str) -> list[str]:
     """Return the modules and packages in the working directory whose names begin with `start`."""
     import pkgutil

@@ -4,7 +4,6 @@ import abc
 import contextlib
 import gc
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +16,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import fdt
-from fdt.cli import DASH_M, EVERYWHERE, WORKERS, Split, file_of, modules_below, resumed, split
-from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from fdt.cli import DASH_M, EVERYWHERE, WORKERS, Split, checked_script, modules_below, resumed, split
+from fdt.errors import EXIT_CODES, EXIT_INTERRUPTED, UsageError, UserError
 from fdt.signals import Ended, ended_by_signals
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -202,6 +201,7 @@ class CommandGroup(click.Group):
     def __init__(self, *args: Any, later: Mapping[str, str], configure: Configure | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._later, self.configure = later, configure
+        self.failed: UserError | None = None  # the error that ended the command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self._later})
@@ -238,20 +238,19 @@ class CommandGroup(click.Group):
             with ended_by_signals():
                 return body() or 0
         except UserError as error:
-            return self._fail(f"error: {error}", error.exit_code)
+            self.failed = error
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return error.exit_code
-        except click.NoSuchOption as error:
-            return self._fail(f"error: {_unknown(error)}", error.exit_code)
         except click.ClickException as error:
-            return self._fail(f"error: {error.format_message()}", error.exit_code)
+            self.failed = usage_error(error)
         except Ended as ended:
             gc.freeze()
             return ended.number + 128
         except (KeyboardInterrupt, click.Abort):
             gc.freeze()  # without it the final collection scans all of TensorFlow: seconds, on a busy machine
             return self._fail("interrupted", EXIT_INTERRUPTED)
+        return self._fail(f"error: {self.failed}", self.failed.exit_code)
 
     def _fail(self, message: str, code: int) -> int:
         click.echo(f"{self.name}: {' '.join(message.split())}", err=True)
@@ -262,7 +261,13 @@ def program(name: str, text: str, later: Mapping[str, str], configure: Configure
     """Return the command `name`, with --help and --version, the commands `later`, and the configuration's reader."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     group = CommandGroup(
-        name, later=later, configure=configure, help=text, context_settings=settings, no_args_is_help=True
+        name,
+        later=later,
+        configure=configure,
+        help=text,
+        epilog=EXIT_CODES,
+        context_settings=settings,
+        no_args_is_help=True,
     )
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
@@ -272,16 +277,9 @@ def tell(ctx: click.Context, text: str) -> None:
     click.echo(f"{ctx.find_root().info_name}: {text}", err=True)
 
 
-def checked_script(script: str) -> str:
-    """Return `script`. Raises UsageError unless it is a file that can be read, or a module that can be run."""
-    path = str(file_of(script))
-    if os.path.isdir(path):
-        raise UsageError(f"the script must be a Python file. Received: the directory {path}")
-    if not os.path.exists(path):
-        raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"the script cannot be read. Received: {path}")
-    return script
+def usage_error(error: click.ClickException) -> UsageError:
+    """Return an error of click's as one of this project's."""
+    return UsageError(_unknown(error) if isinstance(error, click.NoSuchOption) else error.format_message())
 
 
 def _unknown(error: click.NoSuchOption) -> str:

@@ -39,7 +39,6 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
-from fdt.environment import quiet_import
 from fdt.errors import EXIT_CODES, UsageError
 from frontends.settings import config_options, configure
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
@@ -96,10 +95,11 @@ main = program(
     NAME,
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
     {
-        "attach": "fdt.cli.detach:attach_command",
+        "attach": "frontends.attach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
+        "inspect": "frontends.inspect_command:inspect_command",
         "doctor": "hfdt.doctor:doctor_command",
     },
     configure,
@@ -200,24 +200,8 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
     compressor_of(given | {"verify": given["steps"]})
     workers = given["workers"] or DEFAULT_WORKERS
-    return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers))
-
-
-@main.command("inspect", cls=ScriptCommand)
-@workers_option
-@seed_option
-@config_options
-def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Print what a run would send, and the estimated time.
-
-    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
-    """
-    with quiet_import():
-        from client_shim.inspect import inspect
-        from client_shim.state import Settings
-        from hfdt.compressors import sizes
-
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
+    request = request_of(NAME, script, words, given["steps"], given["seed"], workers)
+    return verify(request, as_json=given["as_json"])
 
 
 @main.command("serve")

@@ -40,7 +40,6 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
-from fdt.environment import quiet_import
 from fdt.errors import EXIT_CODES, UsageError
 from frontends.settings import config_options, configure
 from nfdt.engine.join_command import announce, join_at_option, join_endpoint
@@ -89,10 +88,11 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
     + EXAMPLES,
     {
-        "attach": "fdt.cli.detach:attach_command",
+        "attach": "frontends.attach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
+        "inspect": "frontends.inspect_command:inspect_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
@@ -210,24 +210,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
             f"Received: -np {given['workers']}; leave it out"
         )
     request = request_of(NAME, script, words, given["steps"], given["seed"], 1)
-    return verify(replace(request, options=[*request.options, "-np", "1"]))
-
-
-@main.command("inspect", cls=ScriptCommand)
-@workers_option
-@seed_option
-@config_options
-def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Print what a run would send, and the estimated time.
-
-    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
-    """
-    with quiet_import():
-        from client_shim.inspect import inspect
-        from client_shim.state import Settings
-        from nfdt.compressors import sizes
-
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
+    return verify(replace(request, options=[*request.options, "-np", "1"]), as_json=given["as_json"])
 
 
 @main.command("serve")
@@ -248,12 +231,14 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
 
 @main.command("doctor")
 @hosts_options
-def doctor_command(**given: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
+def doctor_command(as_json: bool, **given: Any) -> None:
     """Check what NFDT needs on this machine, and print what to do."""
     from fdt.doctor import common_checks, report
 
     hosts = chosen_hosts(given)
-    if not (report_hosts(NAME, hosts) if hosts else report("nfdt doctor", common_checks())):
+    title = f"{NAME} doctor"
+    if not (report_hosts(NAME, hosts, as_json=as_json) if hosts else report(title, common_checks(), as_json=as_json)):
         raise SystemExit(1)
 
 

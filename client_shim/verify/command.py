@@ -1,6 +1,7 @@
 """The `verify` command and `run --verify`: start, read and compare the three runs of a script."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -51,12 +52,16 @@ class VerifyRequest:
     seed: int | None
 
 
-def verify(request: VerifyRequest) -> int:
+def verify(request: VerifyRequest, *, as_json: bool = False) -> int:
     """Compare, print, and return the exit code: 0 where all is equal, 1 where it is not or where nothing is proven."""
     from client_shim.verify import table
 
     out = table.console()
     compared, verdict, notes = _compared(request)
+    if as_json:
+        about = {"command": f"{request.engine} verify", "script": request.script, "workers": request.workers}
+        print(json.dumps({**about, **table.as_json(compared, notes, verdict)}, allow_nan=False))
+        return verdict.exit_code
     table.show(out, _title(request), compared, notes, verdict)
     return verdict.exit_code
 

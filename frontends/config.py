@@ -125,12 +125,12 @@ def _folders() -> Iterator[Path]:
     except FileNotFoundError:  # it was removed
         return
     folders = [here, *here.parents]
-    roots = [n for n, folder in enumerate(folders) if any((folder / name).exists() for name in ROOTS)]
+    roots = [n for n, folder in enumerate(folders) if any(os.path.exists(folder / name) for name in ROOTS)]
     yield from folders[: roots[0] + 1 if roots else 1]
 
 
 def _read(path: Path, prefix: Keys) -> ConfigFile | None:
-    if not path.is_file():
+    if not os.path.isfile(path):  # False, too, where a directory cannot be searched
         return None
     shown = os.path.relpath(path)
     try:

@@ -195,6 +195,10 @@ def _check_spelling(ctx: click.Context, prefix: str, unknown: Sequence[str]) -> 
     """Raise UsageError for a variable that no command reads, and whose name is nearly that of one that is read."""
     if not unknown or ctx.parent is None:
         return
+    for name in unknown:
+        if name in (f"{prefix}RESUME", f"{prefix}NO_CONFIG"):
+            flag = "--" + name.removeprefix(prefix).lower().replace("_", "-")
+            raise UsageError(f"{flag} is given on the command line alone. Received: the variable {name}; unset it")
     known = {f"{prefix}PROFILE"}
     for command in COMMANDS:
         found = ctx.parent.command.get_command(ctx.parent, command)  # type: ignore[attr-defined]

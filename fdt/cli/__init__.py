@@ -127,14 +127,18 @@ def folder_of(script: str) -> Path:
 
 def _located(name: str) -> tuple[Path, Path]:
     """Return the file of a module, and the folder that holds it or its outermost package; nothing is imported."""
-    spec, places = None, [os.getcwd(), *sys.path]
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(f"{DASH_M} starts from the working directory, which was removed") from None
+    spec, places = None, [here, *sys.path]
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         spec = importlib.machinery.PathFinder.find_spec(parts[end - 1], places) if all(parts) else None
         if spec is None or (end < len(parts) and not spec.submodule_search_locations):
             there = "" if end == 1 else f"; {'.'.join(parts[: end - 1])} is there" if spec is None else ""
             hint = f"; did you mean {DASH_M} {name[:-3]}?" if name.endswith(".py") else there
-            raise UsageError(f"no module named {name}, seen from {os.getcwd()}{hint}")
+            raise UsageError(f"no module named {name}, seen from {here}{hint}")
         places = list(spec.submodule_search_locations or ())
     if spec is not None and spec.submodule_search_locations:
         parts.append("__main__")

@@ -116,7 +116,7 @@ def test_a_verification_and_a_resumed_run_read_nothing_again(folder, requests, m
     from fdt.cli import program as programs
 
     asked = []
-    monkeypatch.setattr(command, "verify", lambda request: asked.append(request.options) or 0)
+    monkeypatch.setattr(command, "verify", lambda request, **_: asked.append(request.options) or 0)
     (folder / "hfdt.toml").write_text("[verify]\nbatch-norm = 'local'\n[run]\nnp = 3\nlog-dir='x'\n")
     assert call(hfdt, "verify", "--no-config", "--bucket-mb", "8", "train.py").exit_code == 0
     assert call(hfdt, "verify", "--bucket-mb", "8", "train.py").exit_code == 0
@@ -171,6 +171,9 @@ def test_other_wrong_configurations(folder):
     run = ("run", "train.py")
     assert error(*run, HFDT_NP="many") == "HFDT_NP: -np must be a number of workers, 1 or more. Received: many"
     assert error(*run, HFDT_LOGDIR="x").startswith("the variable HFDT_LOGDIR sets no option; did you mean HFDT_LOG_DIR")
+    assert error(*run, HFDT_RESUME="x").startswith(
+        "--resume is given on the command line alone. Received: the variable"
+    )
     assert error("run", "--profile", "a", "train.py").startswith("there is no configuration file with the profile 'a'")
     assert error("run", "--no-config", "--profile", "a", "train.py").startswith("--profile names tables of the file")
     assert error("config", "certs").endswith("the options of run, verify, inspect, serve. Received: certs")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import client_shim
 from client_shim.state import Settings
-from fdt.cli import RunRequest, detach, kept
+from fdt.cli import RunRequest, detach, folder_of, kept
 from fdt.cli.run import MakeEngine
 from fdt.cli.run import run as run_with_engine
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 import ast
 import re
 import sys
-from pathlib import Path
 
 from client_shim.replica.syntax import imports, sources
 
@@ -30,13 +29,13 @@ _RUN = {"__import__", "compile", "eval", "exec"}  # calls whose code the source 
 
 def may_fit(script: str) -> bool:
     """Return False only where all imported code is readable or known not to train, and none of it calls a `fit`."""
-    read = dict(sources(Path(script)))
+    read = dict(sources(script))
     known = (sys.stdlib_module_names - _UNSEEN) | _QUIET
     paths = {path.resolve() for path in read}
     for path, tree in read.items():
         if any(map(_fits, ast.walk(tree))):
             return True
-        for each in imports(tree, path, Path(script).parent):
+        for each in imports(tree, path, folder_of(script)):
             followed = each.found and all(file.resolve() in paths for file in each.files)
             if not followed and each.top not in known:
                 return True

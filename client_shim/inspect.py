@@ -25,6 +25,7 @@ from fdt.report import JobSummary, Reporters, nbytes, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
+Show = Callable[[CaptureDetection, "Inspection | None"], None]
 Sizes = Callable[[Sequence[tuple[tuple[int, ...], str]]], Mapping[str, Sequence[int]]]
 LINKS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}  # bytes per second
 TIMED_STEPS = 3
@@ -54,7 +55,13 @@ class _Seen(BaseException):
 
 
 def inspect(
-    script: str, words: Sequence[str], engine: str, workers: int, settings: Settings, sizes: Sizes = lambda specs: {}
+    script: str,
+    words: Sequence[str],
+    engine: str,
+    workers: int,
+    settings: Settings,
+    sizes: Sizes = lambda specs: {},
+    show: Show | None = None,
 ) -> int:
     """Run `script` up to its first `fit` and print what that would send.
 
@@ -68,6 +75,7 @@ def inspect(
         workers: The number of workers.
         settings: The command line's decisions about capture.
         sizes: Returns the bytes of each compressor for trainable variables of these specs.
+        show: Receives what was found, in place of being printed; None for the inspection where nothing would be sent.
 
     Returns:
         The exit code: 0, or the script's own.
@@ -78,7 +86,10 @@ def inspect(
     looked = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
     captures = looked.findings
     if looked.capture == "replica" or (engine == "nfdt" and several_optimizers(looked)):
-        print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))
+        if show is not None:
+            show(looked, None)
+        else:
+            print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))
         return 0
     blobs = LocalBlobs.create()
     found: list[Inspection] = []
@@ -97,6 +108,9 @@ def inspect(
         blobs.close()
     if not found and code:
         return code
+    if show is not None:
+        show(looked, found[0] if found else None)
+        return 0
     if not found:
         print(f"{engine}: {script} does not call `fit`: nothing would be sent")
         return 0
@@ -222,10 +236,14 @@ def traffic(job: JobSummary) -> dict[str, str]:
 
 def savings(found: Inspection) -> dict[str, str]:
     """Return the bytes of a step under each compressor, as a line of the report."""
-    job = found.job
-    factor = step_bytes(job) / (job.gradient_bytes or 1)
-    kinds = [f"{name} {' and '.join(nbytes(factor * n) for n in sizes)}" for name, sizes in found.compressed.items()]
-    return {"--compress": f"{', '.join(kinds)} per step"} if kinds and job.workers > 1 else {}
+    kinds = [f"{name} {' and '.join(map(nbytes, sizes))}" for name, sizes in compressed_bytes(found).items()]
+    return {"--compress": f"{', '.join(kinds)} per step"} if kinds and found.job.workers > 1 else {}
+
+
+def compressed_bytes(found: Inspection) -> dict[str, list[float]]:
+    """Return the bytes of a step under each compressor: of gradients, and of weights where they are pulled."""
+    factor = step_bytes(found.job) / (found.job.gradient_bytes or 1)
+    return {name: [factor * size for size in sizes] for name, sizes in found.compressed.items()}
 
 
 def outlook(found: Inspection) -> dict[str, str]:

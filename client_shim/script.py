@@ -1,8 +1,9 @@
-"""Execution of a script as `__main__`, as `python script.py` would."""
+"""Execution of a script as `__main__`, as `python script.py` or `python -m package.module` would."""
 
 import ast
 import contextlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,13 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from fdt import PACKAGES
+from fdt.cli import DASH_M, module_of
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.signals import Ended, behind
 
 OUR_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in PACKAGES)
 
+RUNNING: list[str] = []  # the script of this process, while it runs
 Rewrite = Callable[[ast.Module], ast.Module]
 
 
@@ -35,7 +38,7 @@ def run_script(
     Exceptions other than those below are printed as Python would print them.
 
     Args:
-        script: Path of the user's Python file.
+        script: Path of the user's Python file, or "-m package.module".
         argv: Arguments of the script, without its name.
         name: argv[0], where that is not `script`.
         rewrite: Transforms the script's syntax tree before it is compiled.
@@ -48,10 +51,16 @@ def run_script(
         UserError: The script asks for something that is not supported, or cannot be read or parsed.
         Ended: A signal ended the script.
     """
-    code = _compile(script, rewrite)
-    module = _main_module(os.path.abspath(script))
-    with _standing_in(module, [script if name is None else name, *argv], os.path.dirname(os.path.realpath(script))):
+    if (named := module_of(script)) is None:
+        code, path = _compile(script, rewrite), os.path.abspath(script)
+        module = _main_module(path)
+        first, folder = script if name is None else name, os.path.dirname(os.path.realpath(script))
+    else:
+        module, first, folder = ModuleType("__main__"), DASH_M, os.getcwd()
+    with _standing_in(module, [first, *argv], folder):
         try:
+            if named is not None:
+                code = _code_of_module(named, module, rewrite)
             _execute(code, module.__dict__)
         except (UserError, Ended):
             raise
@@ -90,14 +99,17 @@ def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
         raise UserError(f"no such script. Received: {script}") from None
     except OSError as error:
         raise UserError(f"the script cannot be read: {script}: {error.strerror}") from None
+    return _compiled(source, os.path.abspath(script), script, rewrite)
+
+
+def _compiled(source: bytes, path: str, shown: str, rewrite: Rewrite | None) -> CodeType:
     try:
-        path = os.path.abspath(script)
         if rewrite is None:
             return compile(source, path, "exec", dont_inherit=True)
         return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
-        raise UserError(f"{script} is not valid Python: {type(error).__name__}, see above") from None
+        raise UserError(f"{shown} is not valid Python: {type(error).__name__}, see above") from None
 
 
 def _main_module(path: str) -> ModuleType:
@@ -109,6 +121,28 @@ def _main_module(path: str) -> ModuleType:
     return module
 
 
+def _code_of_module(name: str, main: ModuleType, rewrite: Rewrite | None) -> CodeType:
+    """Return the code of the module `name`, and make `main` what runpy would; the packages around it are imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    loader = spec.loader if spec is not None else None
+    if spec is None or spec.origin is None or not isinstance(loader, importlib.machinery.SourceFileLoader):
+        raise UserError(f"no module with Python source is named {name}")
+    main.__dict__.update(
+        {
+            "__file__": spec.origin,
+            "__builtins__": __builtins__,
+            "__loader__": loader,
+            "__spec__": spec,
+            "__cached__": spec.cached,
+            "__package__": spec.parent,
+        }
+    )
+    sys.argv[0] = spec.origin
+    return _compiled(loader.get_data(spec.origin), spec.origin, spec.origin, rewrite)
+
+
 @contextlib.contextmanager
 def _standing_in(module: ModuleType, argv: list[str], folder: str) -> Iterator[None]:
     before = sys.modules["__main__"], sys.argv, list(sys.path)
@@ -117,9 +151,11 @@ def _standing_in(module: ModuleType, argv: list[str], folder: str) -> Iterator[N
         del sys.path[0]  # the folder of our own command
     sys.modules["__main__"], sys.argv = module, argv
     sys.path.insert(0, folder)
+    RUNNING.append(argv[0])
     try:
         yield
     finally:
+        RUNNING.pop()
         sys.modules["__main__"], sys.argv, sys.path[:] = before
 
 

@@ -1,13 +1,14 @@
 """The checks of a machine that `doctor` makes for both engines: components, their versions, and advice."""
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -130,12 +131,19 @@ def output(argv: Sequence[str]) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def report(title: str, checks: Iterable[Check], console: Console | None = None) -> bool:
-    """Print the table, in plain columns if not to a terminal; return whether no required component is missing."""
+def report(title: str, checks: Iterable[Check], console: Console | None = None, *, as_json: bool = False) -> bool:
+    """Print the table, in plain columns if not to a terminal; return whether no required component is missing.
+
+    `as_json`: print one JSON object instead.
+    """
     console = console or Console()
     rows = list(checks)
-    (_rich if console.is_terminal else _plain)(title, rows, console)
-    return all(check.ok is not False for check in rows)
+    good = all(check.ok is not False for check in rows)
+    if as_json:
+        print(json.dumps({"command": title, "ok": good, "checks": [asdict(row) for row in rows]}), file=console.file)
+    else:
+        (_rich if console.is_terminal else _plain)(title, rows, console)
+    return good
 
 
 def _rich(title: str, rows: Sequence[Check], console: Console) -> None:

@@ -1,7 +1,17 @@
 """Errors that users can correct: printed as one line, without a traceback."""
 
+from typing import Any
+
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_CODES = """\b
+Exit codes:
+  0      done; for run, inspect and attach: the script's own code, whatever it is
+  1      an error, in one line; the script raised; verify: different or not proven; doctor: something is missing
+  2      the command line, or the configuration, is wrong
+  130    Ctrl-C
+  128+N  ended by signal N: 143 for SIGTERM, 129 for SIGHUP
+"""
 
 
 class UserError(Exception):
@@ -40,6 +50,14 @@ class TooFew(UserError):
     def __init__(self, message: str, room: int) -> None:
         super().__init__(message)
         self.room = room
+
+
+class ScriptFailed(UserError):
+    """A script that was run from Python ended with an exit code other than 0; `result`: what it left."""
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class WorkerError(UserError):

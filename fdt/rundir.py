@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fdt import tensors
+from fdt.cli import file_of
 from fdt.errors import UserError
 from fdt.typing import Array
 
@@ -84,7 +85,7 @@ class RunDir:
             )
         _sweep(directory)
         try:
-            digest, seed = digest_of(Path(script)), secrets.randbits(31)
+            digest, seed = digest_of(file_of(script)), secrets.randbits(31)
             arguments = Arguments(engine, list(ours), script, list(words), os.getcwd(), digest, seed)
             replace_file(directory / FILE, [json.dumps(asdict(arguments), indent=1).encode()])
         except OSError as error:

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fdt.cli import file_of, module_of
 from fdt.errors import UsageError, UserError
 from fdt.launch import describe
 from fdt.security import is_private
@@ -210,7 +211,7 @@ def create(
     Raises:
         UserError: The directory cannot be made.
     """
-    stem = re.sub(r"[^A-Za-z0-9_]+", "-", Path(script).stem).strip("-") or "script"
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", module_of(script) or Path(script).stem).strip("-") or "script"
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(home()):
@@ -220,7 +221,7 @@ def create(
             "run",
             {
                 "engine": engine,
-                "script": os.path.abspath(script),
+                "script": os.path.abspath(file_of(script)),
                 "command": list(command),
                 "cwd": str(cwd or Path.cwd()),
                 "run_dir": str(run_dir or ""),

@@ -67,7 +67,10 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore a second Ctrl-C while members are ended, which takes 5 s at most."""
+    """Ignore a second Ctrl-C while members are ended, which takes 5 s at most. In other threads there is none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDED_BY)}
     try:
         yield

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,14 +39,13 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
-from fdt.environment import quiet_import
-from fdt.errors import UsageError
+from fdt.errors import EXIT_CODES, UsageError
+from frontends.settings import config_options, configure
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
 
 if TYPE_CHECKING:
+    from client_shim.state import Settings
     from hfdt.engine.engine import HfdtEngine
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "hfdt"
 JOB_OPTIONS = (
@@ -86,10 +85,8 @@ Examples:
   hfdt run train.py -np 4                       four workers, the script's own batch size and results
   hfdt run train.py -np 4 --epochs 10           arguments after the script are the script's, except -np
   hfdt run --log-dir logs train.py -np 4        options of hfdt stand before the script
-  hfdt run --batch per-worker train.py -np 4    four times the batch: faster, but other numbers
   hfdt run --algorithm dane train.py -np 4      two averages per epoch instead of one per batch
   hfdt run --run-dir runs/a train.py -np 4      save each epoch; hfdt run --resume runs/a continues
-  hfdt run --verify 10 train.py -np 4           compare 10 steps with the script alone, then run
   hfdt run --detach train.py -np 4              run in the background; hfdt attach shows it
   hfdt run train.py -np 4 -- -np 3              arguments after -- are all the script's
 """
@@ -98,10 +95,14 @@ main = program(
     NAME,
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
     {
-        "attach": "fdt.cli.detach:attach_command",
+        "attach": "frontends.attach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
+        "completion": "frontends.completion:completion_command",
+        "config": "frontends.config_command:config_command",
+        "inspect": "frontends.inspect_command:inspect_command",
         "doctor": "hfdt.doctor:doctor_command",
     },
+    configure,
 )
 
 
@@ -134,7 +135,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     return make
 
 
-@main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
+@main.command("run", cls=ScriptCommand, epilog=f"{EXAMPLES}\n{EXIT_CODES}")
 @workers_option
 @option(
     TRAINING, "--sync", is_flag=True, help="Train synchronously, as HFDT always does; may also stand after the script."
@@ -155,6 +156,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @detach_option
 @verify_option
 @server_options
+@config_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py and train on workers.
 
@@ -164,11 +166,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     from client_shim import command as fits
     from client_shim.replica import command as replicas
     from client_shim.replica.detection import starting_over
-    from client_shim.state import Settings
-    from hfdt import algorithm_registry
 
-    given["rule"] = algorithm_registry.spelled(given["rule"], given)
-    _check(given)
+    checked(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = requested(NAME, script, given)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
@@ -177,8 +176,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts, emulate = chosen_hosts(given), given["emulate"]
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica", hosts, emulate)
-    engine = make_emulation(given) if given["emulate"] is not None else make_engine(given)
-    settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
+    settings, engine = engine_of(given)
     early = bool(given["emulate"] or names_hosts(given))  # a host may not answer
     with starting_over(NAME, given):
         return fits.run(request, words, settings, engine, early=early)
@@ -192,6 +190,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @number_options
 @rank_options
+@config_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and divided, step by step.
 
@@ -201,23 +200,8 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
     compressor_of(given | {"verify": given["steps"]})
     workers = given["workers"] or DEFAULT_WORKERS
-    return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers))
-
-
-@main.command("inspect", cls=ScriptCommand)
-@workers_option
-@seed_option
-def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Print what a run would send, and the estimated time.
-
-    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
-    """
-    with quiet_import():
-        from client_shim.inspect import inspect
-        from client_shim.state import Settings
-        from hfdt.compressors import sizes
-
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
+    request = request_of(NAME, script, words, given["steps"], given["seed"], workers)
+    return verify(request, as_json=given["as_json"])
 
 
 @main.command("serve")
@@ -226,6 +210,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @hosts_options
 @rank_options
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the workers' logs to DIR.")
+@config_options
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Start workers for `hfdt run --server`.
 
@@ -244,8 +229,19 @@ def _check_own_loop(given: Mapping[str, Any]) -> None:
         raise UsageError("a training loop of the script's own needs --bucket-mb in megabytes. Received: auto")
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Raise UsageError for options that exclude each other; set the compressor that they choose."""
+def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], HfdtEngine]]":
+    """Return a run's settings, and the function that makes its engine, as the options choose them."""
+    from client_shim.state import Settings
+
+    engine = make_emulation(given) if given["emulate"] is not None else make_engine(given)
+    return Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract"), engine
+
+
+def checked(given: dict[str, Any]) -> None:
+    """Raise UsageError for options that exclude each other; set the algorithm and compressor that they choose."""
+    from hfdt import algorithm_registry
+
+    given["rule"] = algorithm_registry.spelled(given["rule"], given)
     if given["asynchronous"]:
         raise UsageError("hfdt trains synchronously; use `nfdt run`. Received: --async")
     if given["batch"] != "per-worker":

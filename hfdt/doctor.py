@@ -127,14 +127,21 @@ class _bar:
     "--optional", is_flag=True, help="With --install-horovod: if it cannot be built, print a note and exit with 0."
 )
 @hosts_options
-def doctor_command(install_horovod: bool, optional: bool, **given: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
+def doctor_command(install_horovod: bool, optional: bool, as_json: bool, **given: Any) -> None:
     """Check what HFDT needs on this machine, and print what to do."""
     if optional and not install_horovod:
         raise click.UsageError("--optional needs --install-horovod.")
+    if as_json and install_horovod:
+        raise click.UsageError("--json is for checks. Received: --install-horovod too; leave one of them out.")
     if install_horovod:
         raise SystemExit(_install(optional, Console()))
     hosts = chosen_hosts(given)
-    if not (report_hosts("hfdt", hosts) if hosts else doctor.report("hfdt doctor", checks())):
+    if hosts:
+        good = report_hosts("hfdt", hosts, as_json=as_json)
+    else:
+        good = doctor.report("hfdt doctor", checks(), as_json=as_json)
+    if not good:
         raise SystemExit(1)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,8 +40,8 @@ from fdt.cli.options import (
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
-from fdt.environment import quiet_import
-from fdt.errors import UsageError
+from fdt.errors import EXIT_CODES, UsageError
+from frontends.settings import config_options, configure
 from nfdt.engine.join_command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
     RESTARTS,
@@ -56,9 +56,8 @@ from nfdt.run_options import (
 )
 
 if TYPE_CHECKING:
+    from client_shim.state import Settings
     from nfdt.engine.engine import NfdtEngine
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 NAME = "nfdt"
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
@@ -89,12 +88,16 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, asynchronously, through a parameter server.\n\n"
     + EXAMPLES,
     {
-        "attach": "fdt.cli.detach:attach_command",
+        "attach": "frontends.attach:attach_command",
         "certs": "fdt.cli.hosts:certs_command",
+        "completion": "frontends.completion:completion_command",
+        "config": "frontends.config_command:config_command",
+        "inspect": "frontends.inspect_command:inspect_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
         "simulate": "nfdt.simulator.command:simulate_command",
     },
+    configure,
 )
 
 
@@ -129,7 +132,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
     return make
 
 
-@main.command("run", cls=ScriptCommand, epilog=EXAMPLES)
+@main.command("run", cls=ScriptCommand, epilog=f"{EXAMPLES}\n{EXIT_CODES}")
 @workers_option
 @seed_option
 @capture_options
@@ -149,6 +152,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
 @detach_option
 @verify_option
 @server_options
+@config_options
 def run_command(script: str, words: list[str], **given: Any) -> int:
     """Run script.py and train on workers.
 
@@ -157,12 +161,8 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     """
     from client_shim import command as fits
     from client_shim.replica import command as replicas
-    from client_shim.state import Settings
 
-    given["rule"] = checked_algorithm(given)
-    if given["checkpoint_every"] and given["restarts"] is None:
-        given["restarts"] = RESTARTS
-    _check(given)
+    checked(given)
     if given["verify"] is not None and given["workers"] != 1:
         raise UsageError(
             "--verify K needs -np 1, because the updates of several workers differ from those of one machine"
@@ -173,16 +173,15 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit, several=False):
         if given["rule"]:
-            from nfdt.replica.numpy_applier import checked
+            from nfdt.replica import numpy_applier
 
-            checked(given["rule"])
+            numpy_applier.checked(given["rule"])
         options = {**job_options(given, ("rule", "allow_replicated")), "asynchronous": "1"}
         hosts = chosen_hosts(given)
         return replicas.run(request, script, words, given["seed"], options, "nfdt.replica", hosts)
 
-    settings = Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract")
     environment = dict(os.environ)
-    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+    settings, engine = engine_of(given)
     if detach.due(request):
         os.environ.update(environment)  # restores FDT_TOKEN, which the detached command needs too
     early = bool(given["join_at"] or given["emulate"] or names_hosts(given))  # others wait for it, or may not answer
@@ -197,6 +196,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @server_count_option
 @transport_options
+@config_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and on one worker, step by step.
 
@@ -210,23 +210,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
             f"Received: -np {given['workers']}; leave it out"
         )
     request = request_of(NAME, script, words, given["steps"], given["seed"], 1)
-    return verify(replace(request, options=[*request.options, "-np", "1"]))
-
-
-@main.command("inspect", cls=ScriptCommand)
-@workers_option
-@seed_option
-def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Print what a run would send, and the estimated time.
-
-    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
-    """
-    with quiet_import():
-        from client_shim.inspect import inspect
-        from client_shim.state import Settings
-        from nfdt.compressors import sizes
-
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
+    return verify(replace(request, options=[*request.options, "-np", "1"]), as_json=given["as_json"])
 
 
 @main.command("serve")
@@ -236,6 +220,7 @@ def inspect_command(script: str, words: list[str], workers: int | None, seed: in
 @server_count_option
 @join_at_option
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the logs to DIR.")
+@config_options
 def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
     """Start workers and parameter servers for `nfdt run --server`.
 
@@ -246,17 +231,30 @@ def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int
 
 @main.command("doctor")
 @hosts_options
-def doctor_command(**given: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
+def doctor_command(as_json: bool, **given: Any) -> None:
     """Check what NFDT needs on this machine, and print what to do."""
     from fdt.doctor import common_checks, report
 
     hosts = chosen_hosts(given)
-    if not (report_hosts(NAME, hosts) if hosts else report("nfdt doctor", common_checks())):
+    title = f"{NAME} doctor"
+    if not (report_hosts(NAME, hosts, as_json=as_json) if hosts else report(title, common_checks(), as_json=as_json)):
         raise SystemExit(1)
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Check combinations of options. Raises UsageError for an invalid one."""
+def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], NfdtEngine]]":
+    """Return a run's settings, and the factory of its engine, as the options choose them."""
+    from client_shim.state import Settings
+
+    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+    return Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract"), engine
+
+
+def checked(given: dict[str, Any]) -> None:
+    """Check combinations of options, and set what follows from them. Raises UsageError for an invalid one."""
+    given["rule"] = checked_algorithm(given)
+    if given["checkpoint_every"] and given["restarts"] is None:
+        given["restarts"] = RESTARTS
     if given["server"] and given["ps"]:
         raise UsageError(f"--ps must be given to `nfdt serve`, not with --server. Received: --ps {given['ps']}")
     if given["server"] and (given["hosts"] or given["hostfile"]):

@@ -75,7 +75,7 @@ class CaptureDetection:
 
 def detect_capture(script: str) -> CaptureDetection:
     """Analyse the source of `script`; files that cannot be read are skipped, and running the script reports them."""
-    modules = list(sources(Path(script)))
+    modules = list(sources(script))
     classes = _classes(tree for _, tree in modules)
     return CaptureDetection(modules, classes, [f for path, tree in modules for f in _of_module(path, tree, classes)])
 

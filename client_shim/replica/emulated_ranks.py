@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from client_shim.replica.rank import RankConfig
+from client_shim.replica.rank import RankConfig, absolute
 from client_shim.replica.remote_ranks import ROLE, SCRATCH, group_of
 from client_shim.replica.run import chosen
 from fdt.environment import bound_to_share, thread_variables
@@ -55,7 +55,7 @@ def host(
     """
     size, identity, mine = len(cluster.workers), run_identity(), host_on(cluster, 0)
     os.environ.update(thread_variables(size))  # the hosts share this machine's cores
-    task = RankConfig("", "", 0, size, chosen(seed), options, os.path.abspath(script), script, list(words))
+    task = RankConfig("", "", 0, size, chosen(seed), options, absolute(script), script, list(words))
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(contextlib.closing(EmulatedNetwork(topology_of(cluster))))
         launcher = stack.enter_context(_launcher(cluster, network, run_dir))

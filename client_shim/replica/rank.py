@@ -17,6 +17,7 @@ import wrapt
 from client_shim.replica.rewriting import rewritten
 from client_shim.replica.skippable_regions import RegionHooks
 from client_shim.script import Rewrite
+from fdt.cli import module_of
 from fdt.process_group import ReplicaGroup
 from fdt.report import Reporters
 
@@ -58,6 +59,11 @@ Say = Callable[[str], None]  # shows the user one line
 ASYNCHRONOUS = "asynchronous"  # ranks are at different steps, so each reads its own clock
 
 
+def absolute(script: str) -> str:
+    """Return the script's absolute path, or "-m package.module" as it is."""
+    return os.path.abspath(script) if module_of(script) is None else script
+
+
 @dataclass(frozen=True)
 class RankConfig:
     """The configuration of a rank other than 0."""
@@ -68,7 +74,7 @@ class RankConfig:
     size: int
     seed: int
     options: Mapping[str, str]
-    script: str  # absolute
+    script: str  # its absolute path, or "-m package.module"
     name: str  # the script as the user named it
     words: Sequence[str]
     parent: int = 0  # process id of the command, on its own host

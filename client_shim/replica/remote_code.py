@@ -16,27 +16,35 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 
+from fdt.cli import file_of, folder_of, module_of
 from fdt.errors import UserError
 
 MOST_BYTES = 64 << 20
 Files = Mapping[str, bytes]  # source by absolute path
 
 
+def folder_shown(script: str) -> Path:
+    """Return the absolute folder of the script, or the one that holds a module's outermost package."""
+    return Path(os.path.abspath(folder_of(script)))
+
+
 def collect(script: str) -> Files:
-    """Return the script and, recursively, the modules that it imports from its own folder.
+    """Return the script and, recursively, the modules that it imports from its own folder; with -m, its package.
 
     Raises UserError where they have more than 64 MiB.
     """
-    path = Path(os.path.abspath(script))
-    folder = Path(os.path.realpath(path)).parent  # Python imports from the folder of a link's target
+    path, shown, module = Path(os.path.abspath(file_of(script))), folder_shown(script), module_of(script)
+    # Python imports from the folder of a link's target
+    folder = shown if module else Path(os.path.realpath(path)).parent
     found: dict[str, bytes] = {}
-    waiting, seen = [path], {path}
+    waiting = [path, *(_modules(folder, module.partition(".")[0]) if module else ())]
+    seen = set(waiting)
     while waiting:
         file = waiting.pop()
         source = _read(file)
         if source is None:
             continue  # running the script reports the error
-        found[str(path.parent / file.relative_to(folder)) if file != path else str(path)] = source
+        found[str(shown / file.relative_to(folder)) if file != path else str(path)] = source
         new = {other for name in _imported(source) for other in _modules(folder, name)} - seen
         seen |= new
         waiting += sorted(new)
@@ -127,7 +135,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         raise OSError("a module that was sent has no modification time and no compiled file")
 
 
-def unpack(files: Files, script: str, scratch: Path) -> None:
+def unpack(files: Files, folder: str, scratch: Path) -> None:
     """Make `files` visible to this process under their own paths.
 
     Imports, readers of source and, through the scratch folder (client_shim/replica/scratch.py), `open` see them. Files
@@ -136,7 +144,7 @@ def unpack(files: Files, script: str, scratch: Path) -> None:
 
     Args:
         files: Source by absolute path.
-        script: Absolute path of the script.
+        folder: The absolute folder that the script imports from.
         scratch: The rank's scratch folder.
     """
     new = {path: source for path, source in files.items() if _read(Path(path)) != source}
@@ -148,4 +156,4 @@ def unpack(files: Files, script: str, scratch: Path) -> None:
             text = importlib.util.decode_source(source)
             linecache.cache[path] = (len(source), None, text.splitlines(keepends=True), path)
     at = sys.meta_path.index(importlib.machinery.PathFinder)
-    sys.meta_path.insert(at, RemoteCodeFinder(new, os.path.dirname(script)))
+    sys.meta_path.insert(at, RemoteCodeFinder(new, folder))

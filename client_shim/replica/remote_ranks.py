@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from client_shim.replica import remote_code
-from client_shim.replica.rank import RankConfig
+from client_shim.replica.rank import RankConfig, absolute
 from client_shim.replica.run import chosen, process_group_of
 from client_shim.replica.scratch import real_paths
 from fdt import environment
@@ -77,7 +77,7 @@ def host(
     placement = place(others, count)
     os.environ.update(thread_variables(1 + sum(each.slots for each in others if is_here(each.name))))
     options = {name: value for name, value in options.items() if name != "bind_to"}  # a host may run other ranks too
-    task = RankConfig("", "", 0, count + 1, chosen(seed), options, os.path.abspath(script), script, list(words))
+    task = RankConfig("", "", 0, count + 1, chosen(seed), options, absolute(script), script, list(words))
     launcher = placement.workers(run_dir, count)
     with group_of(
         task, package, placement.identity, "0.0.0.0", launcher, lambda rank: run_dir / log_name(ROLE)
@@ -106,10 +106,10 @@ def group_of(
         log_of: As in RemoteRanks.
         listening_on: Within, a listening socket is on the host that has this address.
     """
-    token, files = new_token(), remote_code.collect(task.name)
+    token, files, folder = new_token(), remote_code.collect(task.name), str(remote_code.folder_shown(task.name))
     with listening_on:
         listener = BootstrapListener(
-            task.size, identity, token, lambda rank: _task_message(replace(task, rank=rank), files)
+            task.size, identity, token, lambda rank: _task_message(replace(task, rank=rank), files, folder)
         )
     env = {
         ENGINE_VARIABLE: f"{address}:{listener.port}",
@@ -143,9 +143,9 @@ class RemoteRanks:
         self._running.stop()
 
 
-def _task_message(task: RankConfig, files: remote_code.Files) -> Words:
+def _task_message(task: RankConfig, files: remote_code.Files, folder: str) -> Words:
     sizes = {path: len(source) for path, source in files.items()}
-    return {"task": asdict(task), "cwd": os.getcwd(), "files": sizes}, b"".join(files.values())
+    return {"task": asdict(task), "cwd": os.getcwd(), "folder": folder, "files": sizes}, b"".join(files.values())
 
 
 # -- on the other hosts -----------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def attach() -> tuple[RankConfig, MessageStream]:
     scratch.mkdir()
     threading.Thread(target=_end_with, args=(line, scratch), daemon=True).start()
     task = replace(RankConfig(**told["task"]), scratch=str(scratch), directory=str(scratch))
-    remote_code.unpack(_files(told["files"], data), task.script, scratch)
+    remote_code.unpack(_files(told["files"], data), told["folder"], scratch)
     _stand_in(told["cwd"], scratch)
     return task, line
 

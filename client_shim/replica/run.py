@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from client_shim.replica.agreement import agreed
-from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, RankConfig, reported_steps
+from client_shim.replica.rank import ASYNCHRONOUS, VARIABLE, InstalledRank, RankConfig, absolute, reported_steps
 from client_shim.replica.steps import where
 from client_shim.script import run_script
 from client_shim.verify.recording import recorded
@@ -102,7 +102,7 @@ def host(
     scratch = Path(tempfile.mkdtemp(prefix="fdt-scratch-"))
 
     def start(directory: Path) -> LocalRanks:
-        common = size, seed, options, os.path.abspath(script), script, list(words), os.getpid()
+        common = size, seed, options, absolute(script), script, list(words), os.getpid()
         tasks = [RankConfig(str(directory), str(scratch / str(rank)), rank, *common) for rank in range(1, size)]
         return LocalRanks(package, tasks, run_dir)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from fdt.cli import file_of, folder_of, module_of
+
 _DEPTH = 5  # depth of imports beside the script
 
 
@@ -28,9 +30,12 @@ class Import:
     found: bool
 
 
-def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
+def sources(script: str) -> Iterator[tuple[Path, ast.Module]]:
     """Yield path and syntax tree of the script and, recursively, of its modules; skip files that cannot be parsed."""
-    waiting, seen = [(script, 0)], {script.resolve()}
+    first, folder = file_of(script), folder_of(script)
+    packages = [file for files in _files(folder, module_of(script) or "") for file in _there(files)]
+    started = dict.fromkeys([first, *(packages if module_of(script) else [])])
+    waiting, seen = [(file, 0) for file in started], {file.resolve() for file in started}
     while waiting:
         path, depth = waiting.pop(0)
         try:
@@ -38,7 +43,7 @@ def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
         except (SyntaxError, ValueError, OSError):
             continue  # running the script reports the error
         yield path, tree
-        for file in (file for each in imports(tree, path, script.parent) for file in each.files):
+        for file in (file for each in imports(tree, path, folder) for file in each.files):
             if depth < _DEPTH and file.resolve() not in seen:
                 seen.add(file.resolve())
                 waiting.append((file, depth + 1))

@@ -1,6 +1,7 @@
 """The `verify` command and `run --verify`: start, read and compare the three runs of a script."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
+from fdt.cli import words_of
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
 from fdt.report import quantity
@@ -50,12 +52,16 @@ class VerifyRequest:
     seed: int | None
 
 
-def verify(request: VerifyRequest) -> int:
+def verify(request: VerifyRequest, *, as_json: bool = False) -> int:
     """Compare, print, and return the exit code: 0 where all is equal, 1 where it is not or where nothing is proven."""
     from client_shim.verify import table
 
     out = table.console()
     compared, verdict, notes = _compared(request)
+    if as_json:
+        about = {"command": f"{request.engine} verify", "script": request.script, "workers": request.workers}
+        print(json.dumps({**about, **table.as_json(compared, notes, verdict)}, allow_nan=False))
+        return verdict.exit_code
     table.show(out, _title(request), compared, notes, verdict)
     return verdict.exit_code
 
@@ -115,8 +121,8 @@ class _Runs:
     def divided(self, expected: int) -> str | None:
         """Run the script divided; return why it cannot be compared, or None where it exits with the code `expected`."""
         request = self._request
-        program = [sys.executable, "-m", request.engine, "run", "--quiet", *request.options]
-        argv = [*program, "--seed", str(self._seed), request.script, "--", *request.words]
+        program = [sys.executable, "-m", request.engine, "run", "--no-config", "--quiet", *request.options]
+        argv = [*program, "--seed", str(self._seed), *words_of(request.script), "--", *request.words]
         (code,) = self._run({DIVIDED: argv})
         if code == expected:
             return None

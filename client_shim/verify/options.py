@@ -7,7 +7,7 @@ import click
 
 from client_shim.verify.command import VerifyRequest
 from client_shim.verify.command import verified as verified_first
-from fdt.cli.options import FAULTS, TRAINING, CountType
+from fdt.cli.options import FAULTS, REPORTS, TRAINING, CountType, apply
 from fdt.cli.program import TYPED, option, tell
 from fdt.errors import UsageError
 
@@ -17,17 +17,19 @@ STEPS = 10
 _NOT_WITH = ("detach", "resume")
 # Options of a run that the comparison does not pass on: (with a value, flags).
 _OF_THE_RUN = (
-    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--run-dir"},
-    {"-v", "--verbose", "-q", "--quiet"},
+    {"--verify", "--steps", "--seed", "--log-dir", "--tensorboard", "--timeline", "--run-dir", "--profile"},
+    {"-v", "--verbose", "-q", "--quiet", "--no-config", "--json"},
 )
 
 
 def steps_option(function: Decorated) -> Decorated:
-    """Add the option `--steps K`."""
+    """Add the options `--steps K` and `--json`."""
     text = f"Number of steps to compare.  [default: {STEPS}]"
-    return option(TRAINING, "--steps", type=CountType("a number of steps"), default=STEPS, metavar="K", help=text)(
-        function
-    )
+    add = [
+        option(TRAINING, "--steps", type=CountType("a number of steps"), default=STEPS, metavar="K", help=text),
+        option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout."),
+    ]
+    return apply(add, function)
 
 
 def verify_option(function: Decorated) -> Decorated:

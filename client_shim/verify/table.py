@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -134,6 +135,22 @@ def show(out: Console, title: str, compared: Comparison, notes: Sequence[str], v
     for line in (*notes, *compared.left_out):
         out.print(Text(f"note: {line}", "yellow"), soft_wrap=not out.is_terminal)
     show_verdict(out, verdict)
+
+
+def as_json(compared: Comparison, notes: Sequence[str], verdict: Verdict) -> dict[str, Any]:
+    """Return what `show` prints; numbers that are not finite are None."""
+    steps = [{**asdict(step), "ok": not step.beyond} for step in compared.steps]
+    lines = [{**asdict(line), "ok": not line.beyond} for line in compared.lines]
+    found = {"steps": steps, "lines": lines, "notes": [*notes, *compared.left_out]}
+    return {"outcome": verdict.outcome, "text": verdict.text, **_finite(found)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show_verdict(out: Console, verdict: Verdict) -> None:

@@ -5,6 +5,7 @@ a `--`. `run --run-dir DIR` saves the command line, `run --resume DIR` continues
 """
 
 import contextlib
+import importlib.machinery
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 WORKERS = "-np"
 EVERYWHERE = ("--async", "--sync")
+
+DASH_M = "-m"  # "-m package.module" stands for a script wherever a script's path does
 
 _GLUED = re.compile(rf"{WORKERS}(\d+)")  # -np4, as mpirun's users write it
 
@@ -68,6 +71,9 @@ def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bo
         if word == "-" or not word.startswith("-"):
             parts.script = word
             return False
+        if word == DASH_M and rest:
+            parts.script = f"{DASH_M} {rest.pop()}"
+            return False
         parts.ours += _unglued(word)
         if word in valued and rest:
             parts.ours.append(rest.pop())
@@ -94,6 +100,76 @@ def _after_script(parts: Split, rest: list[str], names: Collection[str]) -> None
 def _unglued(word: str) -> list[str]:
     glued = _GLUED.fullmatch(word)
     return [WORKERS, glued[1]] if glued else [word]
+
+
+def module_of(script: str) -> str | None:
+    """Return the name of the module that `script`, "-m package.module", stands for; None for the path of a script."""
+    return script.removeprefix(f"{DASH_M} ") if script.startswith(f"{DASH_M} ") else None
+
+
+def words_of(script: str) -> list[str]:
+    """Return the script or module as the words of a command line."""
+    name = module_of(script)
+    return [script] if name is None else [DASH_M, name]
+
+
+def file_of(script: str) -> Path:
+    """Return the source file of the script or module. Raises UsageError for a module that cannot be run."""
+    name = module_of(script)
+    return Path(script) if name is None else _located(name)[0]
+
+
+def folder_of(script: str) -> Path:
+    """Return the folder that absolute imports of the script or module start from."""
+    name = module_of(script)
+    return Path(script).parent if name is None else _located(name)[1]
+
+
+def _located(name: str) -> tuple[Path, Path]:
+    """Return the file of a module, and the folder that holds it or its outermost package; nothing is imported."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(f"{DASH_M} starts from the working directory, which was removed") from None
+    spec, places = None, [here, *sys.path]
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = importlib.machinery.PathFinder.find_spec(parts[end - 1], places) if all(parts) else None
+        if spec is None or (end < len(parts) and not spec.submodule_search_locations):
+            there = "" if end == 1 else f"; {'.'.join(parts[: end - 1])} is there" if spec is None else ""
+            hint = f"; did you mean {DASH_M} {name[:-3]}?" if name.endswith(".py") else there
+            raise UsageError(f"no module named {name}, seen from {here}{hint}")
+        places = list(spec.submodule_search_locations or ())
+    if spec is not None and spec.submodule_search_locations:
+        parts.append("__main__")
+        spec = importlib.machinery.PathFinder.find_spec("__main__", list(spec.submodule_search_locations))
+        if spec is None:
+            raise UsageError(f"{name} is a package without __main__.py, and cannot be run; name one of its modules")
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise UsageError(f"{DASH_M} needs a module with Python source. Received: {name}")
+    file = Path(spec.origin)
+    return file, file.parents[len(parts) - 1]
+
+
+def checked_script(script: str) -> str:
+    """Return `script`. Raises UsageError unless it is a file that can be read, or a module that can be run."""
+    path = str(file_of(script))
+    if os.path.isdir(path):
+        raise UsageError(f"the script must be a Python file. Received: the directory {path}")
+    if not os.path.exists(path):
+        raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the script cannot be read. Received: {path}")
+    return script
+
+
+def modules_below(start: str) -> list[str]:
+    """Return the modules and packages in the working directory whose names begin with `start`."""
+    import pkgutil
+
+    package = start.rpartition(".")[0]
+    found = pkgutil.iter_modules([os.path.join(os.getcwd(), *package.split("."))], f"{package}." if package else "")
+    return [module.name for module in found if module.name.startswith(start)]
 
 
 @dataclass(frozen=True)
@@ -129,10 +205,10 @@ def resumed(parts: Split, engine: str) -> Split:
 
     The working directory becomes the resumed run's, because its script names files relative to it.
     """
-    directory = _value(parts.ours, RESUME)
+    directory = value_of(parts.ours, RESUME)
     if directory is None:
         return parts
-    if _value(parts.ours, RUN_DIR) is not None:
+    if value_of(parts.ours, RUN_DIR) is not None:
         raise UsageError(f"{RESUME} saves to the directory of the run. Received: {RUN_DIR} too; leave it out")
     if parts.script is not None:
         raise UsageError(
@@ -181,9 +257,9 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
     """Print a line when the script has changed. Raises UserError for a script that cannot be read."""
     from fdt.rundir import digest_of
 
-    script = Path(directory.arguments.script)
+    script = directory.arguments.script
     try:
-        changed = digest_of(script) != directory.arguments.digest
+        changed = digest_of(file_of(script)) != directory.arguments.digest
     except OSError as error:
         raise UserError(f"{RESUME} needs the script of the run: {error}") from None
     if changed:
@@ -191,7 +267,7 @@ def _tell_of_changes(engine: str, directory: "RunDir") -> None:
         print(f"{engine}: {script} {said}", file=sys.stderr)
 
 
-def _value(ours: Sequence[str], name: str) -> str | None:
+def value_of(ours: Sequence[str], name: str) -> str | None:
     """Return the last value of the option `name`, or None."""
     found = None
     for at, word in enumerate(ours):

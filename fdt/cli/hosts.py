@@ -76,12 +76,12 @@ def placement_on(hosts: "list[Host]", workers: int, servers: int = 0, *, horovod
     return place(hosts, workers, servers, () if horovod else (HOROVOD,))
 
 
-def report_hosts(command: str, hosts: "list[Host]") -> bool:
+def report_hosts(command: str, hosts: "list[Host]", *, as_json: bool = False) -> bool:
     """Print the report of `doctor` about the hosts; return whether all are ready."""
     from fdt.doctor import report
     from fdt.launch.placement import probe_hosts, table
 
-    return report(f"{command} doctor: hosts", table(probe_hosts(hosts)))
+    return report(f"{command} doctor: hosts", table(probe_hosts(hosts)), as_json=as_json)
 
 
 LOCAL = ("localhost", "127.0.0.1", "::1")

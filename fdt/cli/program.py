@@ -1,28 +1,32 @@
 """The frame of the command line: commands that take a script, options in groups, one line for every error."""
 
 import abc
+import contextlib
 import gc
 import importlib
-import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import fdt
-from fdt.cli import resumed, split
-from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from fdt.cli import DASH_M, EVERYWHERE, WORKERS, Split, checked_script, modules_below, resumed, split
+from fdt.errors import EXIT_CODES, EXIT_INTERRUPTED, UsageError, UserError
 from fdt.signals import Ended, ended_by_signals
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
-OURS_ENDED = "fdt.ours_ended"  # in a context's meta, for completion: whether a `--` has ended our options
-TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them
+COMPLETED = "fdt.completed"  # in a context's meta: the only options that a shell completes where the cursor is
+TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them, after those of a configuration
+SETTINGS = "fdt.settings"  # in a context's meta: the options that a configuration sets, by parameter
+Configure = Callable[[click.Context, Sequence[str]], None]  # sets the defaults of the parser for these arguments
 
 
 class Option(click.Option):
@@ -44,7 +48,18 @@ def option(group: str, *names: str, **kwargs: Any) -> Callable[[Decorated], Deco
 
 
 class Command(click.Command):
-    """A command whose help groups its options."""
+    """A command whose help groups its options, and whose defaults may come from a configuration."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        configure: Configure | None = getattr(ctx.find_root().command, "configure", None)
+        if configure is not None and not ctx.resilient_parsing:
+            configure(ctx, args)
+        with _sources_named(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _sources_named(ctx):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -57,8 +72,27 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
+def configured(ctx: click.Context) -> dict[str, Any]:
+    """Return the settings of the configuration that the command line does not override, by parameter."""
+    settings: Mapping[str, Any] = ctx.meta.get(SETTINGS, {})
+    by_settings = ParameterSource.DEFAULT_MAP
+    return {name: each for name, each in settings.items() if ctx.get_parameter_source(name) == by_settings}
+
+
+@contextlib.contextmanager
+def _sources_named(ctx: click.Context) -> Iterator[None]:
+    """Within, an error about an option that a configuration sets names the line or variable that sets it."""
+    try:
+        yield
+    except UsageError as error:
+        words = set(re.findall(r"--?[a-z][\w-]*", str(error)))
+        found = [(words & set(each.param.opts), each.source) for each in configured(ctx).values()]
+        named = [f"{min(names)} is set by {source}" for names, source in found if names and source not in str(error)]
+        raise UsageError("; ".join([str(error), *named])) from None
+
+
 class TakesScript(Command, abc.ABC):
-    """A command that takes a script. It completes its own options, and all else, also after `--`, as a path.
+    """A command that takes a script. It completes its own options where they may stand, and all else as a path.
 
     Attributes:
         arguments_of_script: States where the script's arguments stand, for the error of an unknown option.
@@ -69,17 +103,27 @@ class TakesScript(Command, abc.ABC):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             return self.parse_whole(ctx, args)
-        ctx.meta[OURS_ENDED] = "--" in args
-        return super().parse_args(ctx, split(args, *self.names(ctx)).ours)
+        parts = split(args, *self.names(ctx))
+        ctx.meta[COMPLETED] = self.completed(args, parts)
+        return super().parse_args(ctx, parts.ours)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        names = ctx.meta.get(COMPLETED)
+        params = super().get_params(ctx)
+        return params if names is None else [param for param in params if names & set(param.opts)]
+
+    def completed(self, args: Sequence[str], parts: Split) -> set[str] | None:
+        """Return the options that may follow `args`; None for all."""
+        return set() if "--" in args else None
 
     @abc.abstractmethod
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse a command line that is not being completed."""
+        """Parse a command line that is run."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if incomplete.startswith("-") and not ctx.meta[OURS_ENDED]:
-            return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(incomplete, type="file")]
+        names = ctx.meta[COMPLETED]
+        found = super().shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        return [i for i in found if names is None or i.value in names] or [CompletionItem(incomplete, type="file")]
 
     def names(self, ctx: click.Context) -> tuple[set[str], set[str]]:
         """Return our options that take a value, and those that do not."""
@@ -98,8 +142,18 @@ class ScriptCommand(TakesScript):
 
     arguments_of_script = "the script's own arguments stand after the script"
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        text = "Run this module instead of a script, as `python -m` does; its arguments follow."
+        named: dict[str, Any] = {"metavar": "MODULE", "shell_complete": lambda ctx, param, start: modules_below(start)}
+        self.params.insert(0, Option([DASH_M, "module"], expose_value=False, help=text, **named))
+
+    def completed(self, args: Sequence[str], parts: Split) -> set[str] | None:
+        behind = parts.script is not None and "--" not in args
+        return {WORKERS, *EVERYWHERE} if behind else super().completed(args, parts)
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["[OPTIONS]", "script.py", "[SCRIPT'S ARGUMENTS]"]
+        return ["[OPTIONS]", "script.py|-m MODULE", "[SCRIPT'S ARGUMENTS]"]
 
     def parse_whole(self, ctx: click.Context, args: list[str]) -> list[str]:
         parts = split(args, *self.names(ctx))
@@ -107,6 +161,7 @@ class ScriptCommand(TakesScript):
         if any(param.name == "resume" for param in self.get_params(ctx)):
             parts = resumed(parts, str(ctx.find_root().info_name))
         rest = Command.parse_args(self, ctx, parts.ours)
+        ctx.meta[TYPED][:0] = [word for each in configured(ctx).values() for word in each.words]
         if parts.script is None:
             raise UsageError(f"`{ctx.command_path}` needs a script: {ctx.command_path} [OPTIONS] script.py")
         ctx.params.update(script=checked_script(parts.script), words=parts.words)
@@ -138,13 +193,15 @@ class CommandGroup(click.Group):
     """The command `hfdt` or `nfdt`. Every user error is one line on stderr and an exit code.
 
     `later`: commands as "module:name", imported when they are used, because `run` does not need them.
+    `configure`: reads the configuration for a command that is about to be parsed.
     """
 
     command_class = Command
 
-    def __init__(self, *args: Any, later: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, later: Mapping[str, str], configure: Configure | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._later = later
+        self._later, self.configure = later, configure
+        self.failed: UserError | None = None  # the error that ended the command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self._later})
@@ -181,30 +238,37 @@ class CommandGroup(click.Group):
             with ended_by_signals():
                 return body() or 0
         except UserError as error:
-            return self._fail(f"error: {error}", error.exit_code)
+            self.failed = error
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return error.exit_code
-        except click.NoSuchOption as error:
-            return self._fail(f"error: {_unknown(error)}", error.exit_code)
         except click.ClickException as error:
-            return self._fail(f"error: {error.format_message()}", error.exit_code)
+            self.failed = usage_error(error)
         except Ended as ended:
             gc.freeze()
             return ended.number + 128
         except (KeyboardInterrupt, click.Abort):
             gc.freeze()  # without it the final collection scans all of TensorFlow: seconds, on a busy machine
             return self._fail("interrupted", EXIT_INTERRUPTED)
+        return self._fail(f"error: {self.failed}", self.failed.exit_code)
 
     def _fail(self, message: str, code: int) -> int:
         click.echo(f"{self.name}: {' '.join(message.split())}", err=True)
         return code
 
 
-def program(name: str, text: str, later: Mapping[str, str]) -> CommandGroup:
-    """Return the command `name`, with --help and --version, and the commands `later`."""
+def program(name: str, text: str, later: Mapping[str, str], configure: Configure | None = None) -> CommandGroup:
+    """Return the command `name`, with --help and --version, the commands `later`, and the configuration's reader."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    group = CommandGroup(name, later=later, help=text, context_settings=settings, no_args_is_help=True)
+    group = CommandGroup(
+        name,
+        later=later,
+        configure=configure,
+        help=text,
+        epilog=EXIT_CODES,
+        context_settings=settings,
+        no_args_is_help=True,
+    )
     return click.version_option(fdt.__version__, message="%(prog)s %(version)s")(group)
 
 
@@ -213,15 +277,9 @@ def tell(ctx: click.Context, text: str) -> None:
     click.echo(f"{ctx.find_root().info_name}: {text}", err=True)
 
 
-def checked_script(path: str) -> str:
-    """Return `path`. Raises UsageError unless it is a file that can be read."""
-    if os.path.isdir(path):
-        raise UsageError(f"the script must be a Python file. Received: the directory {path}")
-    if not os.path.exists(path):
-        raise UsageError(f"no such script. Received: {path} (in {os.getcwd()})")
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"the script cannot be read. Received: {path}")
-    return path
+def usage_error(error: click.ClickException) -> UsageError:
+    """Return an error of click's as one of this project's."""
+    return UsageError(_unknown(error) if isinstance(error, click.NoSuchOption) else error.format_message())
 
 
 def _unknown(error: click.NoSuchOption) -> str:

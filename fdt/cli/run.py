@@ -187,13 +187,15 @@ def _reported(
 
 
 def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRun | None") -> list["Reporter"]:
-    from fdt.report import Screen
+    from fdt.report import RECORDS_VARIABLE, Screen
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
-    if request.log_dir is not None:
+    asked = os.environ.pop(RECORDS_VARIABLE, None)
+    directories = [*([logs.directory] if request.log_dir else []), *([Path(asked)] if asked else [])]
+    if directories:
         from fdt.report.records import Jsonl
 
-        chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
+        chosen += [Jsonl(each, workers, append=request.resumed) for each in directories]
     if request.tensorboard is not None:
         from fdt.report.records import TensorBoard
 

@@ -73,6 +73,9 @@ class Reporter:
         """Handle the end of the run."""
 
 
+RECORDS_VARIABLE = "FDT_RECORDS"  # a further directory for records.jsonl, of the Python program that started the run
+
+
 class Reporters(Reporter):
     """Several reporters as one. A reporter that raises is removed, and training continues."""
 

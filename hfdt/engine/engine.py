@@ -55,7 +55,7 @@ class HfdtEngine:
         segments = str(
             self.blobs.directory_for(workers * SEGMENT_BYTES)
         )  # a killed rank's segments are removed with the run
-        env = {"HFDT_COMM": comm, "HFDT_BIND_TO": bind_to, "OMPI_MCA_btl_sm_backing_directory": segments}
+        env = {"FDT_COMM": comm, "FDT_BIND_TO": bind_to, "OMPI_MCA_btl_sm_backing_directory": segments}
         if placement is None:  # the files of a killed mpirun are removed too: Open MPI 5, 4
             env.update(dict.fromkeys(("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"), segments))
         task = Task("worker", (sys.executable, "-m", "hfdt.worker.process"), workers, env)

@@ -47,13 +47,13 @@ def main() -> None:
 
 
 def _warm_up(member: Member) -> tuple[Any, list[str]]:
-    if os.environ.get("HFDT_BIND_TO", "cores") == "cores":
+    if os.environ.get("FDT_BIND_TO", "cores") == "cores":
         bind_to_share(local_rank(), local_size())
     warm_up(member.blobs, computes=True)
     from hfdt.collectives import choose
     from hfdt.collectives.adapters import CountedComm
 
-    comm, notes = choose(os.environ.get("HFDT_COMM", "auto"), member.rank, member.size)
+    comm, notes = choose(os.environ.get("FDT_COMM", "auto"), member.rank, member.size)
     if comm.size == 1:
         return comm, notes
     counted = CountedComm(comm)

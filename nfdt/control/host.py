@@ -22,8 +22,8 @@ from fdt.service.member import ENGINE_VARIABLE
 from nfdt.control.simulated import Store
 from nfdt.worker.pacing import Pacer, pacer_of
 
-ADDRESS_VARIABLE = "NFDT_PEER_ADDRESS"
-SEED_VARIABLE = "NFDT_PEER_SEED"
+ADDRESS_VARIABLE = "FDT_PEER_ADDRESS"
+SEED_VARIABLE = "FDT_PEER_SEED"
 PORT = 7078
 CONNECT_S = 20.0
 

@@ -106,9 +106,9 @@ class NfdtEngine:
         if self._hosted:
             return [Task("worker", (sys.executable, "-m", "nfdt.engine.hosting_worker"), 1, {})]
         env = {
-            "NFDT_SERVERS": json.dumps(self._addresses),
-            "NFDT_WORKERS": str(self.workers),
-            "NFDT_PLACES": str(self.workers + (MOST if self._joinable else 0)),
+            "FDT_SERVERS": json.dumps(self._addresses),
+            "FDT_WORKERS": str(self.workers),
+            "FDT_PLACES": str(self.workers + (MOST if self._joinable else 0)),
         }
         server = Task("server", (sys.executable, "-m", "nfdt.server"), ps, env)
         return [server, Task("worker", (sys.executable, "-m", "nfdt.worker.process"), self.workers)]
@@ -149,5 +149,5 @@ class SimulationEngine:
         self.blobs.close()
 
 
-CLUSTER_VARIABLE = "NFDT_CLUSTER"  # path of the cluster file; not set: equal nodes
-WORKERS_VARIABLE = "NFDT_SIMULATED_WORKERS"
+CLUSTER_VARIABLE = "FDT_CLUSTER"  # path of the cluster file; not set: equal nodes
+WORKERS_VARIABLE = "FDT_SIMULATED_WORKERS"

@@ -13,9 +13,9 @@ from fdt.job import JobSpec, Program, State
 from fdt.rpc.session_pb2 import Command, Event, Failed, Finished, Ready, Setup
 from fdt.service.member import Member, reach
 
-ADDRESS_VARIABLE = "NFDT_SERVERS"  # JSON: the addresses of all shards, by rank
-WORKERS_VARIABLE = "NFDT_WORKERS"
-PLACES_VARIABLE = "NFDT_PLACES"  # largest number of workers, elastic workers included
+ADDRESS_VARIABLE = "FDT_SERVERS"  # JSON: the addresses of all shards, by rank
+WORKERS_VARIABLE = "FDT_WORKERS"
+PLACES_VARIABLE = "FDT_PLACES"  # largest number of workers, elastic workers included
 
 
 class ServerProcess:

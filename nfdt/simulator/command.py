@@ -16,6 +16,7 @@ from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, re
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from frontends.settings import config_options
 from nfdt.run_options import algorithm_options, checked_algorithm, compress_option
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def _of_reports() -> list[Callable[[Any], Any]]:
 @algorithm_options
 @compress_option
 @report_options
+@config_options
 def simulate_command(script: str, words: list[str], **given: Any) -> int:
     """Train script.py on simulated workers.
 
@@ -231,7 +233,7 @@ def _run_one(script: str, words: list[str], given: dict[str, Any], rule: str, di
 
     (directory / DATA).unlink(missing_ok=True)
     options = ["--algorithm", rule, "--data", str(directory), "--workers", str(given["workers"])]
-    options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--quiet"]
+    options += ["--seed", str(given["seed"]), "--overlap", given["overlap"], "--no-config", "--quiet"]
     for name in ("cluster", "partition", "compress"):
         options += [f"--{name}", str(given[name])] if given[name] is not None else []
     if not given["quiet"]:

@@ -9,7 +9,7 @@ from typing import Any
 from fdt.network import Pace
 from fdt.network.reading import read_cluster
 
-CLUSTER_VARIABLE = "NFDT_EMULATED_CLUSTER"  # path of the cluster file, if workers are emulated
+CLUSTER_VARIABLE = "FDT_EMULATED_CLUSTER"  # path of the cluster file, if workers are emulated
 
 
 class Pacer:

@@ -204,8 +204,13 @@ def test_the_command_imports_nothing_that_is_slow():
 COMPLETED = [
     (hfdt, "ru", ["plain,run"]),
     (hfdt, "run --ru", ["plain,--run-dir"]),
-    (hfdt, "run SCRIPT --ru", ["plain,--run-dir"]),
-    (hfdt, "run nowhere.py -np 2 --ru", ["plain,--run-dir"]),
+    (hfdt, "run SCRIPT --ru", ["file,--ru"]),
+    (hfdt, "run nowhere.py -np 2 --ru", ["file,--ru"]),
+    (hfdt, "run SCRIPT -n", ["plain,-np"]),
+    (hfdt, "run SCRIPT --launcher ", ["file,"]),
+    (hfdt, "run -m fdt.cl", ["plain,fdt.cli"]),
+    (hfdt, "run -m fdt.cli --la", ["file,--la"]),
+    (nfdt, "run SCRIPT --", ["plain,--async", "plain,--sync"]),
     (hfdt, "run --launcher ", ["plain,auto", "plain,mpi", "plain,gloo"]),
     (hfdt, "run --launcher=m", ["plain,mpi"]),
     (hfdt, "run --run-dir x --launcher mpi", ["plain,mpi"]),
@@ -215,7 +220,7 @@ COMPLETED = [
     (hfdt, "run SCRIPT -- --ru", ["file,--ru"]),
     (hfdt, "verify --st", ["plain,--steps"]),
     (hfdt, "no_such --ru", []),
-    (nfdt, "run --algorithm asgd SCRIPT --lo", ["plain,--local-steps", "plain,--log-dir"]),
+    (nfdt, "run --algorithm asgd --lo", ["plain,--local-steps", "plain,--log-dir"]),
     (nfdt, "control nowhere.py --seed 1 --cl", ["plain,--cluster"]),
     (nfdt, "simulate --compare asgd SCRIPT --rep", ["plain,--report"]),
 ]
@@ -256,3 +261,21 @@ def test_named_hosts_are_started_on_before_the_script(command, script, monkeypat
     for words in ([], ["-H", "far1:1,far2:1"]):
         assert call(command, "run", *words, script).exit_code == 0
     assert asked == [False, True]
+
+
+@pytest.mark.parametrize("command", [hfdt, nfdt])
+def test_help_lists_the_exit_codes_that_the_commands_have(command, tmp_path, script):
+    shown = [call(command, *words, "--help").stdout for words in ([], ["run"])]
+    codes = [[line.split()[0] for line in text.partition("Exit codes:")[2].splitlines()[1:]] for text in shown]
+    assert codes == [["0", "1", "2", "130", "128+N"]] * 2
+
+    def code(text):
+        (tmp_path / "ends.py").write_text(text)
+        return call(command, "run", "-q", str(tmp_path / "ends.py")).exit_code
+
+    ends = "import os, signal; os.kill(os.getpid(), signal.SIG{})"
+    assert code("import sys; sys.exit(7)") == 7
+    assert code("raise ValueError") == code("1 +") == 1
+    assert code(ends.format("INT")) == 130
+    assert code(ends.format("TERM")) == 143
+    assert call(command, "run", "--no-such-option", script).exit_code == 2

@@ -7,6 +7,10 @@ from fdt.cli import split
 VALUED, FLAGS = {"-np", "--num-proc", "--seed", "--log-dir"}, {"--quiet", "--async", "--sync", "--help"}
 
 TABLE = [
+    ("-m p.q a -np 3 b", "-np 3", "-m p.q", "a b", ""),
+    ("-np 2 -m p.q -- -m x", "-np 2", "-m p.q", "-m x", ""),
+    ("t.py -m x", "", "t.py", "-m x", ""),
+    ("-m", "-m", None, "", ""),
     # argv, ours, script, words, overlooked
     ("-np 2 t.py", "-np 2", "t.py", "", ""),
     ("t.py -np 2", "-np 2", "t.py", "", ""),

@@ -74,7 +74,7 @@ def test_the_script_and_what_it_imports_beside_it_is_carried(project):
 
 def test_files_arrive_as_they_were(project):
     files = remote_code.collect(str(project / "train.py"))
-    words, data = _task_message(RankConfig("", "", 1, 2, 0, {}, "/x", "x", []), files)
+    words, data = _task_message(RankConfig("", "", 1, 2, 0, {}, "/x", "x", []), files, "/")
     assert _files(json.loads(json.dumps(words))["files"], data) == files
 
 
@@ -99,7 +99,7 @@ def test_code_is_imported_where_there_is_none_of_it(project, imports, tmp_path):
         path.replace(str(project), "/nowhere/at/all"): text
         for path, text in remote_code.collect(str(project / "train.py")).items()
     }
-    remote_code.unpack(files, "/nowhere/at/all/train.py", tmp_path / "scratch")
+    remote_code.unpack(files, "/nowhere/at/all", tmp_path / "scratch")
     helper, one = importlib.import_module("helper"), importlib.import_module("pack.deep.one")
     part = importlib.import_module("loose.part")
     assert (helper.NAME, helper.late.LATE, one.one(), part.PART) == ("h\xfc", "/nowhere/at/all/late.py", 1, 1)
@@ -110,7 +110,7 @@ def test_code_is_imported_where_there_is_none_of_it(project, imports, tmp_path):
 
 
 def test_what_a_host_has_already_is_not_brought_again(project, imports, tmp_path):
-    remote_code.unpack(remote_code.collect(str(project / "train.py")), str(project / "train.py"), tmp_path / "scratch")
+    remote_code.unpack(remote_code.collect(str(project / "train.py")), str(project), tmp_path / "scratch")
     assert not (tmp_path / "scratch").exists()
 
 

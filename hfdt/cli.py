@@ -1,12 +1,13 @@
 """The command `hfdt`: synchronous training of an unmodified script."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
+from client_shim.verify.options import request_of, steps_option, verdict_option, verify_first, verify_option
 from fdt.cli import flag
 from fdt.cli.hosts import (
     HOST_FLAGS,
@@ -41,6 +42,7 @@ from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
+from frontends.report import write_run_report
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
     {
         "attach": "fdt.cli.detach:attach_command",
+        "report": "frontends.report.command:report_command",
         "certs": "fdt.cli.hosts:certs_command",
         "doctor": "hfdt.doctor:doctor_command",
     },
@@ -170,7 +173,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     given["rule"] = algorithm_registry.spelled(given["rule"], given)
     _check(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
-    request = requested(NAME, script, given)
+    request = replace(requested(NAME, script, given), write_report=write_run_report)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
         _check_own_loop(given)
@@ -192,6 +195,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @number_options
 @rank_options
+@verdict_option
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and divided, step by step.
 
@@ -201,7 +205,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
     compressor_of(given | {"verify": given["steps"]})
     workers = given["workers"] or DEFAULT_WORKERS
-    return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers))
+    return verify(request_of(NAME, script, words, given["steps"], given["seed"], workers, given["log_dir"]))
 
 
 @main.command("inspect", cls=ScriptCommand)

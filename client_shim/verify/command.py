@@ -1,18 +1,20 @@
 """The `verify` command and `run --verify`: start, read and compare the three runs of a script."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
+from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, VERDICT, RecordingPlan
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
 from fdt.report import quantity
@@ -39,6 +41,7 @@ class VerifyRequest:
         workers: The number of workers.
         steps: The number of steps to compare.
         seed: The runs' seed; None: a random one.
+        log_dir: The directory that gets the result as VERDICT, if any.
     """
 
     engine: str
@@ -48,6 +51,7 @@ class VerifyRequest:
     workers: int
     steps: int
     seed: int | None
+    log_dir: Path | None = None
 
 
 def verify(request: VerifyRequest) -> int:
@@ -89,8 +93,25 @@ def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[st
         compared = compare(alone, shaken, divided)
         notes = list(dict.fromkeys([*alone.notes, *divided.notes]))
         if refused is not None:
-            return compared, Verdict(UNPROVEN, refused), notes
-        return compared, judge(alone, shaken, divided, compared, request.steps), notes
+            verdict = Verdict(UNPROVEN, refused)
+        else:
+            verdict = judge(alone, shaken, divided, compared, request.steps)
+        _write(request, compared, verdict, notes)
+        return compared, verdict, notes
+
+
+def _write(request: VerifyRequest, compared: "Comparison", verdict: "Verdict", notes: Sequence[str]) -> None:
+    """Write the result to the log directory. Raises UserError where it cannot be written."""
+    from client_shim.verify.table import as_record
+
+    if request.log_dir is None:
+        return
+    record = {"command": _title(request), "time": time.time(), **as_record(compared, verdict, notes)}
+    try:
+        request.log_dir.mkdir(parents=True, exist_ok=True)
+        (request.log_dir / VERDICT).write_text(json.dumps(record))
+    except OSError as error:
+        raise UserError(f"--log-dir cannot be written: {error}") from None
 
 
 class _Runs:

@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -134,6 +135,25 @@ def show(out: Console, title: str, compared: Comparison, notes: Sequence[str], v
     for line in (*notes, *compared.left_out):
         out.print(Text(f"note: {line}", "yellow"), soft_wrap=not out.is_terminal)
     show_verdict(out, verdict)
+
+
+def as_record(compared: Comparison, verdict: Verdict, notes: Sequence[str]) -> dict[str, Any]:
+    """Return the comparison as values for JSON."""
+    steps = [
+        {
+            "where": place(step.where),
+            "loss": None if step.loss is None else asdict(step.loss),
+            "update": asdict(step.update),
+            "weights": asdict(step.weights),
+            "beyond": bool(step.beyond),
+        }
+        for step in compared.steps
+    ]
+    lines = [
+        {"step": line.step, "alone": line.alone, "divided": line.divided} for line in compared.lines if line.beyond
+    ]
+    notes = [*notes, *compared.left_out]
+    return {"outcome": verdict.outcome, "text": verdict.text, "steps": steps, "lines_beyond": lines, "notes": notes}
 
 
 def show_verdict(out: Console, verdict: Verdict) -> None:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from fdt.cli import RunRequest
+from fdt.cli.attached import RECORDS_LIMIT, registered
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
 from fdt.errors import EXIT_INTERRUPTED, UserError
+from fdt.signals import Ended
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.blobs import Blobs
@@ -160,12 +162,33 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "DetachedRun | None",
 ) -> int:
-    """Call `body` with reporters. `workers`: the number of workers, 0 where none is started yet."""
+    """Call `body` with reporters, and write the report. `workers`: how many there are, 0 where none is started yet."""
+    with registered(request, noted, logs.directory) as run:
+        code, failed = 1, True
+        try:
+            code = _recorded(request, workers, where, logs, body, run)
+            failed = code == 1
+        finally:
+            if request.write_report is not None and request.log_dir is not None:
+                request.write_report(request.engine, logs.directory, request.quiet or failed)
+        return code
+
+
+def _recorded(
+    request: RunRequest,
+    workers: int,
+    where: str,
+    logs: Logs,
+    body: Callable[["Reporters"], int],
+    noted: "DetachedRun | None",
+) -> int:
+    """Call `body` with reporters, and close them."""
     from fdt.report import Reporters, quantity
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
     reporters = Reporters([*_reporters(request, workers, logs, noted), summary])
+    code, why = 1, ""
     try:
         if request.verbose and request.server is None:
             logs.keep_files()
@@ -177,13 +200,24 @@ def _reported(
         if code == 1:  # an error of the script is printed; nothing that reads as success follows it
             summary.silence()  # a script's own sys.exit(3) is no error
         return code
-    except BaseException:
+    except BaseException as error:
         summary.silence()
+        code, why = _how_it_ended(error)
         raise
     finally:
         if summary.failed:
             logs.keep_files()
+        reporters.ended(code, why)
         reporters.close()
+
+
+def _how_it_ended(error: BaseException) -> tuple[int, str]:
+    """Return the exit code that `error` leads to, and its line."""
+    if isinstance(error, Ended):
+        return 128 + error.number, ""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED, ""
+    return getattr(error, "exit_code", 1), " ".join(str(error).split())
 
 
 def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRun | None") -> list["Reporter"]:
@@ -191,9 +225,10 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
     if request.log_dir is not None:
-        from fdt.report.records import Jsonl
-
-        chosen.append(Jsonl(logs.directory, workers, append=request.resumed))
+        chosen.append(_records(request, workers, logs, 0))
+    elif noted is not None:
+        with contextlib.suppress(OSError):  # of no use but to the live page
+            chosen.append(_records(request, workers, logs, RECORDS_LIMIT))
     if request.tensorboard is not None:
         from fdt.report.records import TensorBoard
 
@@ -207,6 +242,22 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
         chosen.append(DetachedReporter(request.engine == "nfdt", partial(noted.write, "progress")))
     return chosen
+
+
+def _records(request: RunRequest, workers: int, logs: Logs, limit: int) -> "Reporter":
+    from fdt.report.records import Jsonl, describe_run
+    from fdt.runs import ProcessIdentity, space
+
+    process = ProcessIdentity.of(os.getpid())
+    about = describe_run(
+        request.engine,
+        script=os.path.abspath(request.script) if request.script else "",
+        timeline="" if request.timeline is None else os.path.abspath(request.timeline),
+        resumed=request.resumed,
+        process=None if process is None else asdict(process),
+        space=space(),
+    )
+    return Jsonl(logs.directory, workers, append=request.resumed, about=about, limit=limit)
 
 
 def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:

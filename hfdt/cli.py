@@ -101,9 +101,10 @@ main = program(
     "Train an unmodified TensorFlow script on several workers, synchronously, by ring all-reduce.\n\n" + EXAMPLES,
     {
         "attach": "fdt.cli.detach:attach_command",
-        "report": "frontends.report.command:report_command",
         "certs": "fdt.cli.hosts:certs_command",
         "doctor": "hfdt.doctor:doctor_command",
+        "report": "frontends.report.command:report_command",
+        "ui": "frontends.ui.command:ui_command",
     },
 )
 

@@ -91,11 +91,12 @@ main = program(
     + EXAMPLES,
     {
         "attach": "fdt.cli.detach:attach_command",
-        "report": "frontends.report.command:report_command",
         "certs": "fdt.cli.hosts:certs_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
+        "report": "frontends.report.command:report_command",
         "simulate": "nfdt.simulator.command:simulate_command",
+        "ui": "frontends.ui.command:ui_command",
     },
 )
 

@@ -21,16 +21,25 @@ from fdt.security import is_private
 if TYPE_CHECKING:
     from fdt.cli import RunRequest
 
-RECORDS_LIMIT = 64_000_000  # bytes of records that the user has not asked for
-
 
 class AttachedRun(DetachedRun):
-    """A run in a terminal, by its directory, which is removed at the run's end."""
+    """A run in a terminal, by its directory. The run removes it a moment before its process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._client, self._here = super().client(), super().here()
+
+    def client(self) -> ProcessIdentity | None:
+        return self._client
+
+    def here(self) -> bool:
+        return self._here
 
     def over(self) -> bool:
-        """Return whether the run has ended. One on another machine has not."""
-        client = self.client()
-        return not self.directory.exists() or (self.here() and (client is None or not client.alive()))
+        """Return whether the run's process has ended. One on another machine has ended with its directory."""
+        if self._client is None or not self._here:
+            return not self.directory.exists()
+        return not self._client.alive()
 
 
 def home() -> Path:
@@ -48,7 +57,7 @@ def attached_runs() -> list[AttachedRun]:
     for run in known:
         if run.over():
             shutil.rmtree(run.directory, ignore_errors=True)
-    return [run for run in known if run.directory.exists()]
+    return [run for run in known if not run.over()]
 
 
 @contextlib.contextmanager

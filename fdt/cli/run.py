@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from fdt.cli import RunRequest
-from fdt.cli.attached import RECORDS_LIMIT, registered
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
 from fdt.errors import EXIT_INTERRUPTED, UserError
@@ -32,6 +31,7 @@ Client: TypeAlias = "TrainingClient | LazyClient"
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # its argument: the directory of the ranks' logs
+UNASKED_BYTES = 64_000_000  # of records for the live page alone, without --log-dir
 _MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # the only files that are removed
 
 
@@ -163,6 +163,8 @@ def _reported(
     noted: "DetachedRun | None",
 ) -> int:
     """Call `body` with reporters, and write the report. `workers`: how many there are, 0 where none is started yet."""
+    from fdt.cli.attached import registered
+
     with registered(request, noted, logs.directory) as run:
         code, failed = 1, True
         try:
@@ -228,7 +230,7 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
         chosen.append(_records(request, workers, logs, 0))
     elif noted is not None:
         with contextlib.suppress(OSError):  # of no use but to the live page
-            chosen.append(_records(request, workers, logs, RECORDS_LIMIT))
+            chosen.append(_records(request, workers, logs, UNASKED_BYTES))
     if request.tensorboard is not None:
         from fdt.report.records import TensorBoard
 

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-REPORT = "report.html"
+FILE, REPORT = "records.jsonl", "report.html"
+MOST_BYTES = 200_000_000  # of records that the end of a run reads, some seconds
 
 
 def write_run_report(engine: str, directory: Path, quiet: bool) -> None:
@@ -15,6 +16,12 @@ def write_run_report(engine: str, directory: Path, quiet: bool) -> None:
         quiet: Print no line about the report.
     """
     try:
+        from fdt.errors import UserError
+        from fdt.report import nbytes
+
+        size = (directory / FILE).stat().st_size
+        if size > MOST_BYTES:
+            raise UserError(f"the records have {nbytes(size)}; `{engine} report {directory}` writes it")
         from frontends.report.page import render, write
         from frontends.report.reader import RunReader
 

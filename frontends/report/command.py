@@ -8,8 +8,7 @@ import click
 
 from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
-from fdt.report.records import FILE
-from frontends.report import REPORT
+from frontends.report import FILE, REPORT
 
 if TYPE_CHECKING:
     from frontends.report.reader import RunReader

@@ -30,7 +30,7 @@ def render(title: str, runs: Sequence[Mapping[str, Any]], live: bool = False) ->
         runs: What RunReader.as_json returns, by run.
         live: The page is served by `ui` and asks it for the data.
     """
-    scripts = [_read(name) for name in SCRIPTS]
+    scripts = [_read(name) for name in (*SCRIPTS, *(["live.js"] if live else []))]
     allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'"
     policy += "; form-action 'none'" + ("; connect-src 'self'" if live else "")

@@ -8,8 +8,8 @@ from typing import Any
 
 from client_shim.verify.plan import VERDICT
 from fdt.report import quantity
-from fdt.report.records import FILE
 from fdt.runs import ProcessIdentity, space
+from frontends.report import FILE
 from frontends.report.run_data import RunData
 
 BLOCK_BYTES = 1 << 20
@@ -77,7 +77,7 @@ class RunReader:
         for line in lines:
             self._lines += 1
             try:
-                self.data.add(json.loads(line))
+                self.data.add(json.loads(line.decode()))
             except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
                 self._malformed += 1
                 self._first = self._first or f"line {self._lines}, {type(error).__name__}: {error}"[:200]

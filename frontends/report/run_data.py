@@ -1,5 +1,6 @@
 """What the page shows of one run, gathered from the records of records.jsonl one by one."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,8 @@ from fdt.report.status import EpochProgress
 from frontends.report.curves import Curve, finite
 
 Record = Mapping[str, Any]
-RUNNING_S = 0.2  # seconds between two points of a curve within an epoch
+RUNNING_S = 0.2  # seconds between two points of a curve within an epoch, at least
+RUNNING_POINTS = 1000  # and of the time so far this part
 MEMORY_POINTS = 100  # buckets of a worker's memory curve
 MOST_EVENTS = 500  # faults, notes and others that the page lists
 NOT_FINITE = ("nan", "inf", "infinity")
@@ -17,12 +19,26 @@ COUNTS = ("steps", "samples", "seconds", "busy_seconds", "bytes_sent", "bytes_re
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """A worker's last report within an epoch, with the fields of the record `progress`."""
+    """A worker's report within an epoch, with the fields that EpochProgress reads."""
 
+    rank: int
     epoch: int
     step: int
     samples: int
-    logs: Mapping[str, float]
+    record: Record
+
+    @classmethod
+    def of(cls, record: Record) -> "WorkerProgress":
+        """Return the report in a record `progress`. Raises ValueError, TypeError or KeyError where there is none."""
+        if not isinstance(record["logs"], dict):
+            raise TypeError("logs must be an object")
+        return cls(int(record["rank"]), int(record["epoch"]), int(record["step"]), int(record["samples"]), record)
+
+    @property
+    def logs(self) -> dict[str, float]:
+        """The finite values."""
+        values = ((name, finite(value)) for name, value in self.record["logs"].items())
+        return {name: value for name, value in values if value is not None}
 
 
 @dataclass
@@ -70,6 +86,7 @@ class RunData:
         self._finished = self._fit_epochs = 0  # epochs of earlier fits, and of this one
         self._restarted = False  # the next job is that of a run that was resumed
         self._progress = EpochProgress(False)
+        self._reports: dict[int, WorkerProgress] = {}  # by rank, the last one that is not taken yet
         self._epoch_at = self._drawn = 0.0
         self._samples_before = (0.0, 0)
         self._not_finite: set[str] = set()
@@ -101,7 +118,8 @@ class RunData:
             handler(record)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the run as values for JSON, all of them finite."""
+        """Return the run as values for JSON."""
+        self._take_reports()
         return {
             **{name: getattr(self, name) for name in ("name", "state", "error", "about", "jobs", "events", "spans")},
             "all_events": self.all_events,
@@ -139,9 +157,10 @@ class RunData:
 
     def _summary(self, record: Record) -> None:
         self.summary = {name: value for name, value in record.items() if name not in ("kind", "time", "job")}
-        self.state = "failed" if self.state == "failed" else "finished"
+        self.state = "finished" if self.state == "running" else self.state
 
     def _end(self, record: Record) -> None:
+        self._take_reports()
         code = int(record["code"])
         self.state = "interrupted" if code in (130, 143) else "finished" if code == 0 else "failed"
         self.error = str(record.get("error") or "") or (f"exit code {code}" if code else "")
@@ -150,22 +169,30 @@ class RunData:
 
     # -- epochs ------------------------------------------------------------------------------------------------------
     def _on_progress(self, record: Record) -> None:
-        worker = self._worker(int(record["rank"]))
-        epoch, step, samples = int(record["epoch"]), int(record["step"]), int(record["samples"])
-        worker.state, worker.at = "training", f"epoch {epoch + 1}, step {step:,}"
-        self._measured(worker, record)
-        if epoch != self._progress.epoch:
-            if epoch < self._progress.epoch:
-                return  # a late report of the last epoch
-            self._progress.begin(epoch)
-            self._samples_before, self._drawn = (self._since(record), 0), -RUNNING_S
-        logs = {name: number for name, value in record["logs"].items() if (number := finite(value)) is not None}
-        self._watch_finite(record, record["logs"])
-        self._progress.progress(worker.rank, WorkerProgress(epoch, step, samples, logs))  # type: ignore[arg-type]
+        report = WorkerProgress.of(record)
+        if report.epoch < self._progress.epoch:
+            return  # a late report of the last epoch
         now = self._since(record)
-        if now - self._drawn >= RUNNING_S:
+        if report.epoch != self._progress.epoch:
+            self._take_reports()
+            self._progress.begin(report.epoch)
+            self._samples_before, self._drawn = (now, 0), -math.inf
+        self._reports[report.rank] = report
+        if now - self._drawn >= max(RUNNING_S, now / RUNNING_POINTS):
             self._drawn = now
-            self._draw_running(epoch, now)
+            self._take_reports()
+            self._draw_running(report.epoch, now)
+
+    def _take_reports(self) -> None:
+        """Take each worker's last report since the last call. Reports in between are not looked at: there are many."""
+        for report in self._reports.values():
+            worker = self._worker(report.rank)
+            worker.state, worker.at = "training", f"epoch {report.epoch + 1}, step {report.step:,}"
+            self._measured(worker, report.record)
+            self._watch_finite(report.record, report.record["logs"])
+            if report.epoch == self._progress.epoch:
+                self._progress.progress(report.rank, report)  # type: ignore[arg-type]
+        self._reports.clear()
 
     def _draw_running(self, epoch: int, now: float) -> None:
         steps = int(self.jobs[-1].get("steps_per_epoch") or 0) if self.jobs else 0
@@ -179,6 +206,7 @@ class RunData:
             self._samples_before = now, done
 
     def _epoch_end(self, record: Record) -> None:
+        self._take_reports()
         now, epoch = self._since(record), self._finished + int(record["epoch"]) + 1
         self.spans.append([round(self._epoch_at, 3), round(now, 3)])
         seconds, extra = finite(record["seconds"]) or 0.0, record.get("extra") or {}
@@ -210,6 +238,7 @@ class RunData:
     def _attached(self, record: Record) -> None:
         if record["role"] != "worker":
             return
+        self._take_reports()
         worker = self._worker(int(record["rank"]))
         worker.host, worker.pid, worker.log = str(record["host"]), int(record["pid"]), str(record["log"])
         worker.state = "attached"
@@ -227,6 +256,7 @@ class RunData:
         self.state, self.error = "failed", str(record["message"])
 
     def _mark(self, record: Record, state: str) -> None:
+        self._take_reports()
         role, _, rank = str(record["member"]).partition(" ")
         if role == "worker" and rank.isdecimal():
             self._worker(int(rank)).state = state

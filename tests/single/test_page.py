@@ -148,6 +148,8 @@ def test_a_run_that_runs_one_that_was_killed_and_one_that_failed(tmp_path):
     me = ProcessIdentity.of(os.getpid())
     reporter = play(tmp_path, end=False, process=vars(me), space=space())
     assert reported(tmp_path)[0]["state"] == "running"
+    reporter.ended(130, "")
+    assert reported(tmp_path)[0]["state"] == "interrupted"
     reporter.event(Event(job="j", failed=Failed(message="worker 0 was lost")))
     reporter.ended(1, "worker 0 was lost")
     reporter.close()

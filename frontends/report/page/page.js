@@ -11,10 +11,10 @@ class RunPage {
     this.parent = parent;
     this.parts = new Map();
     this.charts = new Map();
-    this.top = TOP.map((section) => this.section(section));
+    this.top = [...TOP, ...(given.live ? [WORKERS] : [])].map((section) => this.section(section));
     this.grid = element("div", { class: "grid" });
     this.parent.append(element("h2", {}, "Curves"), this.grid);
-    this.bottom = BOTTOM.map((section) => this.section(section));
+    this.bottom = [...(given.live ? [] : [WORKERS]), ...BOTTOM].map((section) => this.section(section));
   }
 
   section(section) {

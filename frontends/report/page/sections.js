@@ -21,12 +21,10 @@ function facts(run) {
   const options = Object.entries(job.options ?? {}).map(([name, value]) => `${name}=${value}`).join(" ");
   const shape = [job.model, job.parameters && `${short(job.parameters)} trainable parameters`, job.optimizer, job.loss].filter(Boolean).join(", ");
   return {
-    state: run.state,
     command: (about.command ?? []).map(quoted).join(" "),
     script: about.script,
     "working directory": about.cwd,
     started: run.started ? new Date(run.started * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "",
-    lasted: duration(run.seconds),
     versions: Object.entries(about.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", "),
     machine: [about.host, about.platform, about.cpus && `${about.cpus} CPUs`].filter(Boolean).join(", "),
     workers: job.workers ? `${job.workers}${hosts.size ? `: ${[...hosts].map(([host, count]) => `${host} (${count})`).join(", ")}` : ""}` : "",
@@ -124,7 +122,7 @@ function workers(runs) {
 
 function happened(runs) {
   const found = runs.filter((run) => run.events.length || run.spans.length);
-  if (!found.length || runs.every((run) => !run.seconds)) return null;
+  if (!found.length) return null;
   return element("div", {}, ...found.map((run) => {
     const place = (t) => `${Math.min(100, Math.max(0, (100 * t) / (run.seconds || 1)))}%`;
     const epochs = run.spans.slice(-1000).map(([from, to], index) => element("i", { title: `epoch ${index + 1}: ${duration(from)} to ${duration(to)}`, style: { left: place(from), width: `calc(${place(to)} - ${place(from)})` } }));
@@ -166,10 +164,10 @@ const TOP = [
   { part: (run) => [run.error, run.notices, Object.keys(run.curves).length], build: notices },
   { part: (run) => [run.state, run.seconds, run.summary, run.workers, Object.values(run.curves)], build: (runs) => (several(runs) ? compared(runs) : tiles(runs[0])) },
 ];
+const WORKERS = { title: "Workers", part: (run) => run.workers, build: workers };
 const BOTTOM = [
   { title: "Where the time went", part: (run) => run.purposes, build: timeOf },
-  { title: "Workers", part: (run) => run.workers, build: workers },
   { title: "Faults, restarts and notes", part: (run) => [run.events, run.spans.length, run.state], build: happened },
   { title: "Verified against the script alone", part: (run) => run.verify, build: verified },
-  { title: "What ran", part: (run) => [run.about, run.jobs, run.state, run.facts], build: whatRan },
+  { title: "What ran", part: (run) => [run.about, run.jobs, run.workers.map((worker) => worker.host), run.facts], build: whatRan },
 ];

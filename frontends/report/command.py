@@ -32,8 +32,8 @@ Examples:
 def report_command(runs: tuple[str, ...], out: Path | None) -> int:
     """Write one HTML file about runs.
 
-    RUN is the directory of --log-dir or --run-dir, its records.jsonl, or the name of a detached run. The file needs no
-    network. A run with --log-dir or --run-dir writes it at its end by itself.
+    RUN is the directory of --log-dir or --run-dir, its records.jsonl, or the name of a run that `attach` or `ui` lists.
+    The file needs no network. A run with --log-dir or --run-dir writes it at its end by itself.
     """
     from frontends.report.page import render, write
 
@@ -61,6 +61,7 @@ def report_command(runs: tuple[str, ...], out: Path | None) -> int:
 
 def directory_of(run: str) -> Path:
     """Return the directory of a run's records. Raises UsageError where there are none."""
+    from fdt.cli.attached import attached_runs
     from fdt.runs import runs as detached_runs
 
     path = Path(run)
@@ -68,13 +69,13 @@ def directory_of(run: str) -> Path:
         return path.parent
     if (path / FILE).is_file():
         return path
-    named = [each for each in detached_runs() if each.name == run]
+    named = [each for each in (*detached_runs(), *attached_runs()) if each.name == run]
     if named:
         directory = Path(named[0].read("logs").get("directory") or named[0].logs)
         if (directory / FILE).is_file():
             return directory
         raise UsageError(f"the run has written no records yet. Received: {run}, {named[0].state()}")
-    what = "a directory without" if path.is_dir() else "neither the name of a detached run nor a directory with"
+    what = "a directory without" if path.is_dir() else "neither the name of a run nor a directory with"
     raise UsageError(f"RUN must be a run's --log-dir or --run-dir. Received: {run}, {what} {FILE}")
 
 

@@ -44,6 +44,19 @@ class Curve:
         return {"e": _rounded(epochs, 4), "t": _rounded(seconds, 3), "y": [float(f"{value:.6g}") for value in values]}
 
 
+Curves = dict[str, dict[str, Curve]]  # by name and kind
+
+
+def curve_of(curves: Curves, name: str, kind: str) -> Curve:
+    """Return a curve of `curves`, which is empty where it is new."""
+    return curves.setdefault(name, {}).setdefault(kind, Curve())
+
+
+def as_json(curves: Curves) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Return the points of each curve, as Curve.as_json does."""
+    return {name: {kind: curve.as_json() for kind, curve in kinds.items()} for name, kinds in curves.items()}
+
+
 def finite(value: object) -> float | None:
     """Return `value` as a finite number, else None. protobuf's JSON writes "NaN" and "Infinity" as strings."""
     if isinstance(value, bool) or not isinstance(value, int | float):

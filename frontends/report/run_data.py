@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdt.report.status import EpochProgress
-from frontends.report.curves import Curve, finite
+from frontends.report.curves import Curve, Curves, as_json, curve_of, finite
 
 Record = Mapping[str, Any]
 RUNNING_S = 0.2  # seconds between two points of a curve within an epoch, at least
@@ -81,7 +81,8 @@ class RunData:
         self.events: list[dict[str, Any]] = []
         self.all_events = 0
         self.spans: list[list[float]] = []  # each epoch's first and last second
-        self.curves: dict[str, dict[str, Curve]] = {}
+        self.curves: Curves = {}  # of the script's metrics
+        self.measures: Curves = {}  # rate, staleness, bytes, steps
         self.started = self.ended = 0.0  # seconds since 1970
         self._finished = self._fit_epochs = 0  # epochs of earlier fits, and of this one
         self._restarted = False  # the next job is that of a run that was resumed
@@ -127,9 +128,8 @@ class RunData:
             "seconds": self.ended - self.started,
             "summary": self.summary,
             "workers": [self.workers[rank].as_json() for rank in sorted(self.workers)],
-            "curves": {
-                name: {kind: curve.as_json() for kind, curve in kinds.items()} for name, kinds in self.curves.items()
-            },
+            "curves": as_json(self.curves),
+            "measures": as_json(self.measures),
         }
 
     # -- the run and its fits ---------------------------------------------------------------------------------------
@@ -153,7 +153,9 @@ class RunData:
         self._epoch_at = self._since(record)
 
     def _training(self, record: Record) -> None:
-        self._worker(0).at = f"step {int(record['step']):,}"
+        step = int(record["step"])
+        self._worker(0).at = f"step {step:,}"
+        curve_of(self.measures, "steps", "done").add(0.0, self._since(record), step)
 
     def _summary(self, record: Record) -> None:
         self.summary = {name: value for name, value in record.items() if name not in ("kind", "time", "job")}
@@ -198,11 +200,11 @@ class RunData:
         steps = int(self.jobs[-1].get("steps_per_epoch") or 0) if self.jobs else 0
         part = min(1.0, self._progress.step / steps) if steps else 0.0
         for name, value in self._progress.logs.items():
-            self._curve(name, "running").add(self._finished + epoch + part, now, value)
+            curve_of(self.curves, name, "running").add(self._finished + epoch + part, now, value)
         (before, samples), done = self._samples_before, self._progress.samples
         if now - before >= 1.0 and done > samples:
             rate = (done - samples) / (now - before)
-            self._curve("samples/s", "running").add(self._finished + epoch + part, now, rate)
+            curve_of(self.measures, "rate", "running").add(self._finished + epoch + part, now, rate)
             self._samples_before = now, done
 
     def _epoch_end(self, record: Record) -> None:
@@ -211,14 +213,14 @@ class RunData:
         self.spans.append([round(self._epoch_at, 3), round(now, 3)])
         seconds, extra = finite(record["seconds"]) or 0.0, record.get("extra") or {}
         found = {
-            ("samples/s", "train"): record["samples"] / seconds if seconds else None,
+            ("rate", "train"): record["samples"] / seconds if seconds else None,
             ("staleness", "mean"): extra.get("staleness_mean"),
             ("staleness", "largest"): extra.get("staleness_max"),
             ("bytes", "sent"): record.get("bytes_sent"),
             ("bytes", "received"): record.get("bytes_received"),
         }
         for (name, kind), value in found.items():
-            self._draw(name, kind, epoch, now, value)
+            self._draw(self.measures, name, kind, epoch, now, value)
         for share in record.get("workers") or ():
             worker = self._worker(int(share["rank"]))
             for name in COUNTS:
@@ -232,7 +234,7 @@ class RunData:
         self._watch_finite(record, record["logs"])
         for name, value in record["logs"].items():
             kind = "validation" if name.startswith("val_") else "train"
-            self._draw(name.removeprefix("val_"), kind, self._finished + epoch + 1, now, value)
+            self._draw(self.curves, name.removeprefix("val_"), kind, self._finished + epoch + 1, now, value)
 
     # -- members ----------------------------------------------------------------------------------------------------
     def _attached(self, record: Record) -> None:
@@ -284,13 +286,10 @@ class RunData:
                 text = f"{name} is {value} in epoch {int(record['epoch']) + 1}; its curve leaves such values out"
                 self._event({"kind": "not finite", "time": record["time"], "text": text})
 
-    def _draw(self, name: str, kind: str, epoch: float, now: float, value: object) -> None:
+    def _draw(self, curves: Curves, name: str, kind: str, epoch: float, now: float, value: object) -> None:
         number = finite(value)
         if number is not None:
-            self._curve(name, kind).add(epoch, now, number)
-
-    def _curve(self, name: str, kind: str) -> Curve:
-        return self.curves.setdefault(name, {}).setdefault(kind, Curve())
+            curve_of(curves, name, kind).add(epoch, now, number)
 
     def _worker(self, rank: int) -> WorkerData:
         return self.workers.setdefault(rank, WorkerData(rank))

@@ -199,7 +199,8 @@ def _as_run(outcome: SimulationOutcome) -> dict[str, Any]:
             "steps": int(outcome.total("pushes")),
             "samples_per_second": outcome.total("samples") / outcome.simulated_s if outcome.simulated_s else 0.0,
         },
-        "curves": {**outcome.curves(), **({"staleness": {"mean": ends}} if mean else {})},
+        "curves": outcome.curves(),
+        "measures": {"staleness": {"mean": ends}} if mean else {},
         "facts": {**summary(outcome), "seed": str(outcome.seed)},
         "histogram": {"x": taus, "y": shares} if taus else None,
     }

@@ -86,12 +86,12 @@ def test_a_run_is_gathered_from_its_records(tmp_path):
     loss = run["curves"]["loss"]
     assert (loss["train"]["e"], loss["train"]["y"], loss["validation"]["y"]) == ([1, 2], [1.0, 0.75], [1.5, 1.25])
     assert loss["running"]["e"][0] == pytest.approx(0.2) and loss["running"]["y"][0] == 2.0
-    assert run["curves"]["samples/s"]["train"]["y"] == [320, 320]
-    assert run["curves"]["staleness"]["mean"]["y"] == [1.5, 1.5] and run["curves"]["staleness"]["largest"]["y"] == [
+    assert run["measures"]["rate"]["train"]["y"] == [320, 320]
+    assert run["measures"]["staleness"]["mean"]["y"] == [1.5, 1.5] and run["measures"]["staleness"]["largest"]["y"] == [
         3,
         3,
     ]
-    assert run["curves"]["bytes"]["received"]["y"] == [400, 400]
+    assert run["measures"]["bytes"]["received"]["y"] == [400, 400]
     first, second = run["workers"]
     assert (first["host"], first["steps"], first["bytes_sent"], first["peak_bytes"]) == ("node0", 10, 300, 7000)
     assert (second["state"], second["staleness"], second["memory"]["y"][-1]) == ("ended", 1.5, 7000)
@@ -175,6 +175,9 @@ def test_epochs_of_several_fits_follow_each_other_and_a_resumed_fit_continues():
     curve = data.as_json()["curves"]["loss"]["train"]
     assert curve["e"] == [1, 2, 3, 4, 5], "two of the first fit; one of the second, and its rest once it was resumed"
     assert [event["text"] for event in data.events] == ["the run was resumed"] and len(data.jobs) == 2
+    for number in range(3):
+        data.add({"kind": "training", "time": 1050.0 + number, "step": 100 * number})
+    assert data.as_json()["measures"]["steps"]["done"]["y"] == [0, 100, 200]
 
 
 def test_what_is_appended_is_read_once_and_another_runs_file_anew(tmp_path):
@@ -236,7 +239,7 @@ def test_a_trace_and_the_numbers_of_verify_are_shown(tmp_path):
     ("argv", "says"),
     [
         ([], "`report` needs a run: the directory of its --log-dir or --run-dir"),
-        (["no-such"], "Received: no-such, neither the name of a detached run nor a directory with records.jsonl"),
+        (["no-such"], "Received: no-such, neither the name of a run nor a directory with records.jsonl"),
         (["."], "Received: ., a directory without records.jsonl"),
         (["empty"], "empty/records.jsonl holds no record of a run"),
         (["run", "--out", "run/records.jsonl"], "--out must end in .html"),
@@ -324,14 +327,15 @@ def test_chromium_shows_the_report(tmp_path, browser):
 
 
 def test_chromium_shows_runs_overlaid_in_the_dark_and_prints_in_the_light(tmp_path, browser):
-    for name, metric in (("a", "loss"), ("b", HOSTILE)):
+    for name, metric in (("a", "loss"), ("<img src=x>", HOSTILE)):
         (tmp_path / name).mkdir()
         play(tmp_path / name, metric=metric)
-    assert report(tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both.html").exit_code == 0
+    assert report(tmp_path / "a", tmp_path / "<img src=x>", "--out", tmp_path / "both.html").exit_code == 0
     browser.look(1240, 1000, dark=True)
     browser.open(f"file://{tmp_path / 'both.html'}")
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-    assert f"{HOSTILE} by epoch" in browser.text() and "a, validation" in browser.text()
+    for each in (f"{HOSTILE} by epoch", "a, validation", "<img src=x>, validation"):
+        assert each in browser.text()
     assert browser.run("document.querySelectorAll('img').length") == 0
     browser.print(tmp_path / "both.pdf")
     assert (tmp_path / "both.pdf").read_bytes().startswith(b"%PDF")

@@ -2,7 +2,7 @@
 // The page: sections and charts of the embedded runs, or, served by `ui`, of the runs that it reports.
 
 const given = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { state: "", error: "", about: {}, jobs: [], events: [], all_events: 0, spans: [], started: 0, seconds: 0, summary: {}, workers: [], curves: {}, notices: [], purposes: [] };
+const EMPTY = { state: "", error: "", about: {}, jobs: [], events: [], all_events: 0, spans: [], started: 0, seconds: 0, summary: {}, workers: [], curves: {}, measures: {}, notices: [], purposes: [] };
 const complete = (runs) => runs.map((run) => ({ ...EMPTY, ...run }));
 const page = document.getElementById("page");
 
@@ -33,9 +33,13 @@ class RunPage {
     }
     const wanted = chartsOf(runs);
     for (const [name, chart] of this.charts) if (!wanted.has(name)) this.drop(name, chart);
+    let place = 0;
     for (const [name, { series, options }] of wanted) {
       if (!this.charts.has(name)) this.charts.set(name, new Chart(this.grid));
-      this.charts.get(name).update(series, options);
+      const chart = this.charts.get(name);
+      const there = this.grid.children[place++];
+      if (there !== chart.panel) this.grid.insertBefore(chart.panel, there);
+      chart.update(series, options);
     }
   }
 
@@ -59,9 +63,10 @@ function chartsOf(runs) {
   for (const name of metrics.slice(0, MOST_METRICS)) {
     for (const x of ["e", "t"]) add(`metric ${name}`, `${name} by ${x === "e" ? "epoch" : time}`, x, metricCurves(runs, name, x), { cap: /(loss|error|mse|mae)$/.test(name) });
   }
-  add("rate", "samples/s", "t", curves(runs, "samples/s", { train: "per epoch", running: "within epochs" }, "t"), { zero: true });
-  add("staleness", "staleness of pushes, in updates", "e", curves(runs, "staleness", { mean: "mean", largest: "largest" }, "e"), { zero: true });
-  add("bytes", "bytes of an epoch, all workers", "e", curves(runs, "bytes", { sent: "sent", received: "received" }, "e"), { format: bytes, zero: true });
+  add("rate", "samples/s", "t", measured(runs, "rate", { train: "per epoch", running: "within epochs" }, "t"), { zero: true });
+  add("steps", "steps of the script's own loop", "t", measured(runs, "steps", { done: "steps" }, "t"), { zero: true });
+  add("staleness", "staleness of pushes, in updates", "e", measured(runs, "staleness", { mean: "mean", largest: "largest" }, "e"), { zero: true });
+  add("bytes", "bytes of an epoch, all workers", "e", measured(runs, "bytes", { sent: "sent", received: "received" }, "e"), { format: bytes, zero: true });
   add("memory", several(runs) ? "memory of the largest worker" : "memory of the workers", "t", memory(runs), { format: bytes, zero: true });
   return new Map([...charts, ...histograms(runs)]);
 }
@@ -77,9 +82,9 @@ function metricCurves(runs, name, x) {
   }));
 }
 
-function curves(runs, name, kinds, x) {
+function measured(runs, name, kinds, x) {
   return runs.flatMap((run, index) => Object.entries(kinds).flatMap(([kind, text], number) => {
-    const curve = run.curves[name]?.[kind];
+    const curve = run.measures[name]?.[kind];
     if (!curve || (several(runs) && kind === "running")) return [];
     return [{ label: several(runs) ? `${run.name}, ${text}` : text, colour: several(runs) ? index : number, x: curve[x], y: curve.y, dash: several(runs) && number > 0, faint: kind === "running" }];
   }));

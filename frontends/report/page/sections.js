@@ -3,14 +3,13 @@
 
 const PURPOSES = { input: 5, compute: 2, exchange: 0, waiting: 1, "exchange and waiting": 0, validation: 4, reports: 6 };
 const STATES = { finished: "good", running: "good", failed: "bad", lost: "bad", interrupted: "warn" };
-const OWN = ["samples/s", "staleness", "bytes"];
 const MOST_METRICS = 24;
 const MOST_ROWS = 200;
 
 const several = (runs) => runs.length > 1;
 const last = (curve) => (curve && curve.y.length ? curve.y[curve.y.length - 1] : undefined);
 // the runs' metrics, the loss first
-const metricsOf = (runs) => [...new Set(["loss", ...runs.flatMap((run) => Object.keys(run.curves))])].filter((name) => !OWN.includes(name) && runs.some((run) => run.curves[name]));
+const metricsOf = (runs) => [...new Set(["loss", ...runs.flatMap((run) => Object.keys(run.curves))])].filter((name) => runs.some((run) => run.curves[name]));
 const swatch = (index) => element("span", { class: "swatch", style: { background: `var(--c${index % 8})` } });
 const state = (run) => element("span", { class: STATES[run.state] ?? "muted" }, run.state);
 
@@ -41,7 +40,7 @@ const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word
 
 function tiles(run) {
   const job = run.jobs[run.jobs.length - 1] ?? {}, sum = run.summary;
-  const rate = sum.samples_per_second || last(run.curves["samples/s"]?.train) || last(run.curves["samples/s"]?.running);
+  const rate = sum.samples_per_second || last(run.measures.rate?.train) || last(run.measures.rate?.running);
   const total = (name) => run.workers.reduce((all, worker) => all + (worker[name] ?? 0), 0);
   const peak = Math.max(0, ...run.workers.map((worker) => worker.peak_bytes));
   const metrics = metricsOf([run]).slice(0, 4).map((name) => [name, run.curves[name]]);
@@ -53,7 +52,7 @@ function tiles(run) {
     "samples/s": rate && short(Math.round(rate)),
     "sent by workers": total("bytes_sent") ? bytes(total("bytes_sent")) : undefined,
     "largest worker": peak ? bytes(peak) : undefined,
-    staleness: last(run.curves.staleness?.mean)?.toFixed(2),
+    staleness: last(run.measures.staleness?.mean)?.toFixed(2),
     ...Object.fromEntries(metrics.map(([name, kinds]) => [kinds.validation ? `${name}, validation` : name, short(last(kinds.validation) ?? last(kinds.train) ?? last(kinds.running))])),
   };
   const shown = Object.entries(found).filter(([, value]) => value !== undefined && value !== "");
@@ -68,8 +67,8 @@ function compared(runs) {
     state(run),
     run.jobs[run.jobs.length - 1]?.workers ?? "",
     duration(run.seconds),
-    short(Math.round(run.summary.samples_per_second || last(run.curves["samples/s"]?.train) || 0)),
-    last(run.curves.staleness?.mean)?.toFixed(2) ?? "",
+    short(Math.round(run.summary.samples_per_second || last(run.measures.rate?.train) || 0)),
+    last(run.measures.staleness?.mean)?.toFixed(2) ?? "",
     ...metrics.map((name) => short(last(run.curves[name]?.validation) ?? last(run.curves[name]?.train))),
   ]);
   return table(heads, rows);
@@ -162,7 +161,7 @@ function notices(runs) {
 // A section is built anew when its part of the data has changed.
 const TOP = [
   { part: (run) => [run.error, run.notices, Object.keys(run.curves).length], build: notices },
-  { part: (run) => [run.state, run.seconds, run.summary, run.workers, Object.values(run.curves)], build: (runs) => (several(runs) ? compared(runs) : tiles(runs[0])) },
+  { part: (run) => [run.state, run.seconds, run.summary, run.workers, run.curves, run.measures], build: (runs) => (several(runs) ? compared(runs) : tiles(runs[0])) },
 ];
 const WORKERS = { title: "Workers", part: (run) => run.workers, build: workers };
 const BOTTOM = [

@@ -14,6 +14,7 @@ RUNNING_POINTS = 1000  # and of the time so far this part
 MEMORY_POINTS = 100  # buckets of a worker's memory curve
 MOST_EVENTS = 500  # faults, notes and others that the page lists
 NOT_FINITE = ("nan", "inf", "infinity")
+ENGINES_LOGS = {"simulated_s", "staleness_mean", "staleness_median", "staleness_max"}  # no metrics of the script
 COUNTS = ("steps", "samples", "seconds", "busy_seconds", "bytes_sent", "bytes_received")
 
 
@@ -200,7 +201,7 @@ class RunData:
         steps = int(self.jobs[-1].get("steps_per_epoch") or 0) if self.jobs else 0
         part = min(1.0, self._progress.step / steps) if steps else 0.0
         for name, value in self._progress.logs.items():
-            curve_of(self.curves, name, "running").add(self._finished + epoch + part, now, value)
+            self._draw(self.curves, name, "running", self._finished + epoch + part, now, value)
         (before, samples), done = self._samples_before, self._progress.samples
         if now - before >= 1.0 and done > samples:
             rate = (done - samples) / (now - before)
@@ -288,7 +289,7 @@ class RunData:
 
     def _draw(self, curves: Curves, name: str, kind: str, epoch: float, now: float, value: object) -> None:
         number = finite(value)
-        if number is not None:
+        if number is not None and name not in ENGINES_LOGS:
             curve_of(curves, name, kind).add(epoch, now, number)
 
     def _worker(self, rank: int) -> WorkerData:

@@ -38,7 +38,13 @@ def play(directory, *, epochs=2, engine="nfdt", end=True, metric="loss", **about
     for epoch in range(epochs):
         reporter.epoch_begin(epoch)
         for rank in (0, 1):
-            progress = Progress(epoch=epoch, step=2 + rank, samples=128, logs={metric: 2.0 - epoch}, memory_bytes=5000)
+            progress = Progress(
+                epoch=epoch,
+                step=2 + rank,
+                samples=128,
+                logs={metric: 2.0 - epoch, "simulated_s": 1.0},
+                memory_bytes=5000,
+            )
             reporter.event(Event(job="j", rank=rank, progress=progress))
         extra = {"staleness_mean": 1.5, "staleness_median": 1.0, "staleness_max": 3.0}
         end_of = EpochEnd(
@@ -85,7 +91,11 @@ def test_a_run_is_gathered_from_its_records(tmp_path):
     assert (run["state"], run["error"], run["name"]) == ("finished", "", tmp_path.name)
     loss = run["curves"]["loss"]
     assert (loss["train"]["e"], loss["train"]["y"], loss["validation"]["y"]) == ([1, 2], [1.0, 0.75], [1.5, 1.25])
-    assert loss["running"]["e"][0] == pytest.approx(0.2) and loss["running"]["y"][0] == 2.0
+    assert (
+        list(run["curves"]) == ["loss"]
+        and loss["running"]["e"][0] == pytest.approx(0.2)
+        and loss["running"]["y"][0] == 2.0
+    )
     assert run["measures"]["rate"]["train"]["y"] == [320, 320]
     assert run["measures"]["staleness"]["mean"]["y"] == [1.5, 1.5] and run["measures"]["staleness"]["largest"]["y"] == [
         3,

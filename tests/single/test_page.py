@@ -336,6 +336,16 @@ def test_chromium_shows_the_report(tmp_path, browser):
     assert browser.run("document.title") == tmp_path.name and browser.console == []
 
 
+def test_chromium_shows_the_rest_where_a_part_has_fields_of_other_types(tmp_path, browser):
+    play(tmp_path, command=5, versions=[None])
+    (tmp_path / VERDICT).write_text(json.dumps({"outcome": [], "steps": [None, 3]}))
+    assert report(tmp_path).exit_code == 0
+    browser.open(f"file://{tmp_path / REPORT}")
+    assert browser.text().count("The records of this part cannot be drawn: ") == 2
+    assert "worker 1 was lost: signal 9" in browser.text()
+    assert browser.run("document.querySelectorAll('canvas').length") == 6 and browser.console == []
+
+
 def test_chromium_shows_runs_overlaid_in_the_dark_and_prints_in_the_light(tmp_path, browser):
     for name, metric in (("a", "loss"), ("<img src=x>", HOSTILE)):
         (tmp_path / name).mkdir()

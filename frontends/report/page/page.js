@@ -6,6 +6,15 @@ const EMPTY = { state: "", error: "", about: {}, jobs: [], events: [], all_event
 const complete = (runs) => runs.map((run) => ({ ...EMPTY, ...run }));
 const page = document.getElementById("page");
 
+// A record whose fields have other types than they should must not cost the rest of the page.
+function attempted(section, runs) {
+  try {
+    return section.build(runs);
+  } catch (error) {
+    return element("div", { class: "notice" }, `The records of this part cannot be drawn: ${error.message}`);
+  }
+}
+
 class RunPage {
   constructor(parent) {
     this.parent = parent;
@@ -28,7 +37,7 @@ class RunPage {
       const key = JSON.stringify(runs.map((run) => [run.name, section.part(run)]));
       if (key === section.key) continue;
       section.key = key;
-      const built = section.build(runs);
+      const built = attempted(section, runs);
       section.body.replaceChildren(...(built ? [section.title ? element("h2", {}, section.title) : "", built] : []));
     }
     const wanted = chartsOf(runs);

@@ -1,7 +1,7 @@
 """The server's learning rate under server_optimizer: worker rate fixed, server rate 0.1, 0.5, 1.0; accuracy by samples.
 
     python benchmarks/server_lr.py                     # 8 simulated workers, examples/fashion_mnist_cnn.py
-    python benchmarks/server_lr.py --plot out          # the curves as plots and a CSV in out/
+    python benchmarks/server_lr.py --plot out          # the curves as report.html and a CSV in out/
 
 Each is one `nfdt simulate`; it needs Fashion-MNIST where keras.datasets finds it.
 """
@@ -16,8 +16,7 @@ from pathlib import Path
 
 import harness
 
-from nfdt.simulator.outcome import SimulationOutcome
-from nfdt.simulator.plots import check_matplotlib, write_report
+from nfdt.simulator.outcome import SimulationOutcome, write_report
 
 SCRIPT = harness.ROOT / "examples" / "fashion_mnist_cnn.py"
 
@@ -45,8 +44,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plot", type=Path, metavar="DIR")
     args = parser.parse_args()
-    if args.plot is not None:
-        check_matplotlib()
     rates = [float(text) for text in args.rates.split(",")]
     with tempfile.TemporaryDirectory() as scratch:
         outcomes = [simulate(rate, args, Path(scratch) / str(rate)) for rate in rates]
@@ -54,7 +51,9 @@ def main() -> None:
     title = f"{args.workers} workers, {args.local_steps} local steps, server {args.optimizer}: {outcomes[0].metric}"
     harness.table(title, ["server rate", *(f"epoch {n + 1}" for n in range(args.epochs))], rows)
     if args.plot is not None:
-        write_report([replace(o, rule=f"server rate {r:g}") for o, r in zip(outcomes, rates, strict=True)], args.plot)
+        write_report(
+            [replace(o, algorithm=f"server rate {r:g}") for o, r in zip(outcomes, rates, strict=True)], args.plot
+        )
 
 
 def curve(outcome: SimulationOutcome) -> list[str]:

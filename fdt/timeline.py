@@ -23,6 +23,20 @@ if TYPE_CHECKING:
 BATCH = 4096  # spans in one message
 LIMIT = 1_000_000  # spans in one file, some 150 MB; viewers become slow beyond it
 CLOCK_S = 0.001  # a larger difference between two hosts' clocks is reported
+INPUT, COMPUTE, EXCHANGE, WAITING, OTHER = "input", "compute", "exchange", "waiting", "reports"
+PURPOSES = {  # of the spans on a worker's main thread or lane
+    "input": INPUT,
+    "forward and backward": COMPUTE,
+    "update": COMPUTE,
+    "step": COMPUTE,
+    "gradient": COMPUTE,
+    "exchange": EXCHANGE,
+    "push": EXCHANGE,
+    "pull": EXCHANGE,
+    "wait for an epoch": WAITING,
+    "callbacks": WAITING,
+    "validation": "validation",
+}
 ALL_REDUCE = "all-reduce"  # a span that all ranks have, and that ends on none before it has begun on all
 
 
@@ -175,6 +189,7 @@ class Trace(Reporter):
 
     def _write(self) -> None:
         about = {"clock": "wall clock of each host", "clocks_differ_by_s": round(self._difference, 6)}
+        about |= {"seconds": seconds_by_purpose(self._spans)}
         rest = f'"displayTimeUnit": "ms", "otherData": {json.dumps(about)}'
         written = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
@@ -185,6 +200,28 @@ class Trace(Reporter):
             written.replace(self._path)
         finally:
             written.unlink(missing_ok=True)
+
+
+def seconds_by_purpose(spans: list[TraceSpan]) -> dict[str, dict[str, float]]:
+    """Return how many seconds each worker spent for what: input, compute, exchange, waiting, reports.
+
+    Of an exchange, the time until the last rank had its gradients counts as waiting.
+    """
+    waits: dict[tuple[str, int, int], float] = {}
+    for span in spans:
+        if span.name == "wait":
+            key = span.process, span.epoch, span.step
+            waits[key] = max(waits.get(key, span.end), span.end)
+    found: dict[str, dict[str, float]] = {}
+    for process, thread, name, start, end, epoch, step in spans:
+        if process.startswith("worker ") and not thread.startswith("gradient "):
+            sums, purpose = found.setdefault(process, {}), PURPOSES.get(name, OTHER)
+            waited = min(max(0.0, waits.get((process, epoch, step), start) - start), end - start)
+            if purpose == EXCHANGE and waited:
+                sums[WAITING] = sums.get(WAITING, 0.0) + waited
+                start += waited
+            sums[purpose] = sums.get(purpose, 0.0) + end - start
+    return {process: {name: round(s, 6) for name, s in sums.items()} for process, sums in sorted(found.items())}
 
 
 def _which(span: TraceSpan) -> tuple[str, int, int]:

@@ -1,12 +1,13 @@
 """The command `hfdt`: synchronous training of an unmodified script."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
+from client_shim.verify.options import request_of, steps_option, verdict_option, verify_first, verify_option
 from fdt.cli import flag
 from fdt.cli.hosts import (
     HOST_FLAGS,
@@ -40,6 +41,7 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.errors import EXIT_CODES, UsageError
+from frontends.report import write_run_report
 from frontends.settings import config_options, configure
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
 
@@ -101,6 +103,8 @@ main = program(
         "config": "frontends.config_command:config_command",
         "inspect": "frontends.inspect_command:inspect_command",
         "doctor": "hfdt.doctor:doctor_command",
+        "report": "frontends.report.command:report_command",
+        "ui": "frontends.ui.command:ui_command",
     },
     configure,
 )
@@ -169,7 +173,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 
     checked(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
-    request = requested(NAME, script, given)
+    request = replace(requested(NAME, script, given), write_report=write_run_report)
     of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
         _check_own_loop(given)
@@ -190,6 +194,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @number_options
 @rank_options
+@verdict_option
 @config_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and divided, step by step.
@@ -200,7 +205,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
     compressor_of(given | {"verify": given["steps"]})
     workers = given["workers"] or DEFAULT_WORKERS
-    request = request_of(NAME, script, words, given["steps"], given["seed"], workers)
+    request = request_of(NAME, script, words, given["steps"], given["seed"], workers, given["log_dir"])
     return verify(request, as_json=given["as_json"])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from client_shim.verify.options import request_of, steps_option, verify_first, verify_option
+from client_shim.verify.options import request_of, steps_option, verdict_option, verify_first, verify_option
 from fdt.cli import detach
 from fdt.cli.hosts import (
     HOST_FLAGS,
@@ -41,6 +41,7 @@ from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.errors import EXIT_CODES, UsageError
+from frontends.report import write_run_report
 from frontends.settings import config_options, configure
 from nfdt.engine.join_command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
@@ -95,7 +96,9 @@ main = program(
         "inspect": "frontends.inspect_command:inspect_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
+        "report": "frontends.report.command:report_command",
         "simulate": "nfdt.simulator.command:simulate_command",
+        "ui": "frontends.ui.command:ui_command",
     },
     configure,
 )
@@ -168,7 +171,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
             "--verify K needs -np 1, because the updates of several workers differ from those of one machine"
         )
     verify_first(NAME, script, words, given, 1)
-    request = requested(NAME, script, given)
+    request = replace(requested(NAME, script, given), write_report=write_run_report)
 
     of_fit = (*(name for name in JOB_OPTIONS if name != "rule"), "ps", "join_at", "emulate", "run_dir")
     if replicas.wanted(script, given, of_fit, several=False):
@@ -196,6 +199,7 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
 @algorithm_options
 @server_count_option
 @transport_options
+@verdict_option
 @config_options
 def verify_command(script: str, words: list[str], **given: Any) -> int:
     """Compare script.py alone and on one worker, step by step.
@@ -209,7 +213,7 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
             "nfdt verify compares one worker with the script alone: the gradients of several workers are stale. "
             f"Received: -np {given['workers']}; leave it out"
         )
-    request = request_of(NAME, script, words, given["steps"], given["seed"], 1)
+    request = request_of(NAME, script, words, given["steps"], given["seed"], 1, given["log_dir"])
     return verify(replace(request, options=[*request.options, "-np", "1"]), as_json=given["as_json"])
 
 

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, RecordingPlan
+from client_shim.verify.plan import ERRORS, PRINTED, RECORDS, VERDICT, RecordingPlan
 from fdt.cli import words_of
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.launch import describe, stop_all
@@ -41,6 +42,7 @@ class VerifyRequest:
         workers: The number of workers.
         steps: The number of steps to compare.
         seed: The runs' seed; None: a random one.
+        log_dir: The directory that gets the result as VERDICT, if any.
     """
 
     engine: str
@@ -50,6 +52,7 @@ class VerifyRequest:
     workers: int
     steps: int
     seed: int | None
+    log_dir: Path | None = None
 
 
 def verify(request: VerifyRequest, *, as_json: bool = False) -> int:
@@ -59,8 +62,7 @@ def verify(request: VerifyRequest, *, as_json: bool = False) -> int:
     out = table.console()
     compared, verdict, notes = _compared(request)
     if as_json:
-        about = {"command": f"{request.engine} verify", "script": request.script, "workers": request.workers}
-        print(json.dumps({**about, **table.as_json(compared, notes, verdict)}, allow_nan=False))
+        print(json.dumps(_record(request, compared, verdict, notes), allow_nan=False))
         return verdict.exit_code
     table.show(out, _title(request), compared, notes, verdict)
     return verdict.exit_code
@@ -75,6 +77,14 @@ def verified(request: VerifyRequest) -> str:
             f"`{request.engine} verify {request.script}` shows every step"
         )
     return f"verified: {verdict.text}"
+
+
+def _record(request: VerifyRequest, compared: "Comparison", verdict: "Verdict", notes: Sequence[str]) -> dict[str, Any]:
+    """Return the result as values for JSON."""
+    from client_shim.verify.table import as_json
+
+    about = {"command": f"{request.engine} verify", "script": request.script, "workers": request.workers}
+    return {**about, "time": time.time(), **as_json(compared, notes, verdict)}
 
 
 def _title(request: VerifyRequest) -> str:
@@ -95,8 +105,22 @@ def _compared(request: VerifyRequest) -> "tuple[Comparison, Verdict, Sequence[st
         compared = compare(alone, shaken, divided)
         notes = list(dict.fromkeys([*alone.notes, *divided.notes]))
         if refused is not None:
-            return compared, Verdict(UNPROVEN, refused), notes
-        return compared, judge(alone, shaken, divided, compared, request.steps), notes
+            verdict = Verdict(UNPROVEN, refused)
+        else:
+            verdict = judge(alone, shaken, divided, compared, request.steps)
+        _write(request, compared, verdict, notes)
+        return compared, verdict, notes
+
+
+def _write(request: VerifyRequest, compared: "Comparison", verdict: "Verdict", notes: Sequence[str]) -> None:
+    """Write the result to the log directory. Raises UserError where it cannot be written."""
+    if request.log_dir is None:
+        return
+    try:
+        request.log_dir.mkdir(parents=True, exist_ok=True)
+        (request.log_dir / VERDICT).write_text(json.dumps(_record(request, compared, verdict, notes)))
+    except OSError as error:
+        raise UserError(f"--log-dir cannot be written: {error}") from None
 
 
 class _Runs:

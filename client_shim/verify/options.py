@@ -1,6 +1,7 @@
 """The options of `verify` and the option `--verify` of `run`, shared by hfdt and nfdt."""
 
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -32,6 +33,13 @@ def steps_option(function: Decorated) -> Decorated:
     return apply(add, function)
 
 
+def verdict_option(function: Decorated) -> Decorated:
+    """Add the option `--log-dir DIR` of `verify`."""
+    text = "Also write the result as JSON to DIR, the log directory of a run, whose report then shows it."
+    directory = click.Path(file_okay=False, path_type=Path)
+    return option(REPORTS, "--log-dir", type=directory, metavar="DIR", help=text)(function)
+
+
 def verify_option(function: Decorated) -> Decorated:
     """Add the option `--verify K`."""
     text = (
@@ -42,11 +50,17 @@ def verify_option(function: Decorated) -> Decorated:
 
 
 def request_of(
-    engine: str, script: str, words: Sequence[str], steps: int, seed: int | None, workers: int
+    engine: str,
+    script: str,
+    words: Sequence[str],
+    steps: int,
+    seed: int | None,
+    workers: int,
+    log_dir: Path | None = None,
 ) -> VerifyRequest:
     """Return the comparison that the current command asks for."""
     typed = click.get_current_context().meta[TYPED]
-    return VerifyRequest(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed)
+    return VerifyRequest(engine, script, words, without(typed, *_OF_THE_RUN), workers, steps, seed, log_dir)
 
 
 def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str, Any], workers: int) -> None:
@@ -59,7 +73,8 @@ def verify_first(engine: str, script: str, words: Sequence[str], given: dict[str
     from client_shim.replica.run import settle_hashing
 
     settle_hashing()  # done before the comparison, because it restarts this command
-    request = request_of(engine, script, words, given["verify"], given["seed"], workers)
+    log_dir = given["log_dir"] or given["run_dir"]
+    request = request_of(engine, script, words, given["verify"], given["seed"], workers, log_dir)
     line = verified_first(request)
     if not given["quiet"]:
         tell(click.get_current_context(), line)

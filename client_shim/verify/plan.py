@@ -7,6 +7,7 @@ from pathlib import Path
 
 VARIABLE = "FDT_VERIFY"
 RECORDS = "records.jsonl"
+VERDICT = "verify.json"  # what `report` shows, in the log directory of a run
 PRINTED, ERRORS = "printed", "errors"  # the run's standard output and standard error
 
 

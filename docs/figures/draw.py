@@ -17,10 +17,10 @@ def layers() -> Picture:
     p = Picture(720, 408, "Packages in layers; imports point down")
     p.box(20, 20, 330, 62, ["hfdt", "synchronous engine: all-reduce"], "worker")
     p.box(370, 20, 330, 62, ["nfdt", "asynchronous engine: parameter server"], "server")
-    p.box(20, 98, 680, 62, ["frontends", "configuration, Python API"], "plain")
+    p.box(20, 98, 680, 62, ["frontends", "the report, the live page, configuration, the Python API"], "plain")
     p.box(20, 176, 680, 62, ["replica", "placements of tensors, for scripts with their own loop"], "plain")
     p.box(20, 254, 680, 62, ["client_shim", "runs the script, intercepts fit, sends the job"], "client")
-    p.box(20, 332, 680, 62, ["fdt", "job, data, Keras, RPC, launchers, reports, command line"], "engine")
+    p.box(20, 332, 680, 62, ["fdt", "job, data, Keras, RPC, launchers, records, command line"], "engine")
     return p
 
 

@@ -195,6 +195,7 @@ class RunRequest:
     detach: bool = False
     early: bool = True  # start the engine before the script, not when it first trains
     typed: Sequence[str] = ()  # our own arguments of the command line, to record with the run
+    write_report: Callable[[str, Path, bool], None] | None = None  # writes the report: engine, log directory, quiet
 
 
 RESUME, RUN_DIR = "--resume", "--run-dir"

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +18,7 @@ from fdt.cli import RunRequest
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
 from fdt.errors import EXIT_INTERRUPTED, UserError
+from fdt.signals import Ended
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.blobs import Blobs
@@ -30,6 +31,7 @@ Client: TypeAlias = "TrainingClient | LazyClient"
 MakeEngine = Callable[[Path], "Engine"]
 RunScript = Callable[["Client", "Reporters"], int]  # the script's exit code
 RunReplicas = Callable[[Path, "Reporters"], int]  # its argument: the directory of the ranks' logs
+UNASKED_BYTES = 64_000_000  # of records for the live page alone, without --log-dir
 _MEMBER_LOG = re.compile(r"(worker|server)-\d+\.log|mpirun(-server)?\.log")  # the only files that are removed
 
 
@@ -160,12 +162,35 @@ def _reported(
     body: Callable[["Reporters"], int],
     noted: "DetachedRun | None",
 ) -> int:
-    """Call `body` with reporters. `workers`: the number of workers, 0 where none is started yet."""
+    """Call `body` with reporters, and write the report. `workers`: how many there are, 0 where none is started yet."""
+    from fdt.cli.attached import registered
+
+    with registered(request, noted, logs.directory) as run:
+        code, failed = 1, True
+        try:
+            code = _recorded(request, workers, where, logs, body, run)
+            failed = code == 1
+        finally:
+            if request.write_report is not None and request.log_dir is not None:
+                request.write_report(request.engine, logs.directory, request.quiet or failed)
+        return code
+
+
+def _recorded(
+    request: RunRequest,
+    workers: int,
+    where: str,
+    logs: Logs,
+    body: Callable[["Reporters"], int],
+    noted: "DetachedRun | None",
+) -> int:
+    """Call `body` with reporters, and close them."""
     from fdt.report import Reporters, quantity
     from fdt.report.summary import Summary
 
     summary = Summary(request.engine, workers, where, quiet=request.quiet or request.own_summary)
     reporters = Reporters([*_reporters(request, workers, logs, noted), summary])
+    code, why = 1, ""
     try:
         if request.verbose and request.server is None:
             logs.keep_files()
@@ -177,25 +202,39 @@ def _reported(
         if code == 1:  # an error of the script is printed; nothing that reads as success follows it
             summary.silence()  # a script's own sys.exit(3) is no error
         return code
-    except BaseException:
+    except BaseException as error:
         summary.silence()
+        code, why = _how_it_ended(error)
         raise
     finally:
         if summary.failed:
             logs.keep_files()
+        reporters.ended(code, why)
         reporters.close()
+
+
+def _how_it_ended(error: BaseException) -> tuple[int, str]:
+    """Return the exit code that `error` leads to, and its line."""
+    if isinstance(error, Ended):
+        return 128 + error.number, ""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED, ""
+    return getattr(error, "exit_code", 1), " ".join(str(error).split())
 
 
 def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRun | None") -> list["Reporter"]:
     from fdt.report import RECORDS_VARIABLE, Screen
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
-    asked = os.environ.pop(RECORDS_VARIABLE, None)
-    directories = [*([logs.directory] if request.log_dir else []), *([Path(asked)] if asked else [])]
-    if directories:
+    if request.log_dir is not None:
+        chosen.append(_records(request, workers, logs, 0))
+    elif noted is not None:
+        with contextlib.suppress(OSError):  # of no use but to the live page
+            chosen.append(_records(request, workers, logs, UNASKED_BYTES))
+    if asked := os.environ.pop(RECORDS_VARIABLE, None):
         from fdt.report.records import Jsonl
 
-        chosen += [Jsonl(each, workers, append=request.resumed) for each in directories]
+        chosen.append(Jsonl(Path(asked), workers))
     if request.tensorboard is not None:
         from fdt.report.records import TensorBoard
 
@@ -209,6 +248,22 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
         chosen.append(DetachedReporter(request.engine == "nfdt", partial(noted.write, "progress")))
     return chosen
+
+
+def _records(request: RunRequest, workers: int, logs: Logs, limit: int) -> "Reporter":
+    from fdt.report.records import Jsonl, describe_run
+    from fdt.runs import ProcessIdentity, space
+
+    process = ProcessIdentity.of(os.getpid())
+    about = describe_run(
+        request.engine,
+        script=os.path.abspath(request.script) if request.script else "",
+        timeline="" if request.timeline is None else os.path.abspath(request.timeline),
+        resumed=request.resumed,
+        process=None if process is None else asdict(process),
+        space=space(),
+    )
+    return Jsonl(logs.directory, workers, append=request.resumed, about=about, limit=limit)
 
 
 def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:

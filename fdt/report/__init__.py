@@ -3,7 +3,7 @@
 Each reporter does one thing with the records. The client's process calls every method from one thread at a time. The
 order for one `fit`:
 
-    job -> (epoch_begin -> event* -> epoch_end)* -> job_end     `note`: at any time      `close`: once, at the run's end
+    job -> (epoch_begin -> event* -> epoch_end)* -> job_end     `note`: at any time      `ended`, `close`: at the end
 
 `event` receives each Event of the conversation as it arrives, also those between jobs; a reporter ignores those that it
 does not need. `epoch_end` comes after Keras's own `on_epoch_end`, because the `val_*` logs exist only then: a callback
@@ -69,6 +69,9 @@ class Reporter:
     def note(self, text: str) -> None:
         """Show the user one line."""
 
+    def ended(self, code: int, error: str) -> None:
+        """Handle the exit code of the script or command, with the error's line where there is one."""
+
     def close(self) -> None:
         """Handle the end of the run."""
 
@@ -106,6 +109,9 @@ class Reporters(Reporter):
 
     def note(self, text: str) -> None:
         self._each("note", text)
+
+    def ended(self, code: int, error: str) -> None:
+        self._each("ended", code, error)
 
     def close(self) -> None:
         self._each("close")

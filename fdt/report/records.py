@@ -3,33 +3,62 @@
 TensorFlow is imported with the first values of an event file, when the script has already imported it.
 """
 
+import contextlib
 import json
+import os
+import platform
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from fdt import __version__
 from fdt.report import JobSummary, Reporter
 from fdt.report.status import Clock, Status
 from fdt.report.summary import Summary, as_record
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
 
 FILE = "records.jsonl"
-_KINDS = ("ready", "progress", "epoch_end", "evaluated", "fault", "membership", "failed")
+_WITHIN_EPOCHS = ("progress", "training")
+DISTRIBUTIONS = ("tensorflow", "keras", "tf_keras", "numpy", "horovod", "grpcio")
+_KINDS = ("attached", "ready", "progress", "epoch_end", "evaluated", "fault", "membership", "failed")
 
 
 class Jsonl(Reporter):
-    """Writes `directory`/records.jsonl, or with `append` adds to it, line by line, so that it can be followed."""
+    """Writes `directory`/records.jsonl, or with `append` adds to it, line by line, so that it can be followed.
 
-    def __init__(self, directory: Path, workers: int, *, append: bool = False) -> None:
+    Args:
+        directory: The directory.
+        workers: The number of workers.
+        append: Continue the file of a run that is resumed.
+        about: The record `run`, which comes first: the command, its versions and its host.
+        limit: Size of the file in bytes, from which on reports within epochs are left out; 0: none.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        workers: int,
+        *,
+        append: bool = False,
+        about: Mapping[str, Any] | None = None,
+        limit: int = 0,
+    ) -> None:
         # noqa: SIM115  closed by `close`
         self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8")
+        self._lock = threading.Lock()
         self._sum = Summary("", workers, "", quiet=True)
-        self._job = ""
+        self._job, self._limit = "", limit
+        if about is not None:
+            self._write("run", about)
 
     def job(self, job: JobSummary) -> None:
         self._job = job.job
@@ -48,8 +77,14 @@ class Jsonl(Reporter):
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._write("epoch", {"epoch": epoch, "logs": {name: _plain(value) for name, value in logs.items()}})
 
+    def training(self, step: int) -> None:
+        self._write("training", {"step": step})
+
     def note(self, text: str) -> None:
         self._write("note", {"text": text})
+
+    def ended(self, code: int, error: str) -> None:
+        self._write("end", {"code": code, "error": error})
 
     def close(self) -> None:
         if not self._file.closed:
@@ -58,7 +93,32 @@ class Jsonl(Reporter):
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
         record = {"kind": kind, "time": round(time.time(), 3), "job": self._job, **fields}
-        self._file.write(json.dumps(record, default=str) + "\n")
+        line = json.dumps(record, default=str) + "\n"
+        with self._lock:  # `training` is called by another thread
+            if self._file.closed or (self._limit and kind in _WITHIN_EPOCHS and self._file.tell() > self._limit):
+                return
+            self._file.write(line)
+
+
+def describe_run(engine: str, **more: Any) -> dict[str, Any]:
+    """Return the fields of the record `run`: the command, versions and the machine, and `more`.
+
+    No module is imported for the versions: they are those of the installed distributions.
+    """
+    versions = {"hfdt-nfdt": __version__, "python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "engine": engine,
+        "command": [engine, *sys.argv[1:]],
+        "cwd": os.getcwd(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "versions": versions,
+        **more,
+    }
 
 
 def _fields(message: Message) -> dict[str, Any]:

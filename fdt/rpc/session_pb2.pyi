@@ -165,7 +165,7 @@ class Ready(_message.Message):
     def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ..., chosen: _Optional[_Mapping[str, str]] = ..., why_chosen: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received", "busy_seconds")
+    __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received", "busy_seconds", "memory_bytes", "staleness")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,8 @@ class Progress(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     samples: int
@@ -187,7 +189,9 @@ class Progress(_message.Message):
     bytes_sent: int
     bytes_received: int
     busy_seconds: float
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+    memory_bytes: int
+    staleness: float
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class StepEnd(_message.Message):
     __slots__ = ("step", "logs", "state", "metrics", "last")
@@ -211,7 +215,7 @@ class StepEnd(_message.Message):
     def __init__(self, step: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., last: bool = ...) -> None: ...
 
 class WorkerShare(_message.Message):
-    __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received", "busy_seconds", "incarnation")
+    __slots__ = ("rank", "steps", "samples", "seconds", "bytes_sent", "bytes_received", "busy_seconds", "incarnation", "memory_bytes", "staleness")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +224,8 @@ class WorkerShare(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     steps: int
     samples: int
@@ -228,10 +234,12 @@ class WorkerShare(_message.Message):
     bytes_received: int
     busy_seconds: float
     incarnation: int
-    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    memory_bytes: int
+    staleness: float
+    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped")
+    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +267,8 @@ class EpochEnd(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     steps: int
     samples: int
@@ -272,7 +282,9 @@ class EpochEnd(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerShare]
     busy_seconds: float
     skipped: int
-    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ...) -> None: ...
+    memory_bytes: int
+    staleness: float
+    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class Evaluated(_message.Message):
     __slots__ = ("epoch", "logs", "metrics")

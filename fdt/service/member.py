@@ -109,7 +109,11 @@ class Member:
             yield command
 
     def send(self, event: Event) -> None:
-        """Send the engine an event, without waiting."""
+        """Send the engine an event, without waiting. A report of training also gets this process's memory."""
+        if event.HasField("progress"):
+            event.progress.memory_bytes = resident_bytes()
+        elif event.HasField("epoch_end"):
+            event.epoch_end.memory_bytes = resident_bytes()
         self._outgoing.put(event)
 
     def _standing(self, asked: Where) -> Standing:
@@ -138,6 +142,14 @@ class Member:
             traceback.print_exc()
         # The main thread may be blocked in a collective forever, even after Exit, so this thread ends the process.
         _end()
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 where the system does not tell it."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _end() -> NoReturn:

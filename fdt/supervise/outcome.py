@@ -112,6 +112,8 @@ def share_of(rank: int, end: EpochEnd) -> WorkerShare:
         bytes_sent=end.bytes_sent,
         bytes_received=end.bytes_received,
         busy_seconds=end.busy_seconds,
+        memory_bytes=end.memory_bytes,
+        staleness=end.staleness,
     )
 
 

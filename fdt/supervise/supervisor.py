@@ -15,7 +15,7 @@ from pathlib import Path
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, Task
-from fdt.rpc.session_pb2 import Command, Event, Failed
+from fdt.rpc.session_pb2 import Attached, Command, Event, Failed
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.security import auth
@@ -87,6 +87,7 @@ class Supervisor:
             The events for the client.
         """
         conversation = object()
+        known: dict[tuple[str, int], Attached] = {}
         timed = coordinator if isinstance(coordinator, Timed) else None
         self._passed_blobs.drop()  # those of an earlier job that failed
         threading.Thread(target=self._listen, args=(conversation, commands), daemon=True).start()
@@ -96,6 +97,7 @@ class Supervisor:
                 if outcome is None:
                     return
                 yield from self._carried_out(coordinator, outcome)
+                yield from self._arrivals(known)
                 if timed is not None and not coordinator.done:
                     yield from self._carried_out(coordinator, timed.tick(time.monotonic()))
         finally:
@@ -138,6 +140,13 @@ class Supervisor:
         """End the members and stop listening."""
         self.end()
         self.registry.close()
+
+    def _arrivals(self, known: dict[tuple[str, int], Attached]) -> Iterator[Event]:
+        """Yield the members that have attached since the last call; nothing before the job is known."""
+        for member, attached in list(self.registry.attached.items()) if self._job else ():
+            if known.get(member) is not attached:
+                known[member] = attached
+                yield Event(job=self._job, rank=member[1], attached=attached)
 
     def _listen(self, conversation: object, commands: Iterator[Command]) -> None:
         for command in commands:

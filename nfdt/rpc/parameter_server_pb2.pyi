@@ -88,20 +88,22 @@ class Welcome(_message.Message):
     def __init__(self, shared_memory: bool = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Weights(_message.Message):
-    __slots__ = ("epoch", "batches", "positions", "nbytes", "ahead", "pull")
+    __slots__ = ("epoch", "batches", "positions", "nbytes", "ahead", "pull", "staleness")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
     AHEAD_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     batches: _containers.RepeatedScalarFieldContainer[int]
     positions: _containers.RepeatedScalarFieldContainer[int]
     nbytes: int
     ahead: _containers.RepeatedScalarFieldContainer[int]
     pull: int
-    def __init__(self, epoch: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., ahead: _Optional[_Iterable[int]] = ..., pull: _Optional[int] = ...) -> None: ...
+    staleness: int
+    def __init__(self, epoch: _Optional[int] = ..., batches: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., nbytes: _Optional[int] = ..., ahead: _Optional[_Iterable[int]] = ..., pull: _Optional[int] = ..., staleness: _Optional[int] = ...) -> None: ...
 
 class EpochOver(_message.Message):
     __slots__ = ("epoch",)

@@ -56,19 +56,26 @@ class Logged:
 
 @dataclass
 class WorkerState:
-    """State that the server keeps for one worker. `version` is that of the weights that the worker pulled last."""
+    """State that the server keeps for one worker.
+
+    Attributes:
+        version: The version of the weights that the worker pulled last.
+        last_push: The number of its last push.
+        staleness: The staleness of its last push.
+    """
 
     mine: State
     version: int = 0
     last_push: int = 0
+    staleness: int = 0
 
     def pulled(self, mine: State, version: int | None) -> None:
         """Record a pull; `version`: that of the weights, None where the worker waits."""
         self.mine, self.version = mine, self.version if version is None else version
 
-    def pushed(self, mine: State, push: int) -> None:
+    def pushed(self, mine: State, push: int, tau: int) -> None:
         """Record a push."""
-        self.mine, self.last_push = mine, push
+        self.mine, self.last_push, self.staleness = mine, push, tau
 
     def skip(self, push: int) -> bool:
         """Record a push that the algorithm does not receive. Return False if it was already recorded."""
@@ -111,7 +118,7 @@ class AlgorithmState:
         tau = self.version - slot.version
         self.log.append(Logged("push", worker, push, tau, gradient.samples, gradient.seconds))
         applied, self.shared, mine = self.applier.push(self.rule, self.shared, slot.mine, worker, gradient, tau)
-        slot.pushed(mine, push)
+        slot.pushed(mine, push, tau)
         self.version += applied
         return tau
 

@@ -19,6 +19,7 @@ class Send:
         ahead: Other batches that are assigned to the worker.
         first: Whether this is the worker's first of the epoch.
         pull: Number of this pull among all workers' pulls.
+        staleness: Staleness of the worker's last push.
     """
 
     worker: int
@@ -28,6 +29,7 @@ class Send:
     first: bool = False
     ahead: tuple[int, ...] = ()
     pull: int = 0
+    staleness: int = 0
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class LocalChannel:
         if isinstance(reply, (EpochOver, Release)):
             return reply
         positions, tensors = self._pulls.placed(reply.sent, self._shard_service.job.loads)
-        return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull)
+        return Weights(positions, tensors, reply.epoch, reply.batches, reply.ahead, reply.pull, reply.staleness)
 
     def close(self) -> None:
         """Do nothing: no stream is open."""

@@ -255,7 +255,8 @@ class Scheduler:
         first = worker not in epoch.greeted
         epoch.greeted.add(worker)
         hand, count, pull = epoch.dispatcher.assigned(worker), self._per_push, self.state.pulls
-        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:], pull))
+        staleness = self.state.worker_states[worker].staleness
+        self._out.append(Send(worker, epoch.number, hand[:count], sent, first, hand[count:], pull, staleness))
 
     def _move_on(self, epoch: Epoch) -> None:
         """End the epoch, or flush the algorithm if it makes all workers wait: no worker computes."""

@@ -211,7 +211,7 @@ class WorkerStream:
         loads = self._shard_service.job.loads
         positions, tensors = self._deltas.encode(*self._pulls.placed(reply.sent, loads), loads)
         message = pb.Weights(epoch=reply.epoch, batches=reply.batches, ahead=reply.ahead, positions=positions)
-        message.pull = reply.pull
+        message.pull, message.staleness = reply.pull, reply.staleness
         if self._outgoing is not None:
             self._outgoing.write(positions, tensors)
             yield pb.ToWorker(weights=message).SerializeToString()

@@ -16,6 +16,7 @@ from fdt.cli.options import REPORTS, TRAINING, CountType, apply, job_options, re
 from fdt.cli.program import OptionsAnywhere, option
 from fdt.cli.run import run
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
+from frontends.report import write_run_report
 from frontends.settings import config_options
 from nfdt.run_options import algorithm_options, checked_algorithm, compress_option
 
@@ -96,7 +97,7 @@ def _of_reports() -> list[Callable[[Any], Any]]:
             "--report",
             type=directory,
             metavar="DIR",
-            help="Write plots, and their data as JSON and CSV, to DIR.",
+            help="Write report.html, and its data as JSON and CSV, to DIR.",
         ),
         option(REPORTS, "--data", type=directory, metavar="DIR", help="Write the data only, as JSON, to DIR."),
     ]
@@ -115,10 +116,6 @@ def simulate_command(script: str, words: list[str], **given: Any) -> int:
     """
     given["rule"] = checked_algorithm(given)
     given["workers"] = len(_cluster(given).workers)
-    if given["report"] is not None:
-        from nfdt.simulator.plots import check_matplotlib
-
-        check_matplotlib()
     for name in DIRECTORIES:
         _check_writable(name, given[name])
     if given["compare"] is None:
@@ -156,7 +153,8 @@ def _cluster(given: dict[str, Any]) -> "Cluster":
 
 
 def _simulate(script: str, words: list[str], given: dict[str, Any]) -> int:
-    request = RunRequest(NAME, own_summary=True, **{name: given[name] for name in REQUEST})
+    chosen = {name: given[name] for name in REQUEST}
+    request = RunRequest(NAME, own_summary=True, script=script, write_report=write_run_report, **chosen)
 
     def make_engine(logs: Path) -> Any:
         from nfdt.engine.engine import SimulationEngine
@@ -187,7 +185,7 @@ def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
     if given["data"] is not None:
         outcome.write(given["data"])
     if given["report"] is not None:
-        from nfdt.simulator.plots import write_report
+        from nfdt.simulator.outcome import write_report
 
         outcome.write(given["report"])
         write_report([outcome], given["report"])
@@ -201,8 +199,7 @@ def _tell(outcome: "SimulationOutcome", given: dict[str, Any]) -> None:
 def _compare(script: str, words: list[str], given: dict[str, Any]) -> int:
     """Run each algorithm in its own process: Keras's state after one run must not affect the next."""
     from nfdt import algorithm_registry
-    from nfdt.simulator.outcome import print_table, write_table
-    from nfdt.simulator.plots import write_report
+    from nfdt.simulator.outcome import print_table, write_report, write_table
 
     rules = split_algorithms(given["compare"])
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Result of one simulated run, its record and the logs that callbacks received; and the table of `--compare`."""
+"""Result of one simulated run, its record and the logs that callbacks received; the table and report of several."""
 
 import csv
 import json
@@ -15,6 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fdt.report import JobSummary, Reporter, duration, nbytes, quantity, rate
+from frontends.report import REPORT
+from frontends.report.curves import Curve
+from frontends.report.page import render, write
 from nfdt.model import Spread, spread
 from nfdt.simulator.record import RECORD
 
@@ -110,9 +113,8 @@ class SimulationOutcome:
                 samples += sum(epoch["samples"] for epoch in fit["epochs"])
                 simulated_s += fit["epochs"][-1]["simulated_s"]
 
-    def training_curve(self, x: str) -> tuple[list[float], list[float]]:
-        """Return the smoothed training metric between points against `x` ("samples" or "simulated_s")."""
-        name = self.metric.removeprefix("val_")
+    def training_curve(self, x: str, name: str) -> tuple[list[float], list[float]]:
+        """Return the smoothed metric `name` of training between points against `x` ("samples" or "simulated_s")."""
         by_place: dict[tuple[int, int, int], dict[str, Any]] = {}
         for point in self.points():  # a barrier's pushes follow each other without a training step between them
             if name in point["logs"]:
@@ -121,12 +123,28 @@ class SimulationOutcome:
         values = [_recent(known[i - 1] if i else None, point, name) for i, point in enumerate(known)]
         return [point[x] for point in known], _smooth(values)
 
-    def validation_curve(self, x: str) -> tuple[list[float], list[float]]:
-        """Return the validation metric at each epoch's end."""
+    def validation_curve(self, x: str, name: str) -> tuple[list[float], list[float]]:
+        """Return the validation's metric `name` at each epoch's end."""
         ends = self._epoch_ends(x)
         logs = [log for fit in self.logs for log in fit]
-        known = [(at, log[self.metric]) for at, log in zip(ends, logs, strict=False) if _validated(self.metric)]
+        known = [(at, log[f"val_{name}"]) for at, log in zip(ends, logs, strict=False) if f"val_{name}" in log]
         return [at for at, _ in known], [value for _, value in known]
+
+    def curves(self) -> dict[str, dict[str, dict[str, list[float]]]]:
+        """Return the curves of all metrics as the report draws them: by epochs, by simulated seconds."""
+        epochs = sum(len(fit["epochs"]) for fit in self.fits)
+        per_epoch = self.total("samples") / epochs if epochs else 1.0
+        names = dict.fromkeys(name for point in self.points() for name in point["logs"])
+        found: dict[str, dict[str, dict[str, list[float]]]] = {}
+        for name in names:
+            for kind, curve_of in (("train", self.training_curve), ("validation", self.validation_curve)):
+                samples, ys = curve_of("samples", name)
+                drawn, seconds = Curve(), curve_of("simulated_s", name)[0]
+                for done, second, y in zip(samples, seconds, ys, strict=True):
+                    if math.isfinite(y):
+                        drawn.add(done / per_epoch, second, y)
+                found.setdefault(name, {})[kind] = drawn.as_json()
+        return found
 
     def _epoch_ends(self, x: str) -> list[float]:
         """Return samples or simulated seconds at the end of each epoch of each fit."""
@@ -155,6 +173,36 @@ def summary(outcome: SimulationOutcome) -> dict[str, str]:
         "by workers, over the simulated links",
         "wall time": f"{duration(wall_s)}: gradients {duration(total('gradient_s'))}, updates "
         f"{duration(total('update_s'))}, simulator {duration(overhead_s)} ({share})",
+    }
+
+
+def write_report(outcomes: Sequence[SimulationOutcome], directory: Path) -> None:
+    """Write report.html and points.csv, the curves' data, to `directory`. Each run's own data are in its run.json."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_points(list(outcomes), directory / "points.csv")
+    write(render("nfdt simulate", [_as_run(outcome) for outcome in outcomes]), directory / REPORT)
+
+
+def _as_run(outcome: SimulationOutcome) -> dict[str, Any]:
+    """Return the run as the report's page takes it (frontends/report/run_data.py)."""
+    taus = sorted(outcome.staleness)
+    shares = [outcome.staleness[tau] / outcome.staleness.total() for tau in taus]
+    mean = [float(spread_of.mean)] if (spread_of := spread(outcome.staleness)) else []
+    ends = {"e": [float(sum(len(fit["epochs"]) for fit in outcome.fits))], "t": [outcome.simulated_s], "y": mean}
+    return {
+        "name": outcome.algorithm,
+        "state": "finished",
+        "time": "simulated time",
+        "seconds": outcome.simulated_s,
+        "jobs": [{"workers": outcome.workers}],
+        "summary": {
+            "steps": int(outcome.total("pushes")),
+            "samples_per_second": outcome.total("samples") / outcome.simulated_s if outcome.simulated_s else 0.0,
+        },
+        "curves": outcome.curves(),
+        "measures": {"staleness": {"mean": ends}} if mean else {},
+        "facts": {**summary(outcome), "seed": str(outcome.seed)},
+        "histogram": {"x": taus, "y": shares} if taus else None,
     }
 
 

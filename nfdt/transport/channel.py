@@ -54,6 +54,7 @@ class Weights:
         tensors: Valid until the next request.
         ahead: Other batches that are assigned to the worker.
         pull: Number of this pull among all workers' pulls, equal on all shards.
+        staleness: Staleness of the worker's last push; shard 0 sends it.
     """
 
     positions: Sequence[int]
@@ -62,6 +63,7 @@ class Weights:
     batches: Sequence[int] = ()
     ahead: Sequence[int] = ()
     pull: int = 0
+    staleness: int = 0
 
 
 @dataclass(frozen=True)

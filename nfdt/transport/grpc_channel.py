@@ -202,7 +202,7 @@ class GrpcChannel:
         self.bytes_received += fill(parts, self._call) if weights.nbytes else sum(map(len, parts))
         positions = add_deltas(self._layout, weights.positions, self._incoming)
         tensors = [self._incoming.tensors[position] for position in positions]
-        counts = tuple(weights.batches), tuple(weights.ahead), weights.pull
+        counts = tuple(weights.batches), tuple(weights.ahead), weights.pull, weights.staleness
         return Weights(positions, tensors, weights.epoch, *counts)
 
 

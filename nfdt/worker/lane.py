@@ -67,6 +67,7 @@ class EpochCounters:
         self._start = self._trainable.metric_arrays()
         self.steps = self.samples = 0
         self.busy = 0.0  # seconds
+        self._pushes = self._staleness = 0  # answered pushes, and the sum of their staleness
         self.logs: Mapping[str, Any] = {}
         self._since: float | None = None
 
@@ -81,6 +82,16 @@ class EpochCounters:
     def add_busy(self, seconds: float) -> None:
         """Count seconds of computing."""
         self.busy += seconds
+
+    def add_staleness(self, answer: "Pulled") -> None:
+        """Count the staleness of a push, which is in the answer to it unless the epoch has ended."""
+        if isinstance(answer, list):
+            self._pushes, self._staleness = self._pushes + 1, self._staleness + answer[0].staleness
+
+    @property
+    def staleness(self) -> float:
+        """The mean staleness of the answered pushes."""
+        return self._staleness / self._pushes if self._pushes else 0.0
 
     def seconds(self) -> float:
         """Return the seconds since `begin`; 0 without it."""

@@ -137,7 +137,9 @@ class WorkerJob:
             given = batches.get(weights.epoch, weights.batches, weights.ahead)
         except NoBatch as end:
             return channels.end_of_data(end.args[0])
-        return channels.push(self._train(lane, pulled, given))
+        answer = channels.push(self._train(lane, pulled, given))
+        self._tally.add_staleness(answer)
+        return answer
 
     def _train(self, lane: int, pulled: list[Weights], batches: list[Any]) -> WorkerGradient:
         samples = sum(samples_of(batch) for batch in batches)
@@ -168,6 +170,7 @@ class WorkerJob:
         tally = self._tally
         progress = Progress(epoch=epoch, step=tally.steps, samples=tally.samples, logs=tally.floats())
         progress.bytes_sent, progress.bytes_received = self.moved()
+        progress.busy_seconds, progress.staleness = tally.busy, tally.staleness
         self._send(Event(progress=progress))
 
     def _report_epoch(self) -> None:
@@ -183,6 +186,7 @@ class WorkerJob:
             metrics=self._member.blobs.put_arrays(tally.metrics()),
             seconds=tally.seconds(),
             busy_seconds=tally.busy,
+            staleness=tally.staleness,
             bytes_sent=sent - before[0],
             bytes_received=received - before[1],
         )

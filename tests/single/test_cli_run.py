@@ -13,6 +13,7 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest
+from fdt.cli.attached import attached_runs
 from fdt.cli.run import run
 from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError
@@ -59,7 +60,7 @@ def go(engines):
         engines.append(Engine(run_dir))
         return engines[-1]
 
-    def call(script, **request):
+    def call(script, /, **request):
         return run(RunRequest("hfdt", **request), make, script)
 
     return call
@@ -154,6 +155,32 @@ def test_log_dir_holds_records_and_members_logs_of_this_run_only(go, engines, tm
 
     assert go(script, log_dir=logs, quiet=True) == 0
     assert sorted(file.name for file in logs.iterdir()) == ["notes.txt", "records.jsonl", "server-production.log"]
+
+
+@pytest.mark.parametrize(("error", "quiet"), [(None, False), (UserError("no"), True)])
+def test_a_run_with_a_log_dir_records_its_end_and_then_writes_its_report(go, tmp_path, monkeypatch, error, quiet):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def script(client, reporters):
+        (run,) = attached_runs()
+        assert run.name == f"train-{os.getpid()}" and run.read("logs")["directory"] == str(tmp_path)
+        if error:
+            raise error
+        return 0
+
+    written = []
+
+    def write_report(engine, directory, quiet):
+        records = [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
+        written.append((engine, directory, quiet, records))
+
+    with pytest.raises(UserError) if error else contextlib.nullcontext():
+        go(script, log_dir=tmp_path, script="train.py", write_report=write_report)
+    ((engine, directory, said, records),) = written
+    assert (engine, directory, said) == ("hfdt", tmp_path, quiet)
+    assert [record["kind"] for record in records] == ["run", "end", "summary"]
+    assert (records[1]["code"], records[1]["error"]) == ((1, "no") if error else (0, ""))
+    assert attached_runs() == []
 
 
 def test_a_log_dir_that_cannot_be_is_one_line(go, tmp_path):

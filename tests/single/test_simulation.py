@@ -20,10 +20,10 @@ from fdt.network import Cluster, NetworkLink, NodeGroup, Slowdowns, Speed  # noq
 from nfdt.cli import main  # noqa: E402
 from nfdt.simulator import command  # noqa: E402
 from nfdt.simulator.command import split_algorithms  # noqa: E402
-from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_table  # noqa: E402
-from nfdt.simulator.plots import _keep_in_sight, write_report  # noqa: E402
+from nfdt.simulator.outcome import SimulationOutcome, print_table, summary, write_report, write_table  # noqa: E402
 from nfdt.simulator.record import SimulationRecord  # noqa: E402
 from nfdt.simulator.workers import SharedBatches  # noqa: E402
+from tests.pages import page_data  # noqa: E402
 from tests.single.simulations import BATCH, ROWS, data, model, simulate  # noqa: E402
 
 STEPS = -(-ROWS // BATCH)
@@ -163,14 +163,13 @@ def outcome(tmp_path, rule):
 
 
 def test_what_is_reported(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     outcomes = [outcome(tmp_path, rule) for rule in ("asgd", "ssgd")]
     outcomes[0].write(tmp_path / "one")
     assert SimulationOutcome.read(tmp_path / "one") == outcomes[0]
     assert (outcomes[0].metric, outcomes[0].final) == ("val_accuracy", 0.5)
-    xs, _ = outcomes[0].validation_curve("samples")
+    xs, _ = outcomes[0].validation_curve("samples", "accuracy")
     assert xs == [ROWS, 2 * ROWS]
-    assert max(outcomes[0].training_curve("samples")[0]) == 2 * ROWS
+    assert max(outcomes[0].training_curve("samples", "accuracy")[0]) == 2 * ROWS
     said = summary(outcomes[0])
     assert said["trained"] == f"{2 * STEPS} steps, {2 * ROWS} samples" and "simulator" in said["wall time"]
     write_report(outcomes, tmp_path)
@@ -178,11 +177,15 @@ def test_what_is_reported(tmp_path, capsys):
     print_table(outcomes)
     assert re.search(r"asgd +│ +0\.5000", capsys.readouterr().out)
     made = {file.name for file in tmp_path.iterdir()}
-    assert made >= {"points.csv", "compare.json", "compare.csv", "staleness.png", "accuracy_by_samples.png"}
+    assert made >= {"points.csv", "compare.json", "compare.csv", "report.html"}
+    runs = page_data((tmp_path / "report.html").read_text())["runs"]
+    assert [run["name"] for run in runs] == ["asgd", "ssgd"] and runs[1]["histogram"] == {"x": [0], "y": [1.0]}
+    drawn = runs[0]["curves"]["accuracy"]
+    assert drawn["validation"] == {"e": [1, 2], "t": drawn["validation"]["t"], "y": [0.4, 0.5]}
+    assert drawn["train"]["e"][-1] == 2 and drawn["train"]["t"][-1] == round(outcomes[0].simulated_s, 3)
 
 
 def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     (tmp_path / "train.py").write_text("")
     (tmp_path / "dana_dc").mkdir()
     (tmp_path / "dana_dc" / "run.json").write_text("of an earlier comparison")
@@ -204,7 +207,6 @@ def test_a_rule_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_comparison_that_is_ended_leaves_neither_its_directory_nor_a_run(tmp_path, monkeypatch, number, code):
-    pytest.importorskip("matplotlib")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "train.py").write_text("")
     started, signalled = [], []
@@ -238,18 +240,8 @@ def test_points_with_nothing_trained_between_them_are_one():
         for n, (count, value) in enumerate(trained, 1)
     ]
     fit = {"epochs": [{"samples": 4, "simulated_s": 4}], "points": points, "staleness": {}}
-    xs, ys = SimulationOutcome("ssgd", 0, 2, [fit], [[{"accuracy": 0.7}]]).training_curve("samples")
+    xs, ys = SimulationOutcome("ssgd", 0, 2, [fit], [[{"accuracy": 0.7}]]).training_curve("samples", "accuracy")
     assert xs == [1, 2, 4] and ys == [0.5, (0.5 + 1.0) / 2, (0.5 + 1.0 + 0.75) / 3]
-
-
-def test_what_diverges_leaves_the_picture():
-    figure = pytest.importorskip("matplotlib.figure")
-    axes = figure.Figure().add_subplot()
-    curves = [[2.0, 1.0], [2.5, 1e9], [2.0, float("nan")]]
-    for ys in curves:
-        axes.plot(ys)
-    _keep_in_sight(axes, curves)
-    assert axes.get_ylim() == (0.0, 3.75)
 
 
 def test_rules_are_split_outside_parentheses():

@@ -1,0 +1,41 @@
+"""The command `ui`: serves the live page until Ctrl-C."""
+
+import click
+
+from fdt.cli.options import CountType
+from fdt.cli.program import Command
+from fdt.errors import UsageError
+
+EXAMPLES = """\b
+Examples:
+  hfdt ui                print the page's address, with its token, and serve it until Ctrl-C
+  hfdt ui --open         also open it in the browser
+  hfdt ui --port 8265    on a port of your choice, as for ssh -L 8265:localhost:8265 HOST
+"""
+
+
+@click.command("ui", cls=Command, epilog=EXAMPLES)
+@click.option("--port", type=CountType("a port", 0), default=0, help="Port on loopback.  [default: a free one]")
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+def ui_command(port: int, opens: bool) -> int:
+    """Show this user's runs live in the browser: progress, workers, curves; and stop them.
+
+    Runs of both engines are shown, attached and detached. The page is served on loopback, and its address has a token:
+    who has it can see and stop the runs.
+    """
+    from frontends.ui.server import UiServer
+
+    name = str(click.get_current_context().find_root().info_name)
+    try:
+        server = UiServer(port)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--port must be one that is free, up to 65535. Received: {port}: {error}") from None
+    with server:
+        click.echo(server.url)
+        if opens:
+            click.launch(server.url)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except (KeyboardInterrupt, SystemExit):
+            click.echo(f"{name}: stopped", err=True)
+    return 0

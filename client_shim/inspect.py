@@ -21,11 +21,13 @@ from client_shim.state import ScriptRun, Settings
 from client_shim.summary import dtype_name, summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
-from fdt.report import JobSummary, Reporters, nbytes, quantity
+from fdt.report import JobSummary, Reporters, Screen, nbytes, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
 Sizes = Callable[[Sequence[tuple[tuple[int, ...], str]]], Mapping[str, Sequence[int]]]
+# (run, call, trainable, job, its numbers, bytes by compressor) -> lines of the report
+CostLines = Callable[[ScriptRun, FitCall, Trainable, JobSpec, JobSummary, Mapping[str, Sequence[int]]], list[str]]
 LINKS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}  # bytes per second
 TIMED_STEPS = 3
 
@@ -38,6 +40,7 @@ class Inspection:
         job: The numbers of the job.
         note: Why the data have to be drawn in the client; "" where workers read them.
         mapped: Which process maps which rows of a pipeline, and why; "" where no row is mapped.
+        cost: Lines on the cost of a run; none if it was not asked for.
         step_s: Seconds of one step of a global batch on this machine; None if not measured.
         compressed: Bytes that stand for all gradients, and for all weights where they are pulled, by compressor.
     """
@@ -47,6 +50,7 @@ class Inspection:
     step_s: float | None
     compressed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     mapped: str = ""
+    cost: Sequence[str] = ()
 
 
 class _Seen(BaseException):
@@ -54,7 +58,13 @@ class _Seen(BaseException):
 
 
 def inspect(
-    script: str, words: Sequence[str], engine: str, workers: int, settings: Settings, sizes: Sizes = lambda specs: {}
+    script: str,
+    words: Sequence[str],
+    engine: str,
+    workers: int,
+    settings: Settings,
+    sizes: Sizes = lambda specs: {},
+    cost: CostLines | None = None,
 ) -> int:
     """Run `script` up to its first `fit` and print what that would send.
 
@@ -68,6 +78,7 @@ def inspect(
         workers: The number of workers.
         settings: The command line's decisions about capture.
         sizes: Returns the bytes of each compressor for trainable variables of these specs.
+        cost: Measures what a run costs; None: only what one step in this process shows is printed.
 
     Returns:
         The exit code: 0, or the script's own.
@@ -85,11 +96,13 @@ def inspect(
 
     def examined(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
         specs = [(tuple(map(int, v.shape)), dtype_name(v)) for v in trainable.trainable]
-        found.append(replace(examine(run, call, captured, trainable, job), compressed=sizes(specs)))
+        seen = replace(examine(run, call, captured, trainable, job, timed=cost is None), compressed=sizes(specs))
+        said = cost(run, call, trainable, job, seen.job, seen.compressed) if cost is not None else ()
+        found.append(replace(seen, cost=said))
         raise _Seen
 
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
-    run = ScriptRun(client, settings, Reporters([]), instead=examined)
+    run = ScriptRun(client, settings, Reporters([Screen(engine, adds_steps=False)]), instead=examined)
     try:
         with intercepted(lambda *args: _stopping(run, found, *args)):
             code = run_script(script, words)
@@ -109,7 +122,7 @@ def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
     lines = [
         f"capture:    replica: on {quantity(workers, 'rank')}, each of which runs the script; this process is rank 0",
         f"batches:    {_SHARE[engine]}",
-        *([f"input:      {_MAPS}"] if engine == "hfdt" else []),
+        *([f"cost:       {_NO_COST}", f"input:      {_MAPS}"] if engine == "hfdt" else []),
     ]
     if looked.capture != "replica":
         lines.append("optimizers: the model's train_step uses several, so every rank runs Keras's fit")
@@ -121,6 +134,7 @@ def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
 
 
 _SHARE = {"hfdt": "each rank takes a part of every batch", "nfdt": "ranks take whole batches in turn"}
+_NO_COST = "not estimated: a step of a training loop of the script's own cannot be run without the loop"
 _MAPS = "maps before `batch` that are proven pure run on a rank's own rows; a run's end names them, or the obstacle"
 _SESSIONS = {
     "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are summed inside the run",
@@ -136,12 +150,14 @@ def _stopping(run: ScriptRun, found: list[Inspection], *args: Any) -> Any:
         raise SystemExit(0) from None
 
 
-def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> Inspection:
-    """Return the numbers of a captured `fit`; measure a step where the data can be read without the script."""
+def examine(
+    run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec, *, timed: bool = True
+) -> Inspection:
+    """Return the numbers of a captured `fit`. `timed`: measure a step where the script's process does not read data."""
     from fdt.data import open_source  # imports TensorFlow, which the script has loaded by now
 
     step_s = None
-    if not isinstance(job.data, FeedData):
+    if timed and not isinstance(job.data, FeedData):
         source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
         step_s = time_step(call.model, trainable, source.first_batch())
     summary = summarize(run, call, captured, trainable, job, 0)
@@ -188,9 +204,9 @@ def report(found: Inspection) -> list[str]:
         f"{nbytes(job.state_bytes)} per epoch",
         **traffic(job),
         **savings(found),
-        **outlook(found),
+        **(outlook(found) if not found.cost else {}),
     }
-    return [f"{name + ':':<11} {value}" for name, value in facts.items()]
+    return [*(f"{name + ':':<11} {value}" for name, value in facts.items()), *found.cost]
 
 
 _DATA = {

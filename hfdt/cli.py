@@ -41,7 +41,15 @@ from fdt.cli.run import requested
 from fdt.cli.serve import address_of, serve, tls_files
 from fdt.environment import quiet_import
 from fdt.errors import UsageError
-from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
+from hfdt.options import (
+    RANKS,
+    algorithm_options,
+    compressor_of,
+    cost_option,
+    number_options,
+    rank_fault_options,
+    rank_options,
+)
 
 if TYPE_CHECKING:
     from hfdt.engine.engine import HfdtEngine
@@ -207,17 +215,21 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 @main.command("inspect", cls=ScriptCommand)
 @workers_option
 @seed_option
-def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None) -> int:
-    """Print what a run would send, and the estimated time.
+@cost_option
+def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None, cost: bool) -> int:
+    """Print what a run would send, its memory, and the time of a step.
 
     script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
+    Workers train for some seconds to measure memory and time.
     """
     with quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
         from hfdt.compressors import sizes
+        from hfdt.cost import report
 
-        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes)
+        measured = report.lines if cost else None
+        return inspect(script, words, NAME, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes, measured)
 
 
 @main.command("serve")

@@ -57,6 +57,12 @@ def algorithm_options(function: Decorated) -> Decorated:
     return apply([rule, *_of_rounds(), *_of_blocks()], function)
 
 
+def cost_option(function: Decorated) -> Decorated:
+    """Add --cost and --no-cost."""
+    text = "Let workers train for some seconds and print memory and time of 1, 2, 4 and 8.  [default: --cost]"
+    return option(NUMBERS, "--cost/--no-cost", default=True, help=text)(function)
+
+
 def _of_rounds() -> list[Option]:
     steps, epochs = CountType("a number of batches"), CountType("a number of epochs")
     return [

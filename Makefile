@@ -61,7 +61,7 @@ demo: setup
 # (tests/conftest.py). Some tests need the cores to themselves.
 # The modules are compiled first: where PYTHONDONTWRITEBYTECODE is set, each of hundreds of processes would do it.
 test: setup
-	@$(BIN)/python -m compileall -q client_shim fdt hfdt nfdt replica
+	@$(BIN)/python -m compileall -q client_shim fdt frontends hfdt nfdt replica
 	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m 'not exclusive' $(ARGS)
 	@$(BIN)/python -m pytest -m exclusive tests/parallel tests/integration $(ARGS) || [ $$? -eq 5 ]  # ARGS chose none
 

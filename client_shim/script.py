@@ -5,11 +5,13 @@ import contextlib
 import importlib.machinery
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from client_shim import notebook
 from fdt import PACKAGES
 from fdt.errors import EXIT_INTERRUPTED, UserError
 from fdt.signals import Ended, behind
@@ -48,11 +50,14 @@ def run_script(
         UserError: The script asks for something that is not supported, or cannot be read or parsed.
         Ended: A signal ended the script.
     """
-    code = _compile(script, rewrite)
+    if script in _INSTEAD:
+        return _INSTEAD[script]()
+    codes = _compile(script, rewrite)
     module = _main_module(os.path.abspath(script))
     with _standing_in(module, [script if name is None else name, *argv], os.path.dirname(os.path.realpath(script))):
         try:
-            _execute(code, module.__dict__)
+            for code in codes:
+                _execute(code, module.__dict__)
         except (UserError, Ended):
             raise
         except SystemExit as stop:
@@ -65,11 +70,27 @@ def run_script(
         except BaseException as error:
             died(error)
             without_our_frames(error)
-            sys.excepthook(type(error), error, error.__traceback__)
+            if notebook.is_notebook(script):  # Python's own hook looks for source lines in files alone
+                traceback.print_exception(error)
+            else:
+                sys.excepthook(type(error), error, error.__traceback__)
             return 1
         finally:
             _flush()
     return 0
+
+
+_INSTEAD: dict[str, Callable[[], int]] = {}
+
+
+@contextlib.contextmanager
+def run_instead(script: str, body: Callable[[], int]) -> Iterator[None]:
+    """Within, `run_script(script)` returns what `body` returns: a cell runs in its kernel's namespace."""
+    _INSTEAD[script] = body
+    try:
+        yield
+    finally:
+        del _INSTEAD[script]
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:
@@ -82,7 +103,8 @@ def _execute(code: CodeType, names: dict[str, Any]) -> None:
         raise hidden from None
 
 
-def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
+def _compile(script: str, rewrite: Rewrite | None) -> Sequence[CodeType]:
+    """Return the script's code: of a notebook, that of each cell."""
     try:
         with open(os.path.abspath(script), "rb") as file:  # the absolute path, which other ranks' scratch folders map
             source = file.read()
@@ -92,9 +114,11 @@ def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
         raise UserError(f"the script cannot be read: {script}: {error.strerror}") from None
     try:
         path = os.path.abspath(script)
+        if notebook.is_notebook(script):
+            return notebook.compiled(notebook.read(path, source), rewrite)
         if rewrite is None:
-            return compile(source, path, "exec", dont_inherit=True)
-        return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
+            return [compile(source, path, "exec", dont_inherit=True)]
+        return [compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
         raise UserError(f"{script} is not valid Python: {type(error).__name__}, see above") from None
@@ -106,6 +130,8 @@ def _main_module(path: str) -> ModuleType:
     module.__dict__.update(
         {"__file__": path, "__builtins__": __builtins__, "__loader__": loader, "__spec__": None, "__cached__": None}
     )
+    if notebook.is_notebook(path):
+        module.__dict__["display"] = print  # a builtin of kernels
     return module
 
 

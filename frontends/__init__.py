@@ -1,0 +1,1 @@
+"""What stands around a run: configuration, the Python API, completion of command lines."""

@@ -17,6 +17,7 @@ import click
 from client_shim.replica.detection import detect_capture, with_own_updates
 from client_shim.script import ScriptError, run_instead, without_our_frames
 from fdt.cli import flag
+from fdt.environment import silence_import
 from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from fdt.patches import replace
 from fdt.report import Screen
@@ -35,6 +36,7 @@ def register(shell: Any, program: click.Group) -> None:
         train_cell(shell, program, line, cell)
 
     shell.register_magic_function(magic, "cell", program.name)
+    silence_import()  # of TensorFlow, where the extension is loaded before it
 
 
 def train_cell(shell: Any, program: click.Group, line: str, cell: str) -> None:

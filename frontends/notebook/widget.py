@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fdt.report import JobSummary, Reporter
+from fdt.report import JobSummary, Reporter, format_logs
 from fdt.report.progress import Plain
 from fdt.report.status import Clock, Status
 from fdt.rpc.session_pb2 import Event
@@ -59,6 +59,7 @@ class WidgetBar(Plain):
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         super().epoch_end(epoch, logs)
         self._bar.value = self._bar.max
+        self._label.value = f"Epoch {self._status.epoch}  {format_logs(logs)}"
 
     def job_end(self) -> None:
         super().job_end()

@@ -43,7 +43,7 @@ class WidgetBar(Plain):
 
         super().job(job)
         self._status.job(job)
-        self._bar.max = max(1, job.steps_per_epoch)
+        self._bar.set_trait("max", max(1, job.steps_per_epoch))
         show(self._box)
 
     def epoch_begin(self, epoch: int) -> None:
@@ -58,15 +58,15 @@ class WidgetBar(Plain):
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         super().epoch_end(epoch, logs)
-        self._bar.value = self._bar.max
-        self._label.value = f"Epoch {self._status.epoch}  {format_logs(logs)}"
+        self._bar.set_trait("value", self._bar.max)
+        self._label.set_trait("value", f"Epoch {self._status.epoch}  {format_logs(logs)}")
 
     def job_end(self) -> None:
         super().job_end()
         with contextlib.suppress(Exception):  # the kernel's connection may be closed
-            self._bar.bar_style = "success" if self._bar.value == self._bar.max else "warning"
+            self._bar.set_trait("bar_style", "success" if self._bar.value == self._bar.max else "warning")
 
     def _draw(self) -> None:
         self._drawn = self._ticks()
-        self._bar.value = min(self._bar.max, self._status.step)
-        self._label.value = self._status.line().replace("━", "").replace("─", "")
+        self._bar.set_trait("value", min(self._bar.max, self._status.step))
+        self._label.set_trait("value", self._status.line().replace("━", "").replace("─", ""))

@@ -43,7 +43,7 @@ IGNORED = {
     "reload_ext",
 }
 IGNORED |= {"tensorboard", "xmode"}
-TRANSPARENT = ("capture", "hfdt", "nfdt", "prun", "time", "timeit")
+TRANSPARENT = ("capture", "hfdt", "nfdt", "time", "timeit")
 _MAGIC = re.compile(r"(?P<indent>\s*)(?P<mark>%%|%|!!|!|\?)(?P<name>\w*)(?P<rest>.*)")
 
 
@@ -80,7 +80,7 @@ def read(path: str | Path, data: bytes) -> list[Cell]:
         about = notebook.get("metadata", {})
         language = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language", "python")
         found = [_joined(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(
             f"a notebook must be JSON of nbformat 4. Received: {path}; "
             "`jupyter nbconvert --to notebook` converts older ones"
@@ -91,7 +91,7 @@ def read(path: str | Path, data: bytes) -> list[Cell]:
     for number, text in enumerate(found, 1):
         name = f"{path}, cell {number}"
         cells.append(Cell(name, without_magics(text, name)))
-        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        linecache.cache[name] = (len(text), None, [f"{line}\n" for line in text.split("\n")], name)
     return cells
 
 
@@ -134,9 +134,9 @@ def without_magics(text: str, name: str) -> str:
     Raises:
         UserError: A magic has no meaning in a script.
     """
-    lines = text.splitlines()
+    lines = text.split("\n")  # as Python counts lines: a string may have other separators
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    if lines and lines[first].startswith("%%"):
+    if lines[first].startswith("%%"):
         lines[first] = _handled(lines[first], f"{name}, line {first + 1}", of_cell=True)
     for _ in range(len(lines)):  # each round removes one magic
         try:
@@ -160,7 +160,8 @@ def _handled(line: str, where: str, *, of_cell: bool = False) -> str:
     name = found["name"] if found else ""
     if found and found["mark"] in ("%", "%%"):
         if name in TRANSPARENT:
-            return found["indent"] + ("pass" if of_cell else _statement(found["rest"]) or "pass")
+            runs = name == "timeit" or not of_cell  # a cell's other words are options; those of %%timeit are code
+            return found["indent"] + ((runs and _statement(found["rest"])) or "pass")
         if name in IGNORED and not of_cell:
             return f"{found['indent']}pass"
         setting = _setting(name, found["rest"])
@@ -173,8 +174,8 @@ def _handled(line: str, where: str, *, of_cell: bool = False) -> str:
 
 
 def _statement(rest: str) -> str:
-    """Return the statement of `%time -p statement`."""
-    return re.sub(r"^\s*(-\w+\s+(\d+\s+)?)*", "", rest)
+    """Return the statement of `%timeit -n 10 statement`."""
+    return re.sub(r"^\s*(-[nrp]\s*\d+\s+|-[tcqov]\s+|--no-raise-error\s+)*", "", rest)
 
 
 def _setting(name: str, rest: str) -> str:

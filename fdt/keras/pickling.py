@@ -59,7 +59,7 @@ class ModelPickler(cloudpickle.Pickler):
         self._strings: dict[str, str] = {}
         self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
         self.record: natives.PickleRecord | None = None  # the record being written
-        self._sources: dict[str, str] = {}  # of functions of notebooks, by the name of their cell
+        self._sources: dict[str, list[str]] = {}  # of functions of notebooks, by the name of their cell
 
     def dump_records(self, obj: Any) -> None:
         """Pickle `obj`, the attributes of each object that was found, one pickle each, None, and sources."""
@@ -109,7 +109,7 @@ class ModelPickler(cloudpickle.Pickler):
         make, arguments, (state, slots), *rest = super()._dynamic_function_reduce(func)
         file = func.__code__.co_filename
         if (cached := linecache.cache.get(file)) and len(cached) == 4 and cached[1] is None:  # there is no such file
-            self._sources[file] = "".join(cached[2])
+            self._sources[file] = list(cached[2])
         slots["__globals__"].update(annotation_globals(func))
         return make, arguments, (state, slots), *rest
 
@@ -137,8 +137,8 @@ def loads(data: bytes | memoryview) -> Any:
         while (record := unpickler.load()) is not None:
             target, state, finish = record
             finish(target, state)
-        for file, text in unpickler.load().items():  # where AutoGraph and tracebacks look for a function's source
-            linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+        for file, lines in unpickler.load().items():  # where AutoGraph and tracebacks look for a function's source
+            linecache.cache[file] = sum(map(len, lines)), None, lines, file
         for call in calls:
             call()
     return obj

@@ -56,7 +56,8 @@ def train_cell(shell: Any, program: click.Group, line: str, cell: str) -> None:
     above = "" if cell.lstrip().startswith("%%") else f"# %%{program.name} {line}".rstrip() + "\n"
     running = _RunningCell(shell, above + cell)  # so that lines count from the magic's
     try:
-        _run(program, line, shell.transform_cell(cell), running)
+        with _alone():
+            _run(program, line, shell.transform_cell(cell), running)
     except (UserError, click.ClickException) as error:
         running.error = error
     except KeyboardInterrupt as error:
@@ -65,6 +66,20 @@ def train_cell(shell: Any, program: click.Group, line: str, cell: str) -> None:
         signal.raise_signal(running.error.number)
     if running.error is not None:
         raise _shown(shell, running.error, str(program.name)) from None
+
+
+_TRAINING = threading.Lock()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Raise UsageError where another such cell runs: around this one, or in another thread."""
+    if not _TRAINING.acquire(blocking=False):
+        raise UsageError("a cell trains already, and `fit` is patched for it: leave this magic out")
+    try:
+        yield
+    finally:
+        _TRAINING.release()
 
 
 class _RunningCell:

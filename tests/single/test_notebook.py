@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_shim import notebook
+from client_shim.replica import remote_code
 from client_shim.replica.detection import detect_capture
 from client_shim.replica.rewriting import rewrite
 from client_shim.script import run_script
@@ -37,6 +38,9 @@ def written(tmp_path):
         ("if a:\n    %time f(x)", "if a:\n    f(x)"),
         ("%timeit -n 10 f(x)", "f(x)"),
         ("%time", "pass"),
+        ("%time -x + 1", "-x + 1"),
+        ("%%timeit -n 3 x = 1\nf(x)", "x = 1\nf(x)"),
+        ("s = 'a\x0cb\u2028c'\n%time", "s = 'a\x0cb\u2028c'\npass"),  # neither ends a line of Python
         ("x = (5\n%3)", "x = (5\n%3)"),
         ('s = """\n%bash\n!ls\n"""', 's = """\n%bash\n!ls\n"""'),
         ("%env A=b c", "__import__('os').environ['A'] = 'b c'"),
@@ -100,6 +104,7 @@ def test_a_cell_that_is_no_python_is_named(written, capsys):
     ("content", "said"),
     [
         ("no json", "must be JSON of nbformat 4"),
+        ("[" * 10**5, "must be JSON of nbformat 4"),
         ("[]", "must be JSON of nbformat 4"),
         ('{"worksheets": []}', "must be JSON of nbformat 4"),
         ('{"cells": [{"cell_type": "code"}]}', "must be JSON of nbformat 4"),
@@ -142,7 +147,13 @@ def test_workers_get_the_source_of_functions_that_no_file_has(written):
     del linecache.cache[cell.name]
     function = pickling.loads(data)
     assert function(3) == 6
-    assert inspect.getsource(function) == "def doubled(x):\n    return 2 * x"
+    assert inspect.getsource(function) == "def doubled(x):\n    return 2 * x\n"
+
+
+def test_ranks_on_other_hosts_get_the_modules_that_cells_import(written, tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    path = written("x = 1", "%matplotlib inline\nimport mine")
+    assert set(remote_code.collect(path)) == {path, str(tmp_path / "mine.py")}
 
 
 def test_a_notebook_needs_the_command_run(capsys):

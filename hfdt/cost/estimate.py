@@ -26,12 +26,14 @@ class Measured:
         step_s: Seconds of a step, in the epoch that other processes disturbed least.
         waited_s: The part of `step_s` in exchanges, of the rank that waited least: the others waited for it.
         memory: The largest rank's most resident bytes, as `top` shows them, but without shared memory.
+        spread: The median epoch's time over the fastest one's: more than 1 where the machine does other work.
     """
 
     workers: int
     step_s: float
     waited_s: float
     memory: int
+    spread: float = 1.0
 
 
 @dataclass(frozen=True)

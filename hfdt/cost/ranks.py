@@ -54,11 +54,13 @@ def measure(job: JobSpec, blobs: LocalBlobs, workers: int, steps: int, step_s: f
 
 def calmest(workers: int, ends: list[EpochEnd], memory: int) -> Measured:
     """Return the figures of the fastest epoch but the first, in which the step is traced."""
-    end = min((e for e in ends[1:] or ends if e.steps), key=lambda e: e.seconds / e.steps, default=None)
-    if end is None:
+    by_time = sorted((e for e in ends[1:] or ends if e.steps), key=lambda e: e.seconds / e.steps)
+    if not by_time:
         raise CaptureError("a short run had no step")
+    middle = by_time[len(by_time) // 2]  # the slowest may have traced a last, smaller batch
+    end, step_s, usual_s = by_time[0], *(e.seconds / e.steps for e in (by_time[0], middle))
     waited = min((share.seconds - share.busy_seconds for share in end.workers), default=0.0)
-    return Measured(workers, end.seconds / end.steps, waited / end.steps, memory)
+    return Measured(workers, step_s, waited / end.steps, memory, usual_s / step_s)
 
 
 def _trained(engine: HfdtEngine, job: JobSpec) -> tuple[list[EpochEnd], int]:

@@ -13,6 +13,7 @@ from fdt.service.blame import one_line
 from fdt.trainable import Trainable
 from hfdt.cost.estimate import LINKS, SIZES, Cost, Estimate, StepCurve
 
+MOST_SPREAD = 1.3  # between epochs of one short run on a machine that does nothing else
 OF_MEMORY, OF_TIME = 0.01, 0.01  # of a rank's memory, of a step: what changes less is not worth a word
 
 
@@ -43,9 +44,8 @@ def lines(
         cost = measured_cost(run.blobs, call, trainable, job, summary, compressed, run.reporters.note)
     except Exception as error:  # of the script's own step, or of ranks
         return [_line("cost", f"not estimated: a short run failed: {' '.join(one_line(error).split())}")]
-    hooks = job.fit.batch_hooks is not BatchHooks.NONE
-    slower = [_line("note", "callbacks that read every step make the real run slower than this")] if hooks else []
-    return [*table(cost, summary.workers), *parts(cost, summary), *advice(cost, summary.workers), *slower]
+    notes = doubts(cost, hooks=job.fit.batch_hooks is not BatchHooks.NONE)
+    return [*table(cost, summary.workers), *parts(cost, summary), *advice(cost, summary.workers), *notes]
 
 
 def measured_cost(
@@ -105,6 +105,14 @@ def _row(found: Estimate) -> list[str]:
         _known(found.step_s, milliseconds) + (" *" if found.measured else "  "),
         *map(milliseconds, found.linked_s.values()),
     ]
+
+
+def doubts(cost: Cost, *, hooks: bool) -> list[str]:
+    """Return why times may be wrong. `hooks`: callbacks read single steps."""
+    spread = max(run.spread for run in cost.measured.values())
+    busy = f"half the epochs of a short run were slower by a factor of {spread:.1f}: this machine does other work"
+    slower = "callbacks that read every step make the real run slower than this"
+    return [_line("note", text) for text, holds in ((busy, spread > MOST_SPREAD), (slower, hooks)) if holds]
 
 
 def parts(cost: Cost, summary: JobSummary) -> list[str]:

@@ -74,10 +74,20 @@ def test_the_calmest_epoch_but_the_first_counts():
         return EpochEnd(steps=10, seconds=seconds, workers=shares)
 
     found = calmest(2, [end(1.0, [0, 0]), end(4.0, [1, 1]), end(2.0, [0.5, 0.1])], 7)
-    assert (found.step_s, found.memory) == (0.2, 7)
+    assert (found.step_s, found.memory, found.spread) == (0.2, 7, 2.0)
     assert found.waited_s == pytest.approx(0.01)
     with pytest.raises(CaptureError, match="no step"):
         calmest(2, [], 7)
+
+
+def test_a_busy_machine_is_named():
+    busy = Cost(COST.of, {1: RUNS[1], 2: Measured(2, 0.5, 0.1, 800 * MB, 1.8)}, CURVE, 0.04, {})
+    (line,) = report.doubts(busy, hooks=False)
+    assert line.startswith("note:       half the epochs of a short run were slower by a factor of 1.8: ")
+    assert report.doubts(COST, hooks=False) == []
+    assert report.doubts(COST, hooks=True) == [
+        "note:       callbacks that read every step make the real run slower than this"
+    ]
 
 
 def lines_for(job, *, eager=False):

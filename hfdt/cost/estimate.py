@@ -120,9 +120,8 @@ class Cost:
         of: The bytes of its model.
         measured: The short runs, by number of ranks; one of them with one rank.
         curve: How a step depends on its rows.
-        update_s: Seconds of the optimizer's update.
         compressed: Bytes that stand for the gradients, by compressor.
-        shardable: The optimizer can be sharded.
+        sharded: A short run of the largest measured number of ranks with --shard-optimizer; None: it was not measured.
     """
 
     def __init__(
@@ -130,13 +129,11 @@ class Cost:
         of: ModelBytes,
         measured: Mapping[int, Measured],
         curve: StepCurve,
-        update_s: float,
         compressed: Mapping[str, Sequence[int]],
-        *,
-        shardable: bool = True,
+        sharded: Measured | None = None,
     ) -> None:
         self.of, self.measured, self.curve = of, measured, curve
-        self.update_s, self.compressed, self._shardable = update_s, compressed, shardable
+        self.compressed, self._sharded = compressed, sharded
         self._most = measured[max(measured)]
 
     def at(self, workers: int) -> Estimate:
@@ -154,14 +151,14 @@ class Cost:
 
     def memory_changes(self, workers: int) -> dict[str, float]:
         """Return by how many bytes options change the memory of a rank."""
-        changes = {SHARD: -self.of.slots * (1 - 1 / workers)} if self._shardable else {}
+        changes: dict[str, float] = {SHARD: self._sharded.memory - self._most.memory} if self._sharded else {}
         now, less = self.curve.activations(workers), self.curve.activations(2 * workers)
         return changes if now is None or less is None else {**changes, HALF: less - now}
 
     def time_changes(self, workers: int, bytes_per_s: float | None = None) -> dict[str, float]:
         """Return by how many seconds options change a step: on a link, or None: among ranks of this machine."""
         exchange_s = self.exchange_s(workers) if bytes_per_s is None else self.sent(workers) / bytes_per_s
-        changes = {SHARD: -self.update_s * (1 - 1 / workers)} if self._shardable else {}
+        changes = {SHARD: self._sharded.step_s - self._most.step_s} if self._sharded else {}
         computing = self._computing_s(workers, alone=bytes_per_s is not None)
         doubled = computing * self.curve.seconds(workers / 2) / self.curve.seconds(workers)
         changes[TWICE] = (doubled - (exchange_s or 0.0)) / 2 - computing

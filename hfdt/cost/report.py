@@ -1,6 +1,8 @@
 """What `hfdt inspect` says of a run's cost: it measures, and prints a table and the options that change most."""
 
+import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from client_shim.call import FitCall
@@ -13,6 +15,7 @@ from fdt.service.blame import one_line
 from fdt.trainable import Trainable
 from hfdt.cost.estimate import LINKS, SIZES, Cost, Estimate, StepCurve
 
+WORTH_SHARDING = 0.02  # slots' part of a rank's memory, from which the option is measured
 MOST_SPREAD = 1.3  # between epochs of one short run on a machine that does nothing else
 OF_MEMORY, OF_TIME = 0.01, 0.01  # of a rank's memory, of a step: what changes less is not worth a word
 
@@ -70,10 +73,13 @@ def measured_cost(
     listed = ", ".join(map(str, sizes))
     note(f"measuring the cost: short runs of -np {listed} (--no-cost leaves them out)")
     traced = step.traced_steps(call.model, trainable, source.first_batch(), SIZES[-1])
-    update_s = step.update_s(call.model, trainable) if call.model.optimizer is not None else 0.0
-    runs = {n: ranks.measure(job, blobs, n, summary.steps_per_epoch, traced[0].seconds) for n in sizes}
-    of, curve = step.model_bytes(trainable), StepCurve(traced)
-    return Cost(of, runs, curve, update_s, compressed, shardable=step.is_shardable(trainable))
+    run = functools.partial(ranks.measure, blobs=blobs, steps=summary.steps_per_epoch, step_s=traced[0].seconds)
+    runs, of = {n: run(job, workers=n) for n in sizes}, step.model_bytes(trainable)
+    most, sharded = max(sizes), None
+    if most > 1 and of.slots > WORTH_SHARDING * runs[most].memory and step.is_shardable(trainable):
+        options = {**job.options, "shard_optimizer": "1"}  # its copies at the start and at checkpoints count, too
+        sharded = run(replace(job, options=options), workers=most)
+    return Cost(of, runs, StepCurve(traced), compressed, sharded)
 
 
 def table(cost: Cost, asked: int) -> list[str]:

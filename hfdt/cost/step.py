@@ -74,14 +74,6 @@ def traced_steps(model: Any, trainable: Trainable, batch: Any, most: int) -> lis
     return found
 
 
-def update_s(model: Any, trainable: Trainable) -> float:
-    """Return the seconds of the optimizer's update; the variables have their values again at the end."""
-    zeros = [tf.zeros(v.shape, v.dtype) for v in map(tensor_variable, trainable.trainable)]
-    update = tf.function(lambda: model.optimizer.apply_gradients(zip(zeros, trainable.trainable, strict=True)))
-    with _on_one_core(trainable):
-        return fastest(update)
-
-
 @contextlib.contextmanager
 def _on_one_core(trainable: Trainable) -> Iterator[None]:
     saved = trainable.model_arrays(), trainable.optimizer_arrays()

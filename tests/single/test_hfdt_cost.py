@@ -16,7 +16,7 @@ from hfdt.cost.ranks import calmest
 MB = 1_000_000
 CURVE = StepCurve([TracedStep(64, 640, "", 1.0), TracedStep(8, 80, "", 0.3)])  # 10 bytes a row; 12.5 ms a row and 0.2 s
 RUNS = {1: Measured(1, 0.6, 0.0, 900 * MB), 2: Measured(2, 0.5, 0.1, 800 * MB)}
-COST = Cost(ModelBytes(MB, MB, 2 * MB), RUNS, CURVE, 0.04, {"fp16": [MB // 2]})
+COST = Cost(ModelBytes(MB, MB, 2 * MB), RUNS, CURVE, {"fp16": [MB // 2]}, Measured(2, 0.48, 0.1, 799 * MB))
 
 
 def test_a_measured_number_of_ranks_is_what_was_measured():
@@ -39,20 +39,20 @@ def test_options_change_what_they_are_for():
         {"--shard-optimizer": -0.02, TWICE: (0.4 * 1.0 / 0.6 - 0.1) / 2 - 0.4, "--compress fp16": -0.05}
     )
     assert COST.time_changes(2, 1e6)["--compress fp16"] == pytest.approx(-0.5)
-    whole = Cost(COST.of, RUNS, CURVE, 0.04, {}, shardable=False)
+    whole = Cost(COST.of, RUNS, CURVE, {})
     assert list(whole.memory_changes(2)) == [HALF]
     assert list(whole.time_changes(2)) == [TWICE]
 
 
 def test_without_a_second_core_no_exchange_is_known():
-    found = Cost(COST.of, {1: RUNS[1]}, CURVE, 0.0, {}).at(2)
+    found = Cost(COST.of, {1: RUNS[1]}, CURVE, {}).at(2)
     assert found.step_s is None
     assert found.linked_s["10 Gbit/s"] == pytest.approx(0.36 + MB / 1.25e9)
 
 
 def test_unknown_activations_leave_unmeasured_memory_unknown():
     curve = StepCurve([TracedStep(64, None, "lstm is a loop", 1.0), TracedStep(8, None, "lstm is a loop", 0.3)])
-    cost = Cost(COST.of, RUNS, curve, 0.04, {})
+    cost = Cost(COST.of, RUNS, curve, {})
     assert (cost.at(2).memory, cost.at(4).memory) == (800 * MB, None)
     lines = [*report.table(cost, 2), *report.parts(cost, JobSummary("j"))]
     assert re.search(r"^ +4 +unknown +unknown +", "\n".join(lines), re.MULTILINE)
@@ -81,7 +81,7 @@ def test_the_calmest_epoch_but_the_first_counts():
 
 
 def test_a_busy_machine_is_named():
-    busy = Cost(COST.of, {1: RUNS[1], 2: Measured(2, 0.5, 0.1, 800 * MB, 1.8)}, CURVE, 0.04, {})
+    busy = Cost(COST.of, {1: RUNS[1], 2: Measured(2, 0.5, 0.1, 800 * MB, 1.8)}, CURVE, {})
     (line,) = report.doubts(busy, hooks=False)
     assert line.startswith("note:       half the epochs of a short run were slower by a factor of 1.8: ")
     assert report.doubts(COST, hooks=False) == []

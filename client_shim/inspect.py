@@ -21,14 +21,24 @@ from client_shim.state import ScriptRun, Settings
 from client_shim.summary import dtype_name, summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
-from fdt.report import JobSummary, Reporters, nbytes, quantity
+from fdt.report import JobSummary, Reporters, Screen, nbytes, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
 Show = Callable[[CaptureDetection, "Inspection | None"], None]
 Sizes = Callable[[Sequence[tuple[tuple[int, ...], str]]], Mapping[str, Sequence[int]]]
+# of (run, call, trainable, job, its numbers, bytes by compressor)
+ReportCost = Callable[[ScriptRun, FitCall, Trainable, JobSpec, JobSummary, Mapping[str, Sequence[int]]], "CostReport"]
 LINKS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}  # bytes per second
 TIMED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """The cost of a run, as lines of the report and as values for JSON."""
+
+    lines: Sequence[str]
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Inspection:
         job: The numbers of the job.
         note: Why the data have to be drawn in the client; "" where workers read them.
         mapped: Which process maps which rows of a pipeline, and why; "" where no row is mapped.
+        cost: The cost of a run; None if it was not asked for.
         step_s: Seconds of one step of a global batch on this machine; None if not measured.
         compressed: Bytes that stand for all gradients, and for all weights where they are pulled, by compressor.
     """
@@ -48,6 +59,7 @@ class Inspection:
     step_s: float | None
     compressed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     mapped: str = ""
+    cost: CostReport | None = None
 
 
 class _Seen(BaseException):
@@ -61,6 +73,7 @@ def inspect(
     workers: int,
     settings: Settings,
     sizes: Sizes = lambda specs: {},
+    cost: ReportCost | None = None,
     show: Show | None = None,
 ) -> int:
     """Run `script` up to its first `fit` and print what that would send.
@@ -75,6 +88,7 @@ def inspect(
         workers: The number of workers.
         settings: The command line's decisions about capture.
         sizes: Returns the bytes of each compressor for trainable variables of these specs.
+        cost: Measures what a run costs; None: only what one step in this process shows is printed.
         show: Receives what was found, in place of being printed; None for the inspection where nothing would be sent.
 
     Returns:
@@ -96,11 +110,13 @@ def inspect(
 
     def examined(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
         specs = [(tuple(map(int, v.shape)), dtype_name(v)) for v in trainable.trainable]
-        found.append(replace(examine(run, call, captured, trainable, job), compressed=sizes(specs)))
+        seen = replace(examine(run, call, captured, trainable, job, timed=cost is None), compressed=sizes(specs))
+        asked = cost(run, call, trainable, job, seen.job, seen.compressed) if cost is not None else None
+        found.append(replace(seen, cost=asked))
         raise _Seen
 
     client = SimpleNamespace(blobs=blobs, hello=HelloReply(engine=engine, workers=workers))
-    run = ScriptRun(client, settings, Reporters([]), instead=examined)
+    run = ScriptRun(client, settings, Reporters([Screen(engine, adds_steps=False)]), instead=examined)
     try:
         with intercepted(lambda *args: _stopping(run, found, *args)):
             code = run_script(script, words)
@@ -123,7 +139,7 @@ def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
     lines = [
         f"capture:    replica: on {quantity(workers, 'rank')}, each of which runs the script; this process is rank 0",
         f"batches:    {_SHARE[engine]}",
-        *([f"input:      {_MAPS}"] if engine == "hfdt" else []),
+        *([f"cost:       {_NO_COST}", f"input:      {_MAPS}"] if engine == "hfdt" else []),
     ]
     if looked.capture != "replica":
         lines.append("optimizers: the model's train_step uses several, so every rank runs Keras's fit")
@@ -135,6 +151,7 @@ def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
 
 
 _SHARE = {"hfdt": "each rank takes a part of every batch", "nfdt": "ranks take whole batches in turn"}
+_NO_COST = "not estimated: a step of a training loop of the script's own cannot be run without the loop"
 _MAPS = "maps before `batch` that are proven pure run on a rank's own rows; a run's end names them, or the obstacle"
 _SESSIONS = {
     "hfdt": "runs that compute gradients are divided by the rows of what is fed; gradients are summed inside the run",
@@ -150,12 +167,14 @@ def _stopping(run: ScriptRun, found: list[Inspection], *args: Any) -> Any:
         raise SystemExit(0) from None
 
 
-def examine(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> Inspection:
-    """Return the numbers of a captured `fit`; measure a step where the data can be read without the script."""
+def examine(
+    run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec, *, timed: bool = True
+) -> Inspection:
+    """Return the numbers of a captured `fit`. `timed`: measure a step where the script's process does not read data."""
     from fdt.data import open_source  # imports TensorFlow, which the script has loaded by now
 
     step_s = None
-    if not isinstance(job.data, FeedData):
+    if timed and not isinstance(job.data, FeedData):
         source = open_source(job.data, job.fit, run.blobs, job.seed, training=True, flavor=call.flavor.name)
         step_s = time_step(call.model, trainable, source.first_batch())
     summary = summarize(run, call, captured, trainable, job, 0)
@@ -202,9 +221,10 @@ def report(found: Inspection) -> list[str]:
         f"{nbytes(job.state_bytes)} per epoch",
         **traffic(job),
         **savings(found),
-        **outlook(found),
+        **(outlook(found) if found.cost is None else {}),
     }
-    return [f"{name + ':':<11} {value}" for name, value in facts.items()]
+    lines = [f"{name + ':':<11} {value}" for name, value in facts.items()]
+    return lines if found.cost is None else [*lines, *found.cost.lines]
 
 
 _DATA = {

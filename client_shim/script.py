@@ -6,11 +6,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from client_shim import notebook
 from fdt import PACKAGES
 from fdt.cli import DASH_M, module_of
 from fdt.errors import EXIT_INTERRUPTED, UserError
@@ -51,8 +53,10 @@ def run_script(
         UserError: The script asks for something that is not supported, or cannot be read or parsed.
         Ended: A signal ended the script.
     """
+    if script in _INSTEAD:
+        return _INSTEAD[script]()
     if (named := module_of(script)) is None:
-        code, path = _compile(script, rewrite), os.path.abspath(script)
+        codes, path = _compile(script, rewrite), os.path.abspath(script)
         module = _main_module(path)
         first, folder = script if name is None else name, os.path.dirname(os.path.realpath(script))
     else:
@@ -60,8 +64,9 @@ def run_script(
     with _standing_in(module, [first, *argv], folder):
         try:
             if named is not None:
-                code = _code_of_module(named, module, rewrite)
-            _execute(code, module.__dict__)
+                codes = _code_of_module(named, module, rewrite)
+            for code in codes:
+                _execute(code, module.__dict__)
         except (UserError, Ended):
             raise
         except SystemExit as stop:
@@ -74,11 +79,27 @@ def run_script(
         except BaseException as error:
             died(error)
             without_our_frames(error)
-            sys.excepthook(type(error), error, error.__traceback__)
+            if notebook.is_notebook(script):  # Python's own hook looks for source lines in files alone
+                traceback.print_exception(error)
+            else:
+                sys.excepthook(type(error), error, error.__traceback__)
             return 1
         finally:
             _flush()
     return 0
+
+
+_INSTEAD: dict[str, Callable[[], int]] = {}
+
+
+@contextlib.contextmanager
+def run_instead(script: str, body: Callable[[], int]) -> Iterator[None]:
+    """Within, `run_script(script)` returns what `body` returns: a cell runs in its kernel's namespace."""
+    _INSTEAD[script] = body
+    try:
+        yield
+    finally:
+        del _INSTEAD[script]
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:
@@ -91,7 +112,8 @@ def _execute(code: CodeType, names: dict[str, Any]) -> None:
         raise hidden from None
 
 
-def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
+def _compile(script: str, rewrite: Rewrite | None) -> Sequence[CodeType]:
+    """Return the script's code: of a notebook, that of each cell."""
     try:
         with open(os.path.abspath(script), "rb") as file:  # the absolute path, which other ranks' scratch folders map
             source = file.read()
@@ -102,11 +124,13 @@ def _compile(script: str, rewrite: Rewrite | None) -> CodeType:
     return _compiled(source, os.path.abspath(script), script, rewrite)
 
 
-def _compiled(source: bytes, path: str, shown: str, rewrite: Rewrite | None) -> CodeType:
+def _compiled(source: bytes, path: str, shown: str, rewrite: Rewrite | None) -> Sequence[CodeType]:
     try:
+        if notebook.is_notebook(shown):
+            return notebook.compiled(notebook.read(path, source), rewrite)
         if rewrite is None:
-            return compile(source, path, "exec", dont_inherit=True)
-        return compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)
+            return [compile(source, path, "exec", dont_inherit=True)]
+        return [compile(rewrite(ast.parse(source, path)), path, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError) as error:
         sys.excepthook(type(error), error.with_traceback(None), None)
         raise UserError(f"{shown} is not valid Python: {type(error).__name__}, see above") from None
@@ -118,10 +142,12 @@ def _main_module(path: str) -> ModuleType:
     module.__dict__.update(
         {"__file__": path, "__builtins__": __builtins__, "__loader__": loader, "__spec__": None, "__cached__": None}
     )
+    if notebook.is_notebook(path):
+        module.__dict__["display"] = print  # a builtin of kernels
     return module
 
 
-def _code_of_module(name: str, main: ModuleType, rewrite: Rewrite | None) -> CodeType:
+def _code_of_module(name: str, main: ModuleType, rewrite: Rewrite | None) -> Sequence[CodeType]:
     """Return the code of the module `name`, and make `main` what runpy would; the packages around it are imported."""
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:

@@ -179,6 +179,11 @@ def quiet_import() -> Iterator[None]:
             sys.meta_path.remove(finder)
 
 
+def silence_import() -> None:
+    """Do as `quiet_import` for the rest of the process."""
+    sys.meta_path.insert(0, _QuietFinder())
+
+
 class _QuietFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,17 +1,18 @@
 """Command `inspect`: what a run would send, as text or as one JSON object."""
 
 import contextlib
+import functools
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fdt.cli.options import DEFAULT_WORKERS, REPORTS, seed_option, workers_option
+from fdt.cli.options import DEFAULT_WORKERS, REPORTS, apply, seed_option, workers_option
 from fdt.cli.program import ScriptCommand, option
 from fdt.environment import quiet_import
 from frontends.settings import config_options
@@ -20,31 +21,58 @@ if TYPE_CHECKING:
     from client_shim.inspect import Inspection
     from client_shim.replica.detection import CaptureDetection
 
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def _options(function: Decorated) -> Decorated:
+    """Add the options of `inspect` that both engines have."""
+    as_json = option(
+        REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout."
+    )
+    return config_options(apply([workers_option, seed_option, as_json], function))
+
+
+_COST = "Let workers train for some seconds and print memory and time of 1, 2, 4 and 8.  [default: --cost]"
+
 
 @click.command("inspect", cls=ScriptCommand)
-@workers_option
-@seed_option
-@option(REPORTS, "--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else, to stdout.")
-@config_options
-def inspect_command(script: str, words: list[str], workers: int | None, seed: int | None, as_json: bool) -> int:
+@_options
+@option(REPORTS, "--cost/--no-cost", default=True, help=_COST)
+def hfdt_command(script: str, words: list[str], **given: Any) -> int:
+    """Print what a run would send, its memory, and the time of a step.
+
+    script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
+    Workers train for some seconds to measure memory and time.
+    """
+    return _inspect("hfdt", script, words, given)
+
+
+@click.command("inspect", cls=ScriptCommand)
+@_options
+def nfdt_command(script: str, words: list[str], **given: Any) -> int:
     """Print what a run would send, and the estimated time.
 
     script.py runs up to its first `fit` and is not trained. A script with a training loop of its own is read only.
     """
-    name = str(click.get_current_context().find_root().info_name)
+    return _inspect("nfdt", script, words, given)
+
+
+def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any]) -> int:
     with quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
 
-        sizes = importlib.import_module(f"{name}.compressors").sizes
-        given = script, words, name, workers or DEFAULT_WORKERS, Settings(seed=seed), sizes
-        if not as_json:
-            return inspect(*given)
+        of = functools.partial(importlib.import_module, package=engine)
+        cost = of(".cost.report").reported if given.get("cost") else None
+        workers, settings = given["workers"] or DEFAULT_WORKERS, Settings(seed=given["seed"])
+        run = functools.partial(inspect, script, words, engine, workers, settings, of(".compressors").sizes, cost=cost)
+        if not given["as_json"]:
+            return run()
         found: list[dict[str, Any]] = []
         with _stdout_diverted():
-            code = inspect(*given, show=lambda looked, first: found.append(_as_json(looked, first)))
+            code = run(show=lambda looked, first: found.append(_as_json(looked, first)))
     for each in found:
-        click.echo(json.dumps({"command": f"{name} inspect", "script": script, **each}))
+        click.echo(json.dumps({"command": f"{engine} inspect", "script": script, **each}))
     return code
 
 
@@ -55,8 +83,9 @@ def _as_json(looked: "CaptureDetection", found: "Inspection | None") -> dict[str
     if found is None:
         return {"capture": looked.capture, "calls": calls, "fit": None}
     measured = {"step_seconds": found.step_s, "step_bytes": step_bytes(found.job)}
+    cost = None if found.cost is None else found.cost.values
     fit = {**asdict(found.job), "note": found.note, "mapped": found.mapped, **measured}
-    return {"capture": "extract", "calls": calls, "fit": {**fit, "compressed": compressed_bytes(found)}}
+    return {"capture": "extract", "calls": calls, "fit": {**fit, "compressed": compressed_bytes(found), "cost": cost}}
 
 
 @contextlib.contextmanager

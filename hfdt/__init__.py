@@ -69,3 +69,11 @@ def fit(model: Any, *data: Any, np: int | None = None, **given: Any) -> Any:
     from frontends.fitting import fit as fit_model
 
     return fit_model("hfdt", model, data, {"np": np, **given})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the cell magic `%%hfdt` to an IPython shell: `%load_ext hfdt` calls this."""
+    from frontends.notebook.cell_magic import register
+    from hfdt.cli import main
+
+    register(shell, main)

@@ -101,7 +101,7 @@ main = program(
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
-        "inspect": "frontends.inspect_command:inspect_command",
+        "inspect": "frontends.inspect_command:hfdt_command",
         "doctor": "hfdt.doctor:doctor_command",
         "report": "frontends.report.command:report_command",
         "ui": "frontends.ui.command:ui_command",

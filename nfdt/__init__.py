@@ -69,3 +69,11 @@ def fit(model: Any, *data: Any, np: int | None = None, **given: Any) -> Any:
     from frontends.fitting import fit as fit_model
 
     return fit_model("nfdt", model, data, {"np": np, **given})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the cell magic `%%nfdt` to an IPython shell: `%load_ext nfdt` calls this."""
+    from frontends.notebook.cell_magic import register
+    from nfdt.cli import main
+
+    register(shell, main)

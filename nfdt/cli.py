@@ -93,7 +93,7 @@ main = program(
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
-        "inspect": "frontends.inspect_command:inspect_command",
+        "inspect": "frontends.inspect_command:nfdt_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
         "report": "frontends.report.command:report_command",

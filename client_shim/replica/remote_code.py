@@ -16,6 +16,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 
+from client_shim.notebook import is_notebook, read
 from fdt.cli import file_of, folder_of, module_of
 from fdt.errors import UserError
 
@@ -45,7 +46,7 @@ def collect(script: str) -> Files:
         if source is None:
             continue  # running the script reports the error
         found[str(shown / file.relative_to(folder)) if file != path else str(path)] = source
-        new = {other for name in _imported(source) for other in _modules(folder, name)} - seen
+        new = {other for name in _imported(file, source) for other in _modules(folder, name)} - seen
         seen |= new
         waiting += sorted(new)
     if sum(map(len, found.values())) > MOST_BYTES:
@@ -62,16 +63,16 @@ def _read(file: Path) -> bytes | None:
         return None
 
 
-def _imported(source: bytes) -> Iterator[str]:
+def _imported(file: Path, source: bytes) -> Iterator[str]:
     """Yield the first part of every imported name.
 
     Relative imports are left out: they name modules of a package, which is sent in full.
     """
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        parsed = [cell.tree for cell in read(file, source)] if is_notebook(file) else [ast.parse(source)]
+    except (SyntaxError, ValueError, UserError):
         return
-    for node in ast.walk(tree):
+    for node in (node for tree in parsed for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:

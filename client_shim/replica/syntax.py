@@ -10,7 +10,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from client_shim.notebook import is_notebook, trees
 from fdt.cli import file_of, folder_of, module_of
+from fdt.errors import UserError
 
 _DEPTH = 5  # depth of imports beside the script
 
@@ -38,15 +40,22 @@ def sources(script: str) -> Iterator[tuple[Path, ast.Module]]:
     waiting, seen = [(file, 0) for file in started], {file.resolve() for file in started}
     while waiting:
         path, depth = waiting.pop(0)
-        try:
-            tree = ast.parse(path.read_text(errors="replace"))
-        except (SyntaxError, ValueError, OSError):
-            continue  # running the script reports the error
-        yield path, tree
-        for file in (file for each in imports(tree, path, folder) for file in each.files):
-            if depth < _DEPTH and file.resolve() not in seen:
-                seen.add(file.resolve())
-                waiting.append((file, depth + 1))
+        for name, tree in _trees(path):
+            yield name, tree
+            for file in (file for each in imports(tree, path, folder) for file in each.files):
+                if depth < _DEPTH and file.resolve() not in seen:
+                    seen.add(file.resolve())
+                    waiting.append((file, depth + 1))
+
+
+def _trees(path: Path) -> list[tuple[Path, ast.Module]]:
+    """Return the name and the syntax tree of a file, or of each cell of a notebook; nothing where there is none."""
+    try:
+        if is_notebook(path):
+            return list(trees(path))
+        return [(path, ast.parse(path.read_text(errors="replace")))]
+    except (SyntaxError, ValueError, OSError, UserError):
+        return []  # running the script reports the error
 
 
 def imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Import]:

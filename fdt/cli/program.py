@@ -219,7 +219,7 @@ class CommandGroup(click.Group):
         name, known = args[0], self.list_commands(ctx)
         if name in known or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        if name.endswith(".py"):
+        if name.endswith((".py", ".ipynb")):
             raise UsageError(f"a script needs the command run: {self.name} run {' '.join(args)}")
         close = get_close_matches(name, known, 1)
         hint = f"did you mean {close[0]}?" if close else f"the commands: {', '.join(known)}"

@@ -16,6 +16,7 @@ import ast
 import contextlib
 import inspect
 import io
+import linecache
 import pickle
 import sys
 import textwrap
@@ -58,14 +59,16 @@ class ModelPickler(cloudpickle.Pickler):
         self._strings: dict[str, str] = {}
         self._zeros: dict[tuple[tuple[int, ...], str], natives.Zeros] = {}
         self.record: natives.PickleRecord | None = None  # the record being written
+        self._sources: dict[str, list[str]] = {}  # of functions of notebooks, by the name of their cell
 
     def dump_records(self, obj: Any) -> None:
-        """Pickle `obj`, then the attributes of each object that was found, one pickle each, then None."""
+        """Pickle `obj`, the attributes of each object that was found, one pickle each, None, and sources."""
         self.dump(obj)
         while self._records:
             self.record = self._records.popleft()
             self.dump((self.record.obj, self.record.state, self.record.finish))
         self.dump(None)
+        self.dump(self._sources)
 
     def value_of(self, variable: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """Return the initial value of a placeholder of `variable`: zeros when the job's state has its value."""
@@ -104,6 +107,9 @@ class ModelPickler(cloudpickle.Pickler):
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
         make, arguments, (state, slots), *rest = super()._dynamic_function_reduce(func)
+        file = func.__code__.co_filename
+        if (cached := linecache.cache.get(file)) and len(cached) == 4 and cached[1] is None:  # there is no such file
+            self._sources[file] = list(cached[2])
         slots["__globals__"].update(annotation_globals(func))
         return make, arguments, (state, slots), *rest
 
@@ -131,6 +137,8 @@ def loads(data: bytes | memoryview) -> Any:
         while (record := unpickler.load()) is not None:
             target, state, finish = record
             finish(target, state)
+        for file, lines in unpickler.load().items():  # where AutoGraph and tracebacks look for a function's source
+            linecache.cache[file] = sum(map(len, lines)), None, lines, file
         for call in calls:
             call()
     return obj

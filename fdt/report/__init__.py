@@ -12,7 +12,7 @@ at the end of the list calls it, with the logs that callbacks receive. `job_end`
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -192,7 +192,12 @@ class Screen(Reporter):
     """Shows progress on stdout, where Keras prints, and notes on stderr, a line each.
 
     The client prints the output of worker 0 (Output), as if the script had printed it.
+
+    Attributes:
+        display: Makes the display of `verbose=1` where there is no terminal, from `adds_steps`; None: lines.
     """
+
+    display: "Callable[[bool], Reporter] | None" = None
 
     def __init__(self, name: str, *, adds_steps: bool, quiet: bool = False) -> None:
         self._name, self._adds_steps, self._quiet = name, adds_steps, quiet
@@ -240,6 +245,8 @@ class Screen(Reporter):
         from fdt.report.progress import Bar, Plain
 
         terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        if verbose == 1 and self.display is not None:
+            return self.display(self._adds_steps)
         return Bar(self._adds_steps) if verbose == 1 and terminal else Plain()
 
 

@@ -101,6 +101,11 @@ class Status:
         return self._clock() - self._started
 
     @property
+    def step(self) -> int:
+        """The steps that are done in the epoch."""
+        return self._tally.step
+
+    @property
     def epoch(self) -> str:
         return f"{self._tally.epoch + 1}/{self._job.epochs}"
 

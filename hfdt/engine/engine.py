@@ -27,6 +27,7 @@ class HfdtEngine:
         comm: "auto", "horovod" or "mpi".
         bind_to: "cores" binds each rank to its part of the cores, "none" leaves it to the scheduler.
         placement: The hosts, where there are others than this one.
+        blobs: The store of the jobs' blobs, which stays when the engine stops; None: one of the engine's own.
 
     Raises:
         UserError: The launcher does not work on this machine.
@@ -43,6 +44,7 @@ class HfdtEngine:
         comm: str = "auto",
         bind_to: str = "cores",
         placement: Placement | None = None,
+        blobs: LocalBlobs | None = None,
     ) -> None:
         self.workers, self.run_dir = workers, run_dir
         if not isinstance(launcher, str):
@@ -51,7 +53,8 @@ class HfdtEngine:
             started_by = choose_launcher(launcher, run_dir, workers)
         else:
             started_by = placement.workers(run_dir, workers)
-        self.blobs = LocalBlobs.create()
+        self.blobs = blobs or LocalBlobs.create()
+        self._owned = blobs is None
         segments = str(
             self.blobs.directory_for(workers * SEGMENT_BYTES)
         )  # a killed rank's segments are removed with the run
@@ -88,4 +91,9 @@ class HfdtEngine:
     def stop(self) -> None:
         """Stop the ranks and release shared memory."""
         self._supervisor.close()
-        self.blobs.close()
+        if self._owned:
+            self.blobs.close()
+
+    def pids(self) -> list[int]:
+        """Return the process numbers of the ranks that are attached."""
+        return [member.pid for member in self._supervisor.registry.attached.values()]

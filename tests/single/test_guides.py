@@ -43,7 +43,7 @@ def test_a_command_in_it_has_the_options_that_it_is_given(words):
 def split(words, *, behind_script):
     """Our words and the script's: these stand behind the script, or, `behind_script`, behind `--`."""
     end = words.index("--") if "--" in words else len(words)
-    script = next((n for n, word in enumerate(words[:end]) if word.endswith(".py")), end)
+    script = next((n for n, word in enumerate(words[:end]) if word.endswith((".py", ".ipynb"))), end)
     return (words[:end], words[end:]) if behind_script else (words[:script], words[script:])
 
 

@@ -93,11 +93,12 @@ def test_a_script_that_fails_before_its_fit_ends_as_it_ends(script, capsys):
 def test_a_loop_of_the_scripts_own_is_named_with_its_capture_and_not_run(script, capsys):
     path = script("print('ran')\nfor x, y in batches:\n    model.train_on_batch(x, y)\nmodel.fit(x, y, epochs=2)\n")
     assert inspect(path, [], "hfdt", 3, Settings()) == 0
-    first, second, third, fourth, last = capsys.readouterr().out.splitlines()
+    first, second, third, fourth, fifth, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{path}:3: replica: train_on_batch: every rank runs the script")
     assert second.startswith(f"{path}:4: extract: fit")
     assert third == "capture:    replica: on 3 ranks, each of which runs the script; this process is rank 0"
     assert fourth == "batches:    each rank takes a part of every batch"
+    assert fifth.startswith("cost:       not estimated: ")
     assert last.startswith("input:      maps before `batch` that are proven pure run on a rank's own rows; ")
 
 

@@ -1,5 +1,7 @@
 """The command `ui`: serves the live page until Ctrl-C."""
 
+import tempfile
+
 import click
 
 from fdt.cli.options import CountType
@@ -30,10 +32,12 @@ def ui_command(port: int, opens: bool) -> int:
         server = UiServer(port)
     except (OSError, OverflowError) as error:
         raise UsageError(f"--port must be one that is free, up to 65535. Received: {port}: {error}") from None
-    with server:
+    with server, tempfile.NamedTemporaryFile("w", prefix=f"{name}-ui-", suffix=".html") as opened:  # mode 0600
         click.echo(server.url)
         if opens:
-            click.launch(server.url)
+            opened.write(f'<meta http-equiv="refresh" content="0; url={server.url}">')
+            opened.flush()
+            click.launch(opened.name)  # the command line of a browser is no secret, and the token is one
         try:
             server.serve_forever(poll_interval=0.2)
         except (KeyboardInterrupt, SystemExit):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -182,6 +183,23 @@ def test_the_command_prints_the_address_and_ends_with_ctrl_c(monkeypatch):
             assert (
                 done.exit_code == 2 and f"--port must be one that is free, up to 65535. Received: {port}" in done.stderr
             )
+
+
+def test_no_command_line_of_a_browser_has_the_token(monkeypatch):
+    opened = []
+
+    def launch(path):
+        opened.append((path, os.stat(path).st_mode & 0o77, Path(path).read_text()))
+
+    def interrupted(self, poll_interval):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.launch", launch)
+    monkeypatch.setattr(server.UiServer, "serve_forever", interrupted)
+    address = CliRunner().invoke(main, ["ui", "--open"]).stdout.strip()
+    ((path, mode, content),) = opened
+    assert address.partition("token=")[2] not in path and mode == 0 and f"url={address}" in content
+    assert not os.path.exists(path)
 
 
 # -- runs --

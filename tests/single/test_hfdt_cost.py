@@ -80,6 +80,14 @@ def test_the_calmest_epoch_but_the_first_counts():
         calmest(2, [], 7)
 
 
+def test_json_has_the_estimates_of_the_table():
+    found = report.values(COST, 3)
+    assert [each["workers"] for each in found["estimates"]] == [1, 2, 3, 4, 8]
+    assert found["estimates"][1]["step_s"] == 0.5 and found["estimates"][1]["measured"]
+    assert found["model_bytes"] == {"weights": MB, "gradients": MB, "slots": 2 * MB}
+    assert [each["workers"] for each in found["measured"]] == [1, 2]
+
+
 def test_a_busy_machine_is_named():
     busy = Cost(COST.of, {1: RUNS[1], 2: Measured(2, 0.5, 0.1, 800 * MB, 1.8)}, CURVE, {})
     (line,) = report.doubts(busy, hooks=False)

@@ -54,7 +54,7 @@ def test_doctor_installs_nothing_then():
 
 def test_inspect_as_a_user_runs_it(tmp_path):
     (tmp_path / "train.py").write_text(FIT)
-    argv = [sys.executable, "-m", "hfdt", "inspect", "--json", "-np", "4", "train.py"]
+    argv = [sys.executable, "-m", "hfdt", "inspect", "--json", "--no-cost", "-np", "4", "train.py"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     (line,) = done.stdout.splitlines()
     told = json.loads(line)

@@ -58,7 +58,8 @@ class Jsonl(Reporter):
         self._sum = Summary("", workers, "", quiet=True)
         self._job, self._limit = "", limit
         if about is not None:
-            self._write("run", about)
+            with contextlib.suppress(OSError):  # a full disk: the next record fails too, and Reporters notes it
+                self._write("run", about)
 
     def job(self, job: JobSummary) -> None:
         self._job = job.job

@@ -16,8 +16,8 @@ FILE, PROJECT = "hfdt.toml", "pyproject.toml"
 ENGINES, COMMANDS = ("hfdt", "nfdt"), ("run", "verify", "inspect", "serve", "simulate")
 PROFILES = "profiles"
 ROOTS = (".git", ".hg", ".svn")  # what a repository's root holds
-_HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$")
-_KEY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+_HEADER = r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$"  # compiled where a line is looked for
+_KEY = r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*="
 
 Keys = tuple[str, ...]  # the names of tables and a key, outermost first
 
@@ -43,10 +43,10 @@ class ConfigFile:
         found: dict[Keys, int] = {}
         table: Keys = ()
         for number, line in enumerate(self.text.splitlines(), 1):
-            if header := _HEADER.match(line):
+            if header := re.match(_HEADER, line):
                 table = _parts(header[1])
                 found.setdefault(table, number)
-            elif key := _KEY.match(line):
+            elif key := re.match(_KEY, line):
                 found.setdefault((*table, *_parts(key[1])), number)
         return found
 

@@ -24,6 +24,7 @@ EVERYWHERE = ("--async", "--sync")
 
 DASH_M = "-m"  # "-m package.module" stands for a script wherever a script's path does
 
+_GLUED_MODULE = re.compile(rf"{DASH_M}[\w.]+")  # -mpackage.module, as Python takes it
 _GLUED = re.compile(rf"{WORKERS}(\d+)")  # -np4, as mpirun's users write it
 
 
@@ -71,8 +72,8 @@ def _before_script(parts: Split, rest: list[str], valued: Collection[str]) -> bo
         if word == "-" or not word.startswith("-"):
             parts.script = word
             return False
-        if word == DASH_M and rest:
-            parts.script = f"{DASH_M} {rest.pop()}"
+        if (word == DASH_M and rest) or _GLUED_MODULE.fullmatch(word):
+            parts.script = f"{DASH_M} {rest.pop() if word == DASH_M else word[2:]}"
             return False
         parts.ours += _unglued(word)
         if word in valued and rest:

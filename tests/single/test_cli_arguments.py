@@ -7,6 +7,8 @@ from fdt.cli import split
 VALUED, FLAGS = {"-np", "--num-proc", "--seed", "--log-dir"}, {"--quiet", "--async", "--sync", "--help"}
 
 TABLE = [
+    ("-mp.q a -np2", "-np 2", "-m p.q", "a", ""),
+    ("-min-np 2 t.py", "-min-np", "2", "t.py", ""),  # the parser refuses it
     ("-m p.q a -np 3 b", "-np 3", "-m p.q", "a b", ""),
     ("-np 2 -m p.q -- -m x", "-np 2", "-m p.q", "-m x", ""),
     ("t.py -m x", "", "t.py", "-m x", ""),

@@ -114,7 +114,10 @@ def table(cost: Cost, asked: int) -> list[str]:
             "assumed", f"one host: its cores are as many a rank as at -np {most}, and it exchanges as this machine does"
         ),
         _line("", "a link: each rank has a machine like this one; nothing is sent while it computes"),
-        _line("", "left out: validation, callbacks after every step, the script's own process"),
+        _line(
+            "",
+            "left out: validation, callbacks after every step, the script's own process, the computing of --compress",
+        ),
     ]
 
 

@@ -22,7 +22,7 @@ from fdt.keras.variables import tensor_variable, variables_of_slots
 from fdt.trainable import Trainable
 from hfdt.cost.estimate import ModelBytes, TracedStep
 
-RUNS, RUN_S = 5, 0.1  # measured runs, and how long one should last
+RUNS, RUN_S = 20, 0.03  # measured runs, and how long one should last: some short ones meet no other load
 BACKWARD = "gradient_tape/"  # the name scope of a tape's operations
 ALIASES = {"Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims"}
 NOT_MADE = {"ReadVariableOp", "Placeholder", "Const", "VarHandleOp"}

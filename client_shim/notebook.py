@@ -31,18 +31,7 @@ FUTURE = functools.reduce(
     (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names if name != "nested_scopes"),
 )
 # Magics that mean nothing without a kernel, and those whose statement or cell runs without them.
-IGNORED = {
-    "alias_magic",
-    "autoreload",
-    "colors",
-    "config",
-    "load_ext",
-    "matplotlib",
-    "precision",
-    "pylab",
-    "reload_ext",
-}
-IGNORED |= {"tensorboard", "xmode"}
+IGNORED = set("autoreload colors config load_ext matplotlib precision reload_ext tensorboard xmode".split())
 TRANSPARENT = ("capture", "hfdt", "nfdt", "time", "timeit")
 _MAGIC = re.compile(r"(?P<indent>\s*)(?P<mark>%%|%|!!|!|\?)(?P<name>\w*)(?P<rest>.*)")
 

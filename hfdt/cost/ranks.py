@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from hfdt.engine.engine import HfdtEngine
 
 EPOCH_S = 1.0  # what an epoch of a short run should last: shorter ones are mostly Keras's own beginnings and ends
 LEAST_STEPS, EPOCHS = 5, 5  # of an epoch; measured epochs, of which the calmest counts
+MOST_S = 20.0  # of a short run's epochs, where a busy machine makes them long
 
 
 def measure(job: JobSpec, blobs: LocalBlobs, workers: int, steps: int, step_s: float) -> Measured:
@@ -67,6 +69,7 @@ def _trained(engine: HfdtEngine, job: JobSpec) -> tuple[list[EpochEnd], int]:
     """Return the ends of the job's epochs and the memory of its largest rank. Raises CaptureError where it fails."""
     commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
     first, ends, memory = job.fit.initial_epoch, list[EpochEnd](), 0
+    began = time.monotonic()
     commands.put(Command(job=job.id, setup=Setup(job=job.to_proto())))
     with contextlib.ExitStack() as stack:
         stack.callback(commands.put, None)
@@ -80,7 +83,8 @@ def _trained(engine: HfdtEngine, job: JobSpec) -> tuple[list[EpochEnd], int]:
                     engine.blobs.drop(ref)
                 memory = max(map(resident_bytes, engine.pids()), default=0)
             if kind in ("ready", "epoch_end"):
-                done = len(ends) > EPOCHS
+                began = time.monotonic() if kind == "ready" else began
+                done = len(ends) > EPOCHS or (len(ends) > 1 and time.monotonic() - began > MOST_S)
                 what = {"finish": Finish()} if done else {"epoch": Epoch(epoch=first + len(ends))}
                 commands.put(Command(job=job.id, **what))
     return ends, memory

@@ -66,6 +66,7 @@ def test_magics_that_mean_nothing_in_a_script_leave_their_lines(cell, code):
         ("%pip install x", 1),
         ("!echo 'it\"", 1),
         ("%env A", 1),
+        ("%pylab inline", 1),  # it would import names
     ],
 )
 def test_other_magics_are_refused_with_cell_and_line(cell, line, written):

@@ -227,14 +227,12 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
 
     chosen: list[Reporter] = [Screen(request.engine, adds_steps=request.engine == "nfdt", quiet=request.quiet)]
     if request.log_dir is not None:
-        chosen.append(_records(request, workers, logs, 0))
+        chosen.append(_records(request, workers, logs.directory))
     elif noted is not None:
         with contextlib.suppress(OSError):  # of no use but to the live page
-            chosen.append(_records(request, workers, logs, UNASKED_BYTES))
+            chosen.append(_records(request, workers, logs.directory, UNASKED_BYTES))
     if asked := os.environ.pop(RECORDS_VARIABLE, None):
-        from fdt.report.records import Jsonl
-
-        chosen.append(Jsonl(Path(asked), workers))
+        chosen.append(_records(request, workers, Path(asked)))
     if request.tensorboard is not None:
         from fdt.report.records import TensorBoard
 
@@ -250,7 +248,7 @@ def _reporters(request: RunRequest, workers: int, logs: Logs, noted: "DetachedRu
     return chosen
 
 
-def _records(request: RunRequest, workers: int, logs: Logs, limit: int) -> "Reporter":
+def _records(request: RunRequest, workers: int, directory: Path, limit: int = 0) -> "Reporter":
     from fdt.report.records import Jsonl, describe_run
     from fdt.runs import ProcessIdentity, space
 
@@ -263,7 +261,7 @@ def _records(request: RunRequest, workers: int, logs: Logs, limit: int) -> "Repo
         process=None if process is None else asdict(process),
         space=space(),
     )
-    return Jsonl(logs.directory, workers, append=request.resumed, about=about, limit=limit)
+    return Jsonl(directory, workers, append=request.resumed, about=about, limit=limit)
 
 
 def _where_logs_are(request: RunRequest, client: "Client", logs: Logs) -> str:

@@ -119,7 +119,7 @@ def test_a_cell_trains_the_kernels_own_model(kernel):
     ("cell", "line"),
     [
         ("%%hfdt -np 0\nmodel.fit(x, y)", "-np must be a number of workers, 1 or more. Received: 0"),
-        ("%%hfdt --no-such\nmodel.fit(x, y)", "No such option '--no-such'."),
+        ("%%hfdt --xyz\nmodel.fit(x, y)", "No such option '--xyz'."),
         ("%%hfdt 'a\nmodel.fit(x, y)", "the options cannot be read: No closing quotation. Received: 'a"),
         ("%%nfdt --detach\nmodel.fit(x, y)", "--detach is not for cells; use `nfdt run notebook.ipynb`"),
         ("%%hfdt --capture replica\nmodel.fit(x, y)", "(--capture replica): use `hfdt run notebook.ipynb`"),

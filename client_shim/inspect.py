@@ -21,7 +21,7 @@ from client_shim.state import ScriptRun, Settings
 from client_shim.summary import dtype_name, summarize
 from fdt.blobs import LocalBlobs
 from fdt.job import FeedData, JobSpec
-from fdt.report import JobSummary, Reporters, Screen, nbytes, quantity
+from fdt.report import JobSummary, Reporters, Screen, milliseconds, nbytes, quantity
 from fdt.rpc.training_pb2 import HelloReply
 from fdt.trainable import Trainable
 
@@ -98,15 +98,36 @@ def inspect(
         UserError: `fit` cannot be captured.
     """
     looked = with_own_updates(detect_capture(script), by_hand=engine == "hfdt")
-    captures = looked.findings
     if looked.capture == "replica" or (engine == "nfdt" and several_optimizers(looked)):
         if show is not None:
             show(looked, None)
         else:
-            print("\n".join([*map(str, captures), *replicas(looked, engine, workers)]))
+            print("\n".join([*map(str, looked.findings), *replicas(looked, engine, workers)]))
         return 0
-    blobs = LocalBlobs.create()
+    found, code = _first_fit(script, words, engine, workers, settings, sizes, cost)
+    if found is None and code:
+        return code
+    if show is not None:
+        show(looked, found)
+    elif found is None:
+        print(f"{engine}: {script} does not call `fit`: nothing would be sent")
+    else:
+        print("\n".join([*map(str, looked.findings), *report(found)]))
+    return 0
+
+
+def _first_fit(
+    script: str,
+    words: Sequence[str],
+    engine: str,
+    workers: int,
+    settings: Settings,
+    sizes: Sizes,
+    cost: ReportCost | None,
+) -> tuple[Inspection | None, int]:
+    """Run the script up to its first `fit`; return that, None where there is none, and the script's exit code."""
     found: list[Inspection] = []
+    blobs = LocalBlobs.create()
 
     def examined(run: ScriptRun, call: FitCall, captured: Captured, trainable: Trainable, job: JobSpec) -> None:
         specs = [(tuple(map(int, v.shape)), dtype_name(v)) for v in trainable.trainable]
@@ -122,16 +143,7 @@ def inspect(
             code = run_script(script, words)
     finally:
         blobs.close()
-    if not found and code:
-        return code
-    if show is not None:
-        show(looked, found[0] if found else None)
-        return 0
-    if not found:
-        print(f"{engine}: {script} does not call `fit`: nothing would be sent")
-        return 0
-    print("\n".join([*map(str, captures), *report(found[0])]))
-    return 0
+    return (found[0] if found else None), code
 
 
 def replicas(looked: CaptureDetection, engine: str, workers: int) -> list[str]:
@@ -272,7 +284,7 @@ def outlook(found: Inspection) -> dict[str, str]:
     if found.step_s is None:
         return {"time": "not measured: the script reads the data"}
     cores = quantity(len(os.sched_getaffinity(0)), "core")
-    lines = {"compute": f"{_milliseconds(found.step_s)} per step, measured on this machine: the whole batch on {cores}"}
+    lines = {"compute": f"{milliseconds(found.step_s)} per step, measured on this machine: the whole batch on {cores}"}
     for link, speed in LINKS.items():
         lines[f"at {link}"] = _share(job, found.step_s, step_bytes(job) / speed)
     return {**lines, "assumed": "each worker has a machine like this one"}
@@ -292,9 +304,5 @@ def _share(job: JobSummary, step_s: float, link_s: float) -> str:
         compute_s = step_s
         total_s = max(compute_s + link_s, job.workers * link_s)
         gain = job.workers * step_s / total_s
-    sent, computed = _milliseconds(link_s), _milliseconds(compute_s)
+    sent, computed = milliseconds(link_s), milliseconds(compute_s)
     return f"{sent} to send, {computed} to compute: about {gain:.1f} times as fast as one worker"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"

@@ -55,17 +55,12 @@ def run_script(
     """
     if script in _INSTEAD:
         return _INSTEAD[script]()
-    if (named := module_of(script)) is None:
-        codes, path = _compile(script, rewrite), os.path.abspath(script)
-        module = _main_module(path)
-        first, folder = script if name is None else name, os.path.dirname(os.path.realpath(script))
-    else:
-        module, first, folder = ModuleType("__main__"), DASH_M, os.getcwd()
-    with _standing_in(module, [first, *argv], folder):
+    named = module_of(script)
+    codes = _compile(script, rewrite) if named is None else ()
+    module = _main_module(os.path.abspath(script)) if named is None else ModuleType("__main__")
+    with _standing_in(module, [_argv0(script, name), *argv], _first_folder(script)):
         try:
-            if named is not None:
-                codes = _code_of_module(named, module, rewrite)
-            for code in codes:
+            for code in codes if named is None else _code_of_module(named, module, rewrite):
                 _execute(code, module.__dict__)
         except (UserError, Ended):
             raise
@@ -87,6 +82,17 @@ def run_script(
         finally:
             _flush()
     return 0
+
+
+def _argv0(script: str, name: str | None) -> str:
+    if module_of(script) is not None:
+        return DASH_M
+    return script if name is None else name
+
+
+def _first_folder(script: str) -> str:
+    """Return the first folder of sys.path."""
+    return os.path.dirname(os.path.realpath(script)) if module_of(script) is None else os.getcwd()
 
 
 _INSTEAD: dict[str, Callable[[], int]] = {}

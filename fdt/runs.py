@@ -196,6 +196,27 @@ def home() -> Path:
     return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "hfdt" / "runs"
 
 
+def stem(script: str) -> str:
+    """Return the name of a script or module, as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", module_of(script) or Path(script).stem).strip("-") or "script"
+
+
+def described(
+    engine: str, script: str, command: Sequence[str], cwd: Path | str, run_dir: Path | None
+) -> dict[str, Any]:
+    """Return the content of run.json for a run that starts now."""
+    return {
+        "engine": engine,
+        "script": os.path.abspath(file_of(script)),
+        "command": list(command),
+        "cwd": str(cwd),
+        "run_dir": str(run_dir or ""),
+        "host": socket.gethostname(),
+        "space": space(),
+        "created": time.time(),
+    }
+
+
 def create(
     engine: str, script: str, command: Sequence[str], *, cwd: Path | None = None, run_dir: Path | None = None
 ) -> DetachedRun:
@@ -211,25 +232,12 @@ def create(
     Raises:
         UserError: The directory cannot be made.
     """
-    stem = re.sub(r"[^A-Za-z0-9_]+", "-", module_of(script) or Path(script).stem).strip("-") or "script"
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(home()):
             raise UserError(f"the directory of detached runs must be this user's alone. Received: {home()}; chmod 700")
-        run = _numbered(stem)
-        run.write(
-            "run",
-            {
-                "engine": engine,
-                "script": os.path.abspath(file_of(script)),
-                "command": list(command),
-                "cwd": str(cwd or Path.cwd()),
-                "run_dir": str(run_dir or ""),
-                "host": socket.gethostname(),
-                "space": space(),
-                "created": time.time(),
-            },
-        )
+        run = _numbered(stem(script))
+        run.write("run", described(engine, script, command, cwd or Path.cwd(), run_dir))
     except OSError as error:
         raise UserError(
             f"detached runs need the directory {home()}: {error}. XDG_STATE_HOME names another place"

@@ -19,12 +19,13 @@ from typing import IO, Any
 import click
 
 from fdt.errors import CaptureError, ScriptFailed, UsageError, UserError, WorkerError
+from frontends.report import FILE
 from frontends.settings import names_of
 
 ENDING_S = ((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 NOT_FROM_PYTHON = {"detach": "`{} run --detach` starts a run that outlives its caller"}
 ERRORS = {kind.__name__: kind for kind in (UsageError, CaptureError, WorkerError, UserError)}
-RECORDS, ERROR = "records.jsonl", "error.json"
+ERROR = "error.json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def run(
         error = Path(directory, ERROR)
         if error.exists():
             raise _error(json.loads(error.read_text()))
-        result = _result(code, Path(directory, RECORDS))
+        result = _result(code, Path(directory, FILE))
     if code and check:
         raise ScriptFailed(f"{script or module or 'the script'} ended with exit code {code}", result)
     return result

@@ -19,7 +19,7 @@ from fdt.cli.program import Command
 from fdt.errors import UsageError, UserError
 from fdt.launch import describe
 from fdt.runs import DetachedRun, find, home, runs
-from frontends.api import RECORDS
+from frontends.report import FILE
 
 EXIT_PIPE = 128 + signal.SIGPIPE
 
@@ -188,7 +188,7 @@ class _Records:
 
 def _show_as_json(run: DetachedRun, lines: int | None) -> None:
     """Print what the script prints, and the run's records, as they come; at last how the run ended."""
-    output, records = _OutputLines(), _Records(_logs(run) / RECORDS, lines)
+    output, records = _OutputLines(), _Records(_logs(run) / FILE, lines)
     follower, over = Follower(run, output, lines), False
     try:
         while not over:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fdt.report import RECORDS_VARIABLE
 from fdt.shm_reaper import outlive
+from frontends.api import ERROR
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
         if group.failed is not None:
             kinds = [kind.__name__ for kind in type(group.failed).__mro__]
             told = {"kinds": kinds, "message": " ".join(str(group.failed).split())}
-            (directory / "error.json").write_text(json.dumps(told))
+            (directory / ERROR).write_text(json.dumps(told))
 
 
 def _end_with(parent: int) -> None:

@@ -6,16 +6,14 @@ Their directories, ~/.local/state/hfdt/attached/train-PID/, hold the files of a 
 import contextlib
 import os
 import shutil
-import socket
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdt import runs
-from fdt.runs import DetachedRun, ProcessIdentity, space
+from fdt.runs import DetachedRun, ProcessIdentity
 from fdt.security import is_private
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ def registered(request: "RunRequest", noted: DetachedRun | None, logs: Path) -> 
         noted.write("logs", {"directory": str(logs)})
         yield noted
         return
-    run = AttachedRun(home() / f"{Path(request.script).stem or 'script'}-{os.getpid()}")
+    run = AttachedRun(home() / f"{runs.stem(request.script)}-{os.getpid()}")
     try:
         yield run if _created(run, request, logs) else None
     finally:
@@ -80,16 +78,7 @@ def registered(request: "RunRequest", noted: DetachedRun | None, logs: Path) -> 
 
 def _created(run: AttachedRun, request: "RunRequest", logs: Path) -> bool:
     process = ProcessIdentity.of(os.getpid())
-    about = {
-        "engine": request.engine,
-        "script": os.path.abspath(request.script),
-        "command": [request.engine, *sys.argv[1:]],
-        "cwd": os.getcwd(),
-        "run_dir": str(request.run_dir or ""),
-        "host": socket.gethostname(),
-        "space": space(),
-        "created": time.time(),
-    }
+    command = [request.engine, *sys.argv[1:]]
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         if process is None or not is_private(home()):
@@ -98,7 +87,7 @@ def _created(run: AttachedRun, request: "RunRequest", logs: Path) -> bool:
         run.directory.mkdir(mode=0o700)
         run.write("logs", {"directory": str(logs)})
         run.write("processes", {"client": asdict(process)})
-        run.write("run", about)
+        run.write("run", runs.described(request.engine, request.script, command, os.getcwd(), request.run_dir))
     except OSError:
         return False
     return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from fdt.cli import RunRequest
+from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
 from fdt.errors import EXIT_INTERRUPTED, UserError
@@ -255,7 +255,7 @@ def _records(request: RunRequest, workers: int, directory: Path, limit: int = 0)
     process = ProcessIdentity.of(os.getpid())
     about = describe_run(
         request.engine,
-        script=os.path.abspath(request.script) if request.script else "",
+        script=os.path.abspath(file_of(request.script)) if request.script else "",
         timeline="" if request.timeline is None else os.path.abspath(request.timeline),
         resumed=request.resumed,
         process=None if process is None else asdict(process),

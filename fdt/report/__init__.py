@@ -181,6 +181,11 @@ def nbytes(count: float) -> str:
     return f"{count:.3g} {units[-1]}"
 
 
+def milliseconds(seconds: float) -> str:
+    """Return `12.3 ms`."""
+    return f"{seconds * 1e3:.3g} ms"
+
+
 def _value(value: Any) -> str:
     try:
         return format_number(float(value))

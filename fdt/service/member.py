@@ -144,10 +144,10 @@ class Member:
         _end()
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 where the system does not tell it."""
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return the resident memory of a process, of this one by default; 0 where it is unknown."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
 

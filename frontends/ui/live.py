@@ -12,7 +12,7 @@ from fdt.cli.detach import stop
 from fdt.environment import is_chatter
 from fdt.launch import describe
 from fdt.runs import DetachedRun, ProcessIdentity, runs
-from fdt.service.member import ENGINE_VARIABLE
+from fdt.service.member import ENGINE_VARIABLE, resident_bytes
 from frontends.report.reader import RunReader
 
 LOG_END_BYTES = 4096
@@ -66,14 +66,6 @@ def is_worker(pid: int) -> bool:
         return pid > 0 and f"{ENGINE_VARIABLE}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-
-
-def resident_bytes(pid: int) -> int:
-    """Return a process's resident memory; 0 where it is unknown."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 class LiveRun:

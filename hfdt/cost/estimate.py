@@ -11,8 +11,9 @@ where computing grows with the rows as in the timed step of hfdt/cost/step.py, a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from client_shim.inspect import LINKS
+
 SIZES = (1, 2, 4, 8)
-LINKS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}  # bytes per second
 SHARD = "--shard-optimizer"
 HALF, TWICE = "half the batch size", "twice the batch size, for as many samples,"
 

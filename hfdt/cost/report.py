@@ -6,15 +6,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from client_shim.call import FitCall
-from client_shim.inspect import CostReport
+from client_shim.inspect import LINKS, CostReport
 from client_shim.state import ScriptRun
 from fdt.blobs import LocalBlobs
 from fdt.environment import cores
 from fdt.job import BatchHooks, FeedData, JobSpec
-from fdt.report import JobSummary, nbytes, quantity
+from fdt.report import JobSummary, milliseconds, nbytes, quantity
 from fdt.service.blame import one_line
 from fdt.trainable import Trainable
-from hfdt.cost.estimate import LINKS, SIZES, Cost, Estimate, StepCurve
+from hfdt.cost.estimate import SIZES, Cost, Estimate, StepCurve
 
 WORTH_SHARDING = 0.02  # slots' part of a rank's memory, from which the option is measured
 MOST_SPREAD = 1.3  # between epochs of one short run on a machine that does nothing else
@@ -176,11 +176,6 @@ def _said(changes: Mapping[str, float], of: float | None, least: float, form: Ca
     worth = [(name, by) for name, by in changes.items() if of and -by > least * of]
     told = [f"{name} -{form(-by)} ({by / (of or 1):.0%})" for name, by in sorted(worth, key=lambda each: each[1])]
     return ", ".join(told) or "no option changes it by more than 1%"
-
-
-def milliseconds(seconds: float) -> str:
-    """Return `12.3 ms`."""
-    return f"{seconds * 1e3:.3g} ms"
 
 
 def _known(value: float | None, form: Callable[[float], str]) -> str:

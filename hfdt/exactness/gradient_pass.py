@@ -75,13 +75,13 @@ class GradientPass:
         self.traced = function.get_concrete_function(self._spec, tf.TensorSpec([2], tf.int64))
         self._sent = dict(terms.sent_bytes)
 
-    def call(self, terms: StepTerms, batch: Any, share: Tensor) -> PassResult:
-        """Call the traced function in the graph that is traced."""
-        traced, context = self._of_trace, StepContext(terms, share)
-        context.go_on_behind(traced.context, self._sent)
+    def call(self, step: StepContext, batch: Any, share: Tensor) -> PassResult:
+        """Call the traced function as the first part of `step`, in the graph that is traced."""
+        traced = self._of_trace
+        step.go_on_behind(traced.context, self._sent)
         gradients, logs, watched = self.traced(batch, share)
         pairs = zip(traced.deferred, gradients, strict=True)
-        return PassResult(context, [replace(each, gradient=found) for each, found in pairs], logs, watched)
+        return PassResult(step, [replace(each, gradient=found) for each, found in pairs], logs, watched)
 
     def trains(self, batch: Any) -> bool:
         """Return whether training may run the traced function, and Keras's update behind it, on such a batch.

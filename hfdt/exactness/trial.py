@@ -23,7 +23,7 @@ from hfdt.exactness.metrics import MetricTotals
 from hfdt.exactness.probe_rows import cost_of_a_row
 from hfdt.exactness.row_dependence import made_by_script
 from hfdt.worker.exchange import StepGroup
-from hfdt.worker.step_context import Reading, StepTerms
+from hfdt.worker.step_context import Reading, StepContext, StepTerms
 
 # Measured in float64, rows permuted: 2e-13 at most (ResNet50). An operation that stays in float32 rounds now and then
 # to another neighbour, which a deep network magnifies to 1e-5. COARSE: a step in float32 throughout.
@@ -142,8 +142,10 @@ class StepTrial:
 
     def _gradients(self, terms: StepTerms, batch: Any, share: Tensor) -> list[Tensor]:
         """Run the step; return the sketches of the gradients' means over ranks, then the watched tensors."""
-        first = self.gradient_pass.run if tf.executing_eagerly() else self.gradient_pass.call
-        found = first(terms, batch, share)
+        if tf.executing_eagerly():
+            found = self.gradient_pass.run(terms, batch, share)
+        else:
+            found = self.gradient_pass.call(StepContext(terms, share), batch, share)
         means = [StepGroup(found.context).mean([_sketch(g) for g in each.gradient]) for each in found.deferred]
         gradients = [tf.convert_to_tensor(g) for mean in means for g in mean if g is not None]
         assigned_state.flush(found.context)

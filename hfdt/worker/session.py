@@ -7,7 +7,6 @@ from typing import Any
 
 from fdt.blobs import Blobs
 from fdt.data.source import in_memory
-from fdt.errors import CaptureError
 from fdt.job import State, is_on
 from fdt.keras.variables import shifted_seed, tensor_variable
 from fdt.tensors import numbers
@@ -19,7 +18,7 @@ from hfdt.collectives import Comm, multicasting
 from hfdt.exactness import assigned_state, batchnorm, checks, losses, metrics
 from hfdt.exactness.probe_schedule import Probing
 from hfdt.worker import nonfinite_guard, per_worker_batches, rounds
-from hfdt.worker.blocks import Blocks
+from hfdt.worker.blocks import Blocks, refuse_whole_batch
 from hfdt.worker.compression import NOT_USED, compression_of
 from hfdt.worker.exchange import GradientExchange, decide_split
 from hfdt.worker.progress import Begin, OnBatch, listening
@@ -95,7 +94,8 @@ class RankProgram:
             notes += self.probing.first(source, terms)
             split, more = decide_split(self.trainable.model, self.rule, terms, self.probing.asked)
             notes += more
-            self._refuse_what_blocks_cannot()
+            if isinstance(self.rule, BlockAlgorithm) and not is_on(self.options, "allow_inexact"):
+                refuse_whole_batch(self.probing.asked)
             self.tuning.choose(terms, source.first_batch, split=split)
             self.options.update(self.tuning.chosen)
         if self.per_worker:
@@ -157,17 +157,6 @@ class RankProgram:
             self.comm, own_step=own, averaged=averaged, bucket_bytes=size, compression=compression, timeline=timeline
         )
         return terms, layers, notes if self.comm.size > 1 else [NOT_USED] * ("compress" in self.options)
-
-    def _refuse_what_blocks_cannot(self) -> None:
-        """Raise CaptureError where a block's forward pass needs the whole batch. Called after the probe."""
-        if not isinstance(self.rule, BlockAlgorithm) or is_on(self.options, "allow_inexact"):
-            return
-        asked = self.probing.asked & {"batchnorm", "mask", "loss"}
-        if asked:
-            raise CaptureError(
-                "--algorithm coded computes each block of a batch alone. Received: a model that needs the whole batch "
-                f"({', '.join(sorted(asked))}); --allow-inexact computes it per block"
-            )
 
     # -- state -----------------------------------------------------------------------------------------------------
     def load(self, state: State, blobs: Blobs) -> None:

@@ -16,7 +16,7 @@ from fdt.data.source import cut_batch
 from fdt.errors import UserError
 from fdt.job import is_on
 from fdt.keras.variables import call_converted, is_loss_scaled, tensor_variable, variables_of_slots
-from fdt.report import nbytes
+from fdt.report import milliseconds, nbytes
 from fdt.typing import Tensor
 from hfdt.collectives import Comm
 from hfdt.exactness.gradient_pass import deferred_updates
@@ -51,7 +51,7 @@ class Link:
 
     def __str__(self) -> str:
         speed = f"{nbytes(self.bytes_per_s)}/s" if math.isfinite(self.bytes_per_s) else "no limit of bytes"
-        return f"link: {_ms(self.latency_s)}, {speed}"
+        return f"link: {milliseconds(self.latency_s)}, {speed}"
 
 
 class Tuning:
@@ -142,7 +142,8 @@ class Tuning:
             gather + step_s(computing, link, self._size / (2 if sharded else 1), self._buckets(smaller))
             for smaller, link in links.items()
         )
-        times = f"a step of about {_ms(plain)}, with {kind} {_ms(less)}; {_ms(computing)} computing"
+        without, smaller_s, alone = map(milliseconds, (plain, less, computing))
+        times = f"a step of about {without}, with {kind} {smaller_s}; {alone} computing"
         if less > (1 - LEAST_SAVED) * plain:
             return "", f"no compression ({times})"
         return kind, f"{kind} ({times})"
@@ -223,7 +224,3 @@ def _seconds_of(comm: Comm, run: Callable[[], Any], *, traced: bool = True, jit_
             min(found, key=ops.nbytes).numpy()  # waits for a device
         times.append(clock() - begin)
     return min(times[1:])
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"

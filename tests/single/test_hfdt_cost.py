@@ -1,4 +1,4 @@
-"""What a run would cost: the arithmetic by hand, activations of traced graphs, and `hfdt inspect` on real ranks."""
+"""What a run would cost: the arithmetic, activations of traced graphs, and `hfdt inspect` on real ranks."""
 
 import re
 from types import SimpleNamespace

@@ -212,7 +212,7 @@ def test_a_curve_stays_small_and_keeps_its_peaks_and_its_end():
     assert (331, 662, 9.0) in points and (777, 1554, -9.0) in points and points[-1] == (999, 1998, 0.999)
 
 
-def test_times_by_purpose_by_hand():
+def test_times_by_purpose_are_sums_of_spans():
     """The exchange takes 4 s; until the last gradient was there, 3 s, it waited."""
     spans = [
         TraceSpan("worker 0", "main", "input", 0, 1, 1, 1),

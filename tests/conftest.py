@@ -1,11 +1,14 @@
 """The fixtures of all tests: TensorFlow's threads bounded before its import, real data, a check of left processes."""
 
+import ast
+import functools
 import gc
 import os
 import runpy
 import select
 import signal
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -52,8 +55,23 @@ def pytest_configure() -> None:
     os.environ[MARK] = str(os.getpid())
     _use_local_datasets()
     _prepend_to_path(ROOT / "tests" / "startup")
+    ast.parse = _one_at_a_time(ast.parse)
     hypothesis.settings.register_profile("fdt", deadline=None)  # no test depends on time
     hypothesis.settings.load_profile("fdt")
+
+
+def _one_at_a_time(function):
+    """Return `function` behind a lock: tests run ranks as threads, and two threads in CPython 3.11's `ast.parse` raise
+    SystemError where a garbage collection switches from one to the other (python/cpython#106905).
+    """
+    lock = threading.RLock()
+
+    @functools.wraps(function)
+    def locked(*args, **kwargs):
+        with lock:
+            return function(*args, **kwargs)
+
+    return locked
 
 
 @pytest.hookimpl(wrapper=True)

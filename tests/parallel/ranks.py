@@ -53,9 +53,25 @@ def sharded(case, comm, options):
         with contextlib.closing(RankProgram(Trainable(flavor, model), comm, options)) as session:
             notes = session.prepare(source, None)
             epochs = [session.train(source, epoch, lambda step, logs: True) for epoch in range(cases.EPOCHS)]
-        if hasattr(model.optimizer, "finalize_variable_values"):
-            model.optimizer.finalize_variable_values(model.trainable_variables)
+            state = session.arrays()
+    if state is not None:
+        model = finalized(case()[0], flavor, data.spec, *state)
     return cases.result(model, {key: [logs[key] for logs in epochs] for key in epochs[0]}), notes
+
+
+def finalized(model, flavor, spec, values, slots):
+    """The model with a rank's state, after the end of Keras's fit, which EMA overwrites weights at: as on a client."""
+    from fdt.trainable import Trainable
+
+    if not flavor.built(model):
+        flavor.build(model, spec)
+    whole = Trainable(flavor, model)
+    whole.write_model(values)
+    whole.write_optimizer(slots)
+    for optimizer in flavor.optimizers(model):
+        if hasattr(optimizer, "finalize_variable_values"):
+            optimizer.finalize_variable_values(model.trainable_variables)
+    return model
 
 
 def main(out, comm_name, chosen):

@@ -17,7 +17,8 @@ def classifier(*hidden, shape, reduction="sum_over_batch_size", **compiled):
 
 
 def old_dense():
-    optimizer = tf_keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.5)
+    average = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 5}
+    optimizer = tf_keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.5, **average)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     return classifier(layers.Dense(16, "relu", kernel_regularizer="l2"), shape=(12,), optimizer=optimizer), x, y, {}
 

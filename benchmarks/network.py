@@ -99,9 +99,10 @@ def compared(model: str, cluster: Path, options: list[str], args: argparse.Names
     title = f"{model}: {args.hosts} hosts, {link}, {args.epochs} epochs of {ROWS[model]} rows"
     runs = throughput.tabulate(sides, args.repeats, title, ("first epoch", "loss"), ",.1f")
     target = TARGET_COMPRESSED if "--compress" in options else TARGET
-    harness.verdict(f"{model}, hfdt over Horovod by hand", harness.ratios(*throughput.rates(runs)), at_least=target)
+    claim = f"{model} at {args.mbit:g} Mbit/s"
+    harness.verdict(f"{claim}, hfdt over Horovod by hand", harness.ratios(*throughput.rates(runs)), at_least=target)
     more = [ours - theirs for ours, theirs in zip(*throughput.first_epochs(runs), strict=True)]
-    harness.verdict(f"{model}, first epoch, seconds more than by hand (not a ratio)", more, at_most=1.0)
+    harness.verdict(f"{claim}, first epoch, seconds more than by hand (not a ratio)", more, at_most=1.0)
 
 
 if __name__ == "__main__":

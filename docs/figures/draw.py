@@ -5,6 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
+from claims import claims
 from paths import gradient_paths, push_pull
 from svg import Picture
 
@@ -241,6 +242,7 @@ PICTURES = {
     "simulated": simulated,
     "hosts": hosts,
     "choose": choose,
+    "claims": claims,
     "rules_fashion_mnist": lambda: rules("fashion_mnist", (4, 8, 16, 32), (*ASYNCHRONOUS, "ssgd"), (0, 100, 20)),
     "rules_cifar10": lambda: rules("cifar10", (8, 16), (*ASYNCHRONOUS, "ssgd"), (0, 70, 10)),
 }

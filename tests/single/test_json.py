@@ -15,8 +15,8 @@ from hfdt.cli import main as hfdt
 from nfdt.cli import main as nfdt
 
 FIT = """
-import os, sys
-print("before")
+import atexit, os, sys
+atexit.register(print, "at exit"), print("before")
 os.write(1, b"from C\\n")
 import keras, numpy as np
 model = keras.Sequential([keras.layers.Dense(2)])
@@ -59,6 +59,7 @@ def test_inspect_as_a_user_runs_it(tmp_path):
     (line,) = done.stdout.splitlines()
     told = json.loads(line)
     assert (done.returncode, done.stderr.splitlines()[:2]) == (0, ["before", "from C"])
+    assert done.stderr.splitlines()[-1] == "at exit"
     assert {name: told[name] for name in ("command", "script", "capture")} == {
         "command": "hfdt inspect",
         "script": "train.py",

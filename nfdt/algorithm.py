@@ -140,6 +140,7 @@ class AsyncAlgorithm:
         join: Called when a worker joins.
         flush: Called when no worker computes and all asking workers wait, and at the end of an epoch.
         waits: Whether a worker may wait for other workers. Overlapped steps then gain nothing.
+        holds: Whether a push may be held for a later update, or dropped. Overlapped steps then make it more stale.
         needs_sgd: Whether the arithmetic holds only if an update is the learning rate times the direction.
         note: Message printed when training starts: the meaning of an epoch, of `iterations` and of a schedule, where it
             differs from training on one machine.
@@ -157,6 +158,7 @@ class AsyncAlgorithm:
     join: Callable[[State, int], State] = nobody_counts
     flush: Callable[[State, Tree], tuple[AlgorithmUpdate | None, State]] = nothing_held
     waits: bool = False
+    holds: bool = False
     needs_sgd: bool = False
     note: str = ""
     local_steps: int | None = None
@@ -170,4 +172,4 @@ class AsyncAlgorithm:
     @property
     def immediate(self) -> bool:
         """Whether each push is one gradient, which the captured optimizer applies when it arrives."""
-        return not self.waits and self.local_steps is None and self.optimizer is None
+        return not (self.waits or self.holds) and self.local_steps is None and self.optimizer is None

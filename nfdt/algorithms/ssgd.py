@@ -22,22 +22,23 @@ class RoundMean:
     """Pushes of one round: their workers, and their mean by samples in the shapes of the trainable variables."""
 
     arrived: frozenset[int] = frozenset()
+    count: int = 0
     mean: list[Array] | None = None  # None: no push
     samples: Array = 0.0
 
     @classmethod
     def of(cls: type[Mean], push: Push, **more: Any) -> Mean:
         """Return the mean of one push."""
-        return cls(frozenset({push.worker}), push.gradient, push.samples, **more)
+        return cls(frozenset({push.worker}), 1, push.gradient, push.samples, **more)
 
     def averaged(self: Mean, other: "RoundMean") -> Mean:
         """Return the mean of both. That of one push alone stays bit-identical."""
-        arrived = self.arrived | other.arrived
+        arrived, count = self.arrived | other.arrived, self.count + other.count
         if self.mean is None or other.mean is None:
             only = other if self.mean is None else self
-            return replace(self, arrived=arrived, mean=only.mean, samples=only.samples)
+            return replace(self, arrived=arrived, count=count, mean=only.mean, samples=only.samples)
         mean, samples = averaged(self.mean, self.samples, other.mean, other.samples)
-        return replace(self, arrived=arrived, mean=mean, samples=samples)
+        return replace(self, arrived=arrived, count=count, mean=mean, samples=samples)
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,20 @@ class Round:
     pushed: RoundMean = RoundMean()
 
 
-def rounds(complete: Callable[[Round], bool], note: str) -> AsyncAlgorithm:
+def rounds(complete: Callable[[Round], bool], note: str, *, waits: bool = True) -> AsyncAlgorithm:
     """Return the algorithm of rounds: their mean is one update, and a gradient of an earlier round is dropped.
 
     Args:
         complete: Returns whether a round ends with the pushes that it has.
         note: The algorithm's note.
+        waits: Whether a worker waits for the end of a round after its push; otherwise it computes another gradient.
     """
 
     def init(params: Tree, workers: int) -> tuple[Round, State]:
         return Round(frozenset(range(workers))), 0
 
     def pull(now: Round, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Round, State]:
-        return (None, now, mine) if hyper.worker in now.pushed.arrived else (params, now, now.number)
+        return (None, now, mine) if waits and hyper.worker in now.pushed.arrived else (params, now, now.number)
 
     def push(now: Round, pulled_in: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Round, State]:
         if pulled_in != now.number:
@@ -79,7 +81,7 @@ def rounds(complete: Callable[[Round], bool], note: str) -> AsyncAlgorithm:
         mean = now.pushed.mean
         return (None if mean is None else AlgorithmUpdate(mean)), Round(now.members, now.number + 1)
 
-    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=True, note=note)
+    return AsyncAlgorithm(init, pull, push, leave, join, flush, waits=waits, holds=True, note=note)
 
 
 def rule() -> AsyncAlgorithm:

@@ -28,7 +28,7 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
     """Return the number of lanes per worker: 1, or 2 to overlap. Every process of a job computes the same number.
 
     "auto" overlaps only where this saves time. It does not overlap over shared memory (a push is one copy), with one
-    worker (its gradients would become stale), or where the algorithm makes workers wait.
+    worker (its gradients would become stale), or where the algorithm makes workers wait, holds pushes or drops them.
 
     Args:
         options: The job's options.
@@ -37,16 +37,15 @@ def lanes_of(options: Options, rule: AsyncAlgorithm, workers: int, *, fed: bool)
         fed: Whether the client sends the batches, in an order that two lanes would not keep.
 
     Raises:
-        UsageError: If `--overlap on` is given for an algorithm that makes workers wait.
+        UsageError: If `--overlap on` is given for an algorithm that makes workers wait, holds pushes or drops them.
     """
-    if options.overlap == "on" and rule.waits:
-        raise UsageError(
-            "--overlap on needs an algorithm that does not wait for other workers. Received: one that waits"
-        )
+    if options.overlap == "on" and (rule.waits or rule.holds):
+        received = "one that waits" if rule.waits else "one that holds or drops pushes"
+        raise UsageError(f"--overlap on needs an algorithm that applies each push at once. Received: {received}")
     if fed:
         return 1
     if options.overlap == "auto":
-        return 2 if options.channel == "grpc" and workers > 1 and not rule.waits else 1
+        return 2 if options.channel == "grpc" and workers > 1 and not (rule.waits or rule.holds) else 1
     return 2 if options.overlap == "on" else 1
 
 

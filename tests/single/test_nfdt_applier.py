@@ -70,7 +70,7 @@ def test_tensorflow_and_numpy_agree(name, lib):
     schedule = "abcABCabcCBA" if rule.waits else SCHEDULE
     got, applier = train(rule, schedule, lib.optimizers.SGD(0.1, momentum=0.5))
     npt.assert_allclose(got, schedules.train(rule, schedule, mu=0.5), rtol=1e-5)
-    assert rule.waits or int(applier.part.optimizer.iterations) == len(schedule) // 2
+    assert rule.waits or rule.holds or int(applier.part.optimizer.iterations) == len(schedule) // 2
 
 
 @pytest.mark.parametrize("name", algorithm_registry.names())

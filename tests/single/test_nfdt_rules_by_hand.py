@@ -11,9 +11,13 @@ from nfdt.algorithms import (
     dc_asgd_a,
     dc_asgd_k,
     ddc_asgd,
+    fedbuff,
     gap_aware,
     group_sync,
     k_sync,
+    malenia,
+    rennala,
+    ringmaster,
     server_optimizer,
     ssgd,
     ssp,
@@ -91,6 +95,63 @@ def test_ddc_asgd_counts_a_step_in_full_that_nobody_has_taken():
     core.push(0, 1, WorkerGradient([np.ones(2)], 1))
     core.push(1, 1, WorkerGradient([-np.ones(2)], 1))
     npt.assert_allclose(applier.params[0], START)
+
+
+class Pushes:
+    """Workers that push the first coordinate of a gradient as they are told to; they pull after each push."""
+
+    def __init__(self, rule, workers=2):
+        self.core = AlgorithmState(rule, PlainApplier([START]), workers)
+        self.numbers = [0] * workers
+        for worker in range(workers):
+            assert self.core.pull(worker) is not None
+
+    def push(self, worker, first, again=True):
+        """What is taken off the first weight, in gradients, by the update that the push causes."""
+        before = self.core.applier.params[0][0]
+        self.numbers[worker] += 1
+        self.core.push(worker, self.numbers[worker], WorkerGradient([np.array([first, 0.0])], 1))
+        if again:
+            assert self.core.pull(worker) is not None, "nobody waits"
+        return pytest.approx((before - self.core.applier.params[0][0]) / 0.1)
+
+
+def test_rennala_takes_the_first_gradients_of_the_same_weights_whoever_sent_them():
+    run = Pushes(rennala.rule(batch=3))
+    assert [run.push(0, 2.0), run.push(0, 4.0), run.push(1, 9.0)] == [0.0, 0.0, 5.0]
+    assert run.push(0, 50.0) == 0.0, "stale: worker 0 had pulled before the update"
+    assert [run.push(0, 2.0), run.push(1, 4.0), run.push(0, 6.0)] == [0.0, 0.0, 4.0]
+    assert run.push(1, 50.0) == 0.0
+    assert [run.push(1, 1.0), run.push(1, 1.0), run.push(0, 1.0)] == [0.0, 0.0, 1.0]
+
+
+def test_malenia_counts_every_worker_once():
+    run = Pushes(malenia.rule())
+    assert [run.push(0, 2.0), run.push(0, 4.0), run.push(1, 9.0)] == [0.0, 0.0, 6.0]
+    assert run.push(0, 50.0) == 0.0, "stale: worker 0 had pulled before the update"
+    assert [run.push(1, 3.0), run.push(0, 5.0)] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(("order", "updates"), [((0, 1, 0), 0), ((0, 1, 0, 1), 1), ((0, 1, 0, 0), 1)])
+def test_malenia_collects_until_the_harmonic_mean_of_counts(order, updates):
+    run = Pushes(malenia.rule(s=3))  # of counts 1 and 1 it is 1, of 2 and 1 1.33, of 3 and 1 1.5, of 2 and 2 2
+    for worker in order:
+        run.push(worker, 1.0)
+    assert run.core.version == updates
+
+
+def test_ringmaster_drops_what_is_too_stale():
+    assert Pushes(ringmaster.rule(r=1)).push(0, 1.0) == 1.0
+    run = Pushes(ringmaster.rule(r=2), workers=3)
+    assert [run.push(0, 1.0), run.push(1, 1.0), run.push(2, 1.0)] == [1.0, 1.0, 0.0]
+    assert run.push(2, 1.0) == 1.0, "it has pulled since"
+
+
+def test_fedbuff_weights_by_staleness_and_waits_for_its_buffer():
+    late = START - 0.1 * CURVATURE * START * (1 + 2**-0.5)
+    npt.assert_allclose(train(fedbuff.rule(buffer=1), "abAB"), late)
+    npt.assert_allclose(train(fedbuff.rule(buffer=2, lr=0.5), "abAB"), START - 0.05 * CURVATURE * START)
+    assert Pushes(fedbuff.rule(buffer=3)).push(0, 1.0) == 0.0
 
 
 def test_group_sync_parts_workers_where_their_speeds_do():

@@ -73,11 +73,9 @@ def _inspect(engine: str, script: str, words: list[str], given: Mapping[str, Any
             code = run(show=lambda looked, first: found.append(_as_json(looked, first)))
     for each in found:
         click.echo(json.dumps({"command": f"{engine} inspect", "script": script, **each}))
-    if (
-        sys.stdout is not None and sys.stdout is sys.__stdout__
-    ):  # what the script prints at its interpreter's exit goes to stderr, too
-        sys.stdout.flush()
-        os.dup2(2, 1)
+    if (stdout := sys.__stdout__) is not None and sys.stdout is stdout:
+        stdout.flush()
+        os.dup2(2, 1)  # what the script prints at its interpreter's exit goes to stderr, too
     return code
 
 

@@ -15,6 +15,8 @@ import pytest
 import hfdt
 import nfdt
 
+pytestmark = pytest.mark.timeout(600)  # on a busy machine each of its programs takes a minute
+
 WAITS = "import time\nprint('waits', flush=True)\ntime.sleep(600)\n"
 
 FIT = """
@@ -96,20 +98,25 @@ def gone(processes):
     return not psutil.wait_procs(processes, timeout=60)[1]
 
 
+@contextlib.contextmanager
 def begun(program, says):
-    """Start a Python program; return it, and the processes that it has started once a line begins with `says`."""
-    popen = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    lines = []
-    for line in popen.stdout:
-        lines.append(line)
-        if line.startswith(says):
-            break
-    return popen, psutil.Process(popen.pid).children(recursive=True), lines
+    """Start a Python program; give it, and the processes that it has started once a line begins with `says`."""
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as popen:
+        lines = []
+        try:
+            for line in popen.stdout:
+                lines.append(line)
+                if line.startswith(says):
+                    break
+            yield popen, psutil.Process(popen.pid).children(recursive=True), lines
+        finally:
+            if popen.poll() is None:
+                popen.kill()
 
 
 def test_fit_trains_the_model_in_place_and_leaves_nothing_running(folder):
-    popen, children, lines = begun(PROGRAM, "trains")
-    with popen:
+    with begun(PROGRAM, "trains") as (popen, children, lines):
         said = json.loads(lines[0])
         assert said["divided"] == pytest.approx(said["alone"], rel=1e-5)
         assert said["off"] < 1e-5 and said["kind"] == "History"
@@ -166,8 +173,7 @@ def test_errors_have_types(folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_ends_with_the_program_that_started_it(number, folder):
     Path("waits.py").write_text(WAITS)
-    popen, children, _ = begun("import hfdt; hfdt.run('waits.py')", "waits")
-    with popen:
+    with begun("import hfdt; hfdt.run('waits.py')", "waits") as (popen, children, _):
         assert children
         os.kill(popen.pid, number)
         popen.stdout.read()

@@ -15,6 +15,8 @@ import pytest
 from nbclient.exceptions import DeadKernelError
 from nbformat.v4 import new_code_cell, new_notebook
 
+pytestmark = pytest.mark.timeout(600)  # on a busy machine a cell takes a minute
+
 SETUP = """
 %load_ext hfdt
 %load_ext nfdt
@@ -60,7 +62,7 @@ class Kernel:
         workers = []
 
         def wait():
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 240
             while not mark.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             workers.extend(psutil.Process(self.pid).children(recursive=True))
@@ -82,7 +84,7 @@ def mark(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kernel(mark):
-    client = nbclient.NotebookClient(new_notebook(), timeout=100, kernel_name="python3", allow_errors=True)
+    client = nbclient.NotebookClient(new_notebook(), timeout=300, kernel_name="python3", allow_errors=True)
     client.create_kernel_manager()
     with client.setup_kernel():
         found = Kernel(client)
@@ -136,17 +138,19 @@ def test_what_a_cell_cannot_have_is_one_line(kernel, cell, line):
 
 
 def test_an_interrupt_ends_the_workers_and_leaves_the_kernel(kernel, mark):
+    before = int(said(kernel.run("print(int(model.optimizer.iterations))")))
     fit = "%%hfdt -np 1\n\nmodel.fit(x, y, batch_size=32, epochs=10**6, callbacks=[began()])"
     cell, workers = kernel.run_and_signal(fit, mark, signal.SIGINT)
     shown = error_of(cell)
     assert "KeyboardInterrupt" in shown
     assert ", line 3" in shown and "cell_magic.py" not in shown  # the line in the cell, without our frames
     assert workers and ended(workers)
-    assert said(kernel.run("print(int(model.optimizer.iterations) > 16)")) == "True\n"
+    assert int(said(kernel.run("print(int(model.optimizer.iterations))"))) > before
 
 
 def test_nothing_is_left_when_the_kernel_dies_in_a_second_cell(kernel, mark, tmp_path):
     done = tmp_path / "done"
+    before = int(said(kernel.run("print(int(model.optimizer.iterations))")))
     cell, workers = kernel.run_and_signal(
         "%%nfdt -np 1\nmodel.fit(x, y, batch_size=32, epochs=1, verbose=0)\n"
         f"open({str(done)!r}, 'w').write(str(model.optimizer.iterations.numpy()))\n"
@@ -155,7 +159,7 @@ def test_nothing_is_left_when_the_kernel_dies_in_a_second_cell(kernel, mark, tmp
         signal.SIGKILL,
     )
     assert cell is None
-    assert int(done.read_text()) > 16
+    assert int(done.read_text()) > before
     assert workers and ended(workers)
 
 
@@ -169,7 +173,7 @@ def test_a_notebook_runs_as_a_script(tmp_path):
     path = tmp_path / "train.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
     command = [sys.executable, "-m", "hfdt", "run", str(path), "-np", "1", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert "Epoch 3/3 - 8 steps - " in done.stdout and "trained 3\n" in done.stdout, done.stderr
     assert done.returncode == 1
     assert f'File "{path}, cell 4", line 3, in <module>\n    model.no_such\n' in done.stderr

@@ -5,6 +5,7 @@ host of its own at the place of the cluster's server, and add gradients by Gloo,
 not paced, so a file's `step` and `speed` are not used.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,8 @@ class EmulatedRanks:
     def start(self, task: Task) -> "RanksAndRendezvous":
         """Implement Launcher."""
         hosts = ",".join(f"{node.name}:1" for node in self._cluster.workers)
-        argv = (sys.executable, "-m", "hfdt.engine.rendezvous", hosts, str(task.count), address_of(0), str(PORT))
+        words = hosts, str(task.count), address_of(0), str(PORT), str(os.getpid())
+        argv = (sys.executable, "-m", "hfdt.engine.rendezvous", *words)
         rendezvous = self._launcher.start(Task("rendezvous", argv, 1, task.env))
         try:
             return RanksAndRendezvous(self._launcher.start(task), rendezvous)

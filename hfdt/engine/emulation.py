@@ -27,6 +27,7 @@ from hfdt.engine.engine import HfdtEngine
 from hfdt.engine.rendezvous import gloo_variables
 
 PORT = 7078
+GLOO_S = 24  # a host that stands still for 20 s is not lost; one that is lost ends the run within 30
 
 
 class EmulatedHfdtEngine(HfdtEngine):
@@ -83,6 +84,7 @@ class EmulatedRanks:
         return {
             "FDT_LOCAL_RANK": str(rank),  # the hosts share this machine's cores
             "FDT_LOCAL_SIZE": str(size),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_S),
             **gloo_variables(rank, size, 1, self._cluster.workers[rank].name, network),
         }
 

@@ -301,10 +301,10 @@ def _said(victim: str, code: int, text: str) -> str:
 
 def _is(process: psutil.Process, result: Result) -> bool:
     words = words_of(process)
+    name = Path((words or [""])[0]).name
     if result.victim == "client":
         kept = "--detach" not in result.flags or "-u" in words  # not the command that only waits for it to train
-        return result.engine in words and kept
-    name = Path((words or [""])[0]).name
+        return result.engine in words and kept and name != "sh"
     return words[1:3] == ["-m", result.victim] or (result.victim == "mpirun" and name in ("mpirun", "prterun"))
 
 

@@ -50,7 +50,7 @@ def hosts(traces: Aftermath, engine: str) -> Prepared:
 
 def small_disk(traces: Aftermath, engine: str) -> Prepared:
     run = _folder(traces, "run")
-    return Prepared(_mounted("1m", run), ("-np", "2", "--run-dir", str(run)))
+    return Prepared(_mounted("1m,mode=700", run), ("-np", "2", "--run-dir", str(run)))
 
 
 def small_memory(traces: Aftermath, engine: str) -> Prepared:

@@ -122,8 +122,8 @@ OPTIONS = (
 
 
 # A host that loses its network closes no connection: between hosts, each side pings the other. A host that stands still
-# for 20 s is not lost; one that is lost is noticed within 25 s.
-PING_S, PONG_S = 3, 21
+# for 20 s is not lost; one that is lost is noticed within 23 s.
+PING_S, PONG_S = 2, 20
 PINGS = (
     ("grpc.keepalive_time_ms", PING_S * 1000),
     ("grpc.keepalive_timeout_ms", PONG_S * 1000),

@@ -22,7 +22,7 @@ from nfdt.transport.buffers import Buffer, Layout, chunks, fill, nbytes_of
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.compression import PushEncoder, add_deltas
 
-WELCOME_S = 2.0  # time for a session after another; the first waits until the server has started
+WELCOME_S = 1.5  # time for a session after another; the first waits until the server has started
 ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 SESSION = "/nfdt.rpc.ParameterServer/Session"
 

@@ -128,7 +128,7 @@ def _change(now: Array, start: Array) -> Array:
 
 
 PATIENCE_S = 600.0  # time for the start or restoration of a server; the engine ends workers that wait in vain
-LOST_S = 2.0  # time to open an ended session again, where no server is restored
+LOST_S = 1.0  # time to open an ended session again, where no server is restored
 RETRY_S = 0.1
 Pulled = list[Weights] | EpochOver | Release  # the weights of each shard
 Result = TypeVar("Result")

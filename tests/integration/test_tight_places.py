@@ -43,7 +43,7 @@ TIGHT = """
     set -e
     mount --make-rprivate /
     mount -t tmpfs -o size=1m tmpfs /dev/shm
-    mount -t tmpfs -o size=64k tmpfs "$1"
+    mount -t tmpfs -o size=64k,mode=700 tmpfs "$1"
     shift
     exec "$@"
 """

@@ -1,7 +1,7 @@
 """The faults of benchmarks/chaos.py: what a run needs before it starts, and what then happens to one of its processes.
 
-Links are those of emulated hosts; file systems are small ones of a mount namespace; the clock is libfaketime's, whose
-library FAKETIME_LIBRARY names. `python benchmarks/disturbances.py FILE` flips a byte in the midst of FILE.
+Links are those of emulated hosts; file systems are small ones of a mount namespace. `python benchmarks/disturbances.py
+FILE` flips a bit in the midst of FILE.
 """
 
 import contextlib
@@ -18,8 +18,6 @@ import psutil
 from aftermath import Aftermath
 
 HEALS_S, STALLS_S = 5.0, 20.0
-JUMP = 7200  # seconds
-FAKETIME = os.environ.get("FAKETIME_LIBRARY", "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 CLUSTER = "step: 5 ms\nlink: {bandwidth: 100 Mbit/s}\nnodes: [{name: node, count: 2}]\n"
 MOUNTED = 'set -e; mount --make-rprivate /; mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; exec "$@"'
 RESUMED = """
@@ -55,12 +53,6 @@ def small_disk(traces: Aftermath, engine: str) -> Prepared:
 
 def small_memory(traces: Aftermath, engine: str) -> Prepared:
     return Prepared(_mounted("64m", Path("/dev/shm")))
-
-
-def faked_clock(traces: Aftermath, engine: str) -> Prepared:
-    (_folder(traces) / "clock").write_text("+0")
-    fakes = {"FAKETIME_TIMESTAMP_FILE": str(_folder(traces) / "clock"), "FAKETIME_NO_CACHE": "1", "FAKETIME_SHARED": ""}
-    return Prepared(env={"LD_PRELOAD": FAKETIME, "FAKETIME_DONT_FAKE_MONOTONIC": "1", **fakes})
 
 
 def resumed(traces: Aftermath, engine: str) -> Prepared:
@@ -102,12 +94,6 @@ def fill_memory(victim: psutil.Process, traces: Aftermath) -> None:
     _fill(victim, Path("/dev/shm"))
 
 
-def jump(victim: psutil.Process, traces: Aftermath) -> None:
-    for seconds in (JUMP, -JUMP, 0):
-        (_folder(traces) / "clock").write_text(f"{seconds:+}")
-        time.sleep(1.0)
-
-
 @dataclass(frozen=True)
 class Disturbance:
     prepare: Callable[[Aftermath, str], Prepared]
@@ -121,7 +107,6 @@ DISTURBANCES = {
     "host stopped for 20 s": Disturbance(hosts, stall),
     "--run-dir full": Disturbance(small_disk, fill_disk),
     "/dev/shm full": Disturbance(small_memory, fill_memory),
-    "clock jumps": Disturbance(faked_clock, jump),
     "checkpoint damaged": Disturbance(resumed, kill),
 }
 

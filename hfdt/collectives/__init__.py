@@ -10,7 +10,7 @@ from hfdt.collectives.base import Comm, MulticastTransport
 
 __all__ = ["MulticastTransport", "Comm", "choose", "explained", "multicasting"]
 
-SHUT_DOWN = "Horovod has been shut down"  # in the error of every rank, when one is lost or its connection is
+LOST = ("Horovod has been shut down", "/gloo/transport/")  # in the errors of ranks whose connection is lost
 
 WITHOUT_HOROVOD = (
     "Horovod is not installed: gradients are sent by mpi4py, which is slower; `hfdt doctor --install-horovod` builds it"
@@ -43,8 +43,8 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
 
 
 def explained(error: Exception, rank: int) -> Exception:
-    """Return `error`, or an error that says what Horovod's shutdown means; `error` is then in this rank's log."""
-    if SHUT_DOWN not in str(error):
+    """Return `error`, or the meaning of Horovod's error for a lost connection; `error` is then in this rank's log."""
+    if not any(words in str(error) for words in LOST):
         return error
     traceback.print_exception(error)
     return UserError(

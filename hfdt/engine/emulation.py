@@ -27,7 +27,7 @@ from hfdt.engine.engine import HfdtEngine
 from hfdt.engine.rendezvous import gloo_variables
 
 PORT = 7078
-GLOO_S = 24  # a host that stands still for 20 s is not lost; one that is lost ends the run within 30
+GLOO_S = 22  # a host that stands still for 20 s is not lost; one that is lost ends the run within 30
 
 
 class EmulatedHfdtEngine(HfdtEngine):

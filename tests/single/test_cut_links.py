@@ -9,7 +9,7 @@ from fdt.errors import UserError
 from fdt.launch import Task
 from fdt.service import transport
 from fdt.supervise.processes import LaunchedProcesses
-from hfdt.collectives import SHUT_DOWN, explained
+from hfdt.collectives import LOST, explained
 from hfdt.engine.emulation import GLOO_S
 from nfdt.transport.grpc_channel import WELCOME_S
 from nfdt.worker.lane import LOST_S
@@ -34,12 +34,13 @@ def test_a_host_that_stands_still_is_not_lost_and_a_lost_one_is_reported_in_time
     assert transport.PING_S + transport.PONG_S + max(WELCOME_S, LOST_S) < WITHIN_S - 4
 
 
-def test_horovods_shutdown_is_one_line_that_names_the_rank(capsys):
+@pytest.mark.parametrize("words", LOST)
+def test_horovods_shutdown_is_one_line_that_names_the_rank(capsys, words):
     other = ValueError("no")
     assert explained(other, 1) is other
-    said = explained(RuntimeError(f"UnknownError: {SHUT_DOWN}. This was caused by"), 1)
+    said = explained(RuntimeError(f"UnknownError: {words}. This was caused by"), 1)
     assert isinstance(said, UserError) and str(said).startswith("worker 1 lost its connection to another worker")
-    assert SHUT_DOWN in capsys.readouterr().err, "its own words are in the log"
+    assert words in capsys.readouterr().err, "its own words are in the log"
 
 
 class Slow:

@@ -193,7 +193,7 @@ def _checksum(arrays: Sequence[Array]) -> int:
     found = 0
     for array in map(np.asarray, arrays):
         found = zlib.crc32(f"{array.dtype.name}{array.shape}".encode(), found)
-        found = zlib.crc32(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)), found)
+        found = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found)
     return found
 
 

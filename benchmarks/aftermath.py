@@ -13,6 +13,7 @@ import psutil
 MARK = "CHAOS_MARK"  # inherited by whatever the command starts
 SHARED_MEMORY = "/dev/shm/"
 LOOK_S = 0.3
+LOGGED = ("records.jsonl", "interfaces.json")  # beside the logs of a run that failed
 
 
 class Aftermath:
@@ -62,7 +63,7 @@ class Aftermath:
     def _files(self) -> Iterator[Path]:
         """Logs may remain, with the code that their tracebacks show, and a detached run's directory."""
         for path in sorted(self.temporary.rglob("*")):
-            kept = path.suffix in (".log", ".said") or path.name.startswith("__autograph_generated_file")
+            kept = path.suffix in (".log", ".said") or path.name.startswith(("__autograph_generated_file", *LOGGED))
             if not path.is_dir() and not kept and "state" not in path.parts:
                 yield path
 

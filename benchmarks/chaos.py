@@ -1,10 +1,10 @@
-"""Runs with one process killed at a random moment: does each end right, or with the promised error in time?
+"""Runs with one fault at a random moment: does each end right, or with the promised error in time?
 
-The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the kills is at
-the start, just after the victim started, a third in a random epoch, a third in the last epoch or after it. After each
-run the benchmark checks that nothing is left: no process, no file in /dev/shm, no socket, no temporary file but logs.
-It only kills processes that it started. With --out, finished runs are stored, and the same command continues after
-them.
+The script counts how often each row was trained on (scripts/counts.py), so "right" is exact. A third of the faults is
+at the start, just after the victim started, a third in a random epoch, a third in the last epoch or after it. After
+each run the benchmark checks that nothing is left: no process, no file in /dev/shm, no socket, no temporary file but
+logs. It only harms processes that it started. Faults other than a killed process are in disturbances.py. With --out,
+finished runs are stored, and the same command continues after them.
 
 A loss before training is reported when training begins, so seconds count from there if that is later.
 """
@@ -23,10 +23,13 @@ from pathlib import Path
 
 import psutil
 from aftermath import Aftermath, words_of
+from disturbances import DISTURBANCES
 from harness import QUIET, SCRIPTS, console
 from rich.table import Table
 
 RIGHT_S, ERROR_S, GONE_S = 600.0, 10.0, 30.0  # from the kill to: the end, the error, nothing left
+PROMISED = ("was lost: ", "lost its connection to another worker", "does not answer; check the network")
+CUT_S = 30.0  # from the loss of a host's link to the error
 BEGIN_S = 180.0  # how long a run may take to get to the moment
 PHASES = {"start": 5.0, "training": 0.5, "end": 2.5}  # how many seconds behind its beginning the kill may be
 
@@ -40,8 +43,11 @@ class Case:
     victim: str
     recovers: bool = False
     script: str = "counts.py"
+    fault: str = "kill"
 
 
+WORKERS = {"nfdt": "nfdt.worker.process", "hfdt": "hfdt.worker.process"}
+RIGHT = ("link cut for 5 s", "host stopped for 20 s", "--run-dir full", "/dev/shm full")
 CASES = (
     Case("nfdt", ("--restarts", "1"), "nfdt.worker.process", recovers=True),
     Case("nfdt", ("--min-np", "1"), "nfdt.worker.process", recovers=True),
@@ -62,6 +68,9 @@ CASES = (
     Case("hfdt", (), "client"),
     Case("hfdt", ("--detach",), "client"),
     Case("hfdt", ("--capture", "replica"), "client_shim.replica.follow", script="counts_loop.py"),
+    *(Case(engine, (), worker, fault="link cut") for engine, worker in WORKERS.items()),
+    *(Case(engine, (), worker, recovers=True, fault=fault) for fault in RIGHT for engine, worker in WORKERS.items()),
+    *(Case(engine, (), "client", recovers=True, fault="checkpoint damaged") for engine in WORKERS),
 )
 
 
@@ -89,28 +98,32 @@ class Result:
     seconds: float = 0.0
     load: float = 0.0  # of the machine, when it ended
     left: list[str] = field(default_factory=list)
+    fault: str = "kill"
 
     @property
     def good(self) -> bool:
         if self.left:
             return False
-        if self.victim == "client":
+        if self.victim == "client" and not self.recovers:
             return self.said in ("killed", "right") and self.seconds < GONE_S
-        return self.said == "right" or (not self.recovers and self.said == "error" and self.seconds < ERROR_S)
+        within_s = ERROR_S if self.fault == "kill" else CUT_S
+        return self.said == "right" or (not self.recovers and self.said == "error" and self.seconds < within_s)
 
 
 def main() -> None:
     given = _arguments()
     done = _read(given.out)
     engines = given.engines.split(",")
-    cases = {e: [case for case in CASES if case.engine == e and given.only in (case.victim, "")] for e in engines}
+    chosen = [case for case in CASES if given.only in (case.victim, "") and given.faults in (case.fault, "any")]
+    cases = {e: [case for case in chosen if case.engine == e] for e in engines}
     for number, engine in itertools.product(range(given.runs), engines):
-        if any((result.engine, result.number) == (engine, number) for result in done):
+        case = cases[engine][number % len(cases[engine])]
+        if any((result.engine, result.number, result.fault) == (engine, number, case.fault) for result in done):
             continue
         if time.monotonic() > given.until:
             break
-        phase = list(PHASES)[number // len(cases[engine]) % len(PHASES)]
-        done.append(_one(cases[engine][number % len(cases[engine])], number, phase, given))
+        phase = given.phase or list(PHASES)[number // len(cases[engine]) % len(PHASES)]
+        done.append(_one(case, number, phase, given))
         _keep(given.out, done[-1])
     report(done)
     sys.exit(not all(result.good for result in done))
@@ -123,6 +136,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engines", default="nfdt,hfdt")
     parser.add_argument("--only", default="", metavar="VICTIM", help="cases of this victim")
+    parser.add_argument("--phase", choices=PHASES, help="all at this time; default: at each in turn")
+    parser.add_argument("--faults", default="kill", choices=["any", *DISTURBANCES], help="cases of this fault")
     parser.add_argument("--out", type=Path, metavar="FILE.jsonl", help="keep finished runs; go on behind them")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no run after so many seconds")
     given = parser.parse_args()
@@ -140,23 +155,24 @@ def _one(case: Case, number: int, phase: str, given: argparse.Namespace) -> Resu
         if result.said != "nobody to kill":
             break
     mark = "" if result.good else "NOT GOOD "
-    words = [case.engine, str(number), case.victim, *case.flags, result.phase, result.said]
+    words = [case.engine, str(number), case.fault, case.victim, *case.flags, result.phase, result.said]
     console.print(f"{mark}{' '.join(words)} after {result.seconds:.1f} s {result.left or ''}")
     return result
 
 
 def disturbed(case: Case, number: int, phase: str, epochs: int, moment: Moment) -> Result:
     """One run of `case`, its victim killed."""
-    result = Result(case.engine, number, case.flags, case.victim, case.recovers, phase)
+    result = Result(case.engine, number, case.flags, case.victim, case.recovers, phase, fault=case.fault)
     with Aftermath() as traces:
         log = traces.temporary / "output.said"
-        argv = [sys.executable, "-m", case.engine, "run", "-np", "2", *case.flags]
+        prepared = DISTURBANCES[case.fault].prepare(traces, case.engine)
+        argv = [*prepared.before, sys.executable, "-m", case.engine, "run", *prepared.options, *case.flags]
         with open(log, "w") as out:
             running = subprocess.Popen(
                 [*argv, str(SCRIPTS / case.script), str(epochs)],
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **QUIET, **traces.env},
+                env={**os.environ, **QUIET, **traces.env, **prepared.env},
                 start_new_session=True,
             )
         try:
@@ -182,8 +198,8 @@ def _kill_and_watch(
     victims = [p for p in traces.processes() if _is(p, result)]
     if not victims:
         return
-    random.choice(victims).kill()
     start = begun = time.monotonic()
+    DISTURBANCES[result.fault].strike(random.choice(victims), traces)
     for _ in _waiting(running, traces, RIGHT_S):
         begun = begun if "fit begins" in _told(log, traces) else time.monotonic()
     ended = time.monotonic()
@@ -230,13 +246,15 @@ def _reached(result: Result, log: Path, traces: Aftermath, epoch: int) -> bool:
 
 
 def report(results: Sequence[Result]) -> None:
-    table = Table("killed", "command", "runs", "right", "error", "good", "slowest s", "left behind")
+    table = Table("fault", "of", "command", "runs", "right", "error", "good", "slowest s", "left behind")
     for case in CASES:
-        mine = [r for r in results if (r.engine, tuple(r.flags), r.victim) == (case.engine, case.flags, case.victim)]
+        wanted = case.engine, case.flags, case.victim, case.fault
+        mine = [r for r in results if (r.engine, tuple(r.flags), r.victim, r.fault) == wanted]
         counts = [sum(result.said == said for result in mine) for said in ("right", "error")]
         left = sorted({what.split()[0] for result in mine for what in result.left})
         if mine:
             table.add_row(
+                case.fault,
                 case.victim,
                 " ".join([case.engine, *case.flags]),
                 str(len(mine)),
@@ -277,16 +295,16 @@ def _said(victim: str, code: int, text: str) -> str:
     if code == 0 and "counted right" in text:
         return "right"
     last = (text.strip().splitlines() or [""])[-1]
-    promised = code == 1 and "was lost: " in last and "Traceback" not in text
+    promised = code == 1 and any(words in last for words in PROMISED) and "Traceback" not in text
     return "error" if promised else f"exit code {code}: {text[-600:]}"
 
 
 def _is(process: psutil.Process, result: Result) -> bool:
     words = words_of(process)
+    name = Path((words or [""])[0]).name
     if result.victim == "client":
         kept = "--detach" not in result.flags or "-u" in words  # not the command that only waits for it to train
-        return result.engine in words and kept
-    name = Path((words or [""])[0]).name
+        return result.engine in words and kept and name != "sh"
     return words[1:3] == ["-m", result.victim] or (result.victim == "mpirun" and name in ("mpirun", "prterun"))
 
 

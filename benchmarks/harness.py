@@ -197,9 +197,15 @@ def verdict(what: str, ratios: Sequence[float], *, at_least: float | None = None
 
 
 def conclude(main: Callable[[], int]) -> NoReturn:
-    """Exit with the code that `main` returns; a failed side is one line without a traceback."""
+    """Exit with the code that `main` returns; a failed side is one line without a traceback.
+
+    SIGTERM and SIGHUP raise, so that `main` ends what it has started.
+    """
+    from fdt.signals import ended_by_signals  # `sys.path` has the checkout only now
+
     try:
-        sys.exit(main())
+        with ended_by_signals():
+            sys.exit(main())
     except Failed as error:
         sys.exit(f"{error}")
 

@@ -10,7 +10,7 @@ code from it:
 
     8 bytes "FDTCKPT1" | 8 bytes, little endian: length of the header | header, JSON | packed arrays | 32 bytes BLAKE2b
 
-The digest covers all bytes before it.
+The digest covers all bytes before it. The header has the file's name: no other checkpoint can take its place.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from fdt.errors import UserError
 from fdt.typing import Array
 
 FILE, LOCK = "run.json", ".lock"
+CHECKSUM, NAME = "checksum", "file"  # entries of run.json and of a checkpoint's header
 CHECKPOINTS = "fit-*.ckpt"
 PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # temporary files of a process that was killed while writing
 KEPT = 2  # checkpoints of an unfinished fit
@@ -87,7 +88,8 @@ class RunDir:
         try:
             digest, seed = digest_of(file_of(script)), secrets.randbits(31)
             arguments = Arguments(engine, list(ours), script, list(words), os.getcwd(), digest, seed)
-            replace_file(directory / FILE, [json.dumps(asdict(arguments), indent=1).encode()])
+            said = asdict(arguments)
+            replace_file(directory / FILE, [json.dumps({**said, CHECKSUM: _checksum(said)}, indent=1).encode()])
         except OSError as error:
             os.close(lock)
             raise UserError(
@@ -168,16 +170,24 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
     try:
         _check_ours(directory, "--resume")
         _check_ours(directory / FILE, "--resume")
-        arguments = Arguments(**json.loads((directory / FILE).read_text()))
+        said = json.loads((directory / FILE).read_text())
+        checksum = said.pop(CHECKSUM, "")
+        arguments = Arguments(**said)
+        if checksum != _checksum(said):
+            raise ValueError("its checksum is wrong")
     except FileNotFoundError:
         raise UserError(
             f"--resume needs the directory of a run that has not ended, made by --run-dir. Received: {directory}"
         ) from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"--resume needs the directory of a run; {directory / FILE} cannot be read: {error}") from None
     if arguments.engine != engine:
         raise UserError(f"the run in {directory} is {arguments.engine}'s; use `{arguments.engine} run --resume`")
     return arguments
+
+
+def _checksum(said: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _epoch_of(checkpoint: Path) -> int:
@@ -236,7 +246,7 @@ def write_checkpoint(path: Path, header: dict[str, Any], arrays: Sequence[Array]
 
     A reader finds the old file or the new one. After an error the temporary file is removed.
     """
-    text = json.dumps(header).encode()
+    text = json.dumps({**header, NAME: path.name}).encode()
     replace_file(path, (MAGIC, _LENGTH.pack(len(text)), text, tensors.pack(arrays)), digest=True)
 
 
@@ -272,9 +282,12 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], list[Array]]:
     start = len(MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     try:
-        return json.loads(bytes(body[start : start + length])), tensors.unpack(body[start + length :])
+        header, arrays = json.loads(bytes(body[start : start + length])), tensors.unpack(body[start + length :])
     except ValueError as error:
         raise Damaged(str(error)) from None
+    if (name := header.pop(NAME, path.name)) != path.name:
+        raise Damaged(f"it is {name} under another name")
+    return header, arrays
 
 
 def _sync_directory(directory: Path) -> None:

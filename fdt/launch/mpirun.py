@@ -18,6 +18,17 @@ from fdt.launch.hosts import Host
 EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages
 _EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
+_FRAME = re.compile(r"^-{40,}\n?", re.MULTILINE)  # before and after each message of Open MPI
+_TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>: ?", re.MULTILINE)  # of a rank's line, with --output tag
+_FACT = re.compile(r" |[\w ]+: +\S")
+_CONSEQUENCE = re.compile(r"WARNING|Primary job|(mpi|prte)run (detected|noticed|has exited)")
+_REASONS = (  # in lines outside of messages: of ssh, of an Open MPI component, of Hydra, of a rank in MPI_Init
+    re.compile(r"(ssh: .+)"),
+    re.compile(r"\[[\w.-]+\]\[.+\] (.*\bfailed\b.*)"),
+    re.compile(r".*(execvp error on file .+)"),
+    re.compile(r".*\*\*\* (An error occurred.+)"),
+)
+REASON_CHARACTERS = 400
 
 
 @functools.cache
@@ -96,9 +107,39 @@ def _explain(role: str, code: int, words: str) -> Exit:
     if match := _KILLED.search(words):
         return Exit(role, int(match[1]), f"signal {match[2]} ({signal.Signals(int(match[2])).name})")
     if match := _EXITED.search(words):
-        return Exit(role, int(match[1]), f"exit code {match[2]}")
-    last = words.strip().splitlines()[-1:] or ["no message"]
-    return Exit(role, None, f"mpirun ended with {describe(code)}: {last[0].strip()}")
+        reason = reason_in(words)
+        return Exit(role, int(match[1]), f"exit code {match[2]}{reason and f': {reason}'}")
+    lines = [line.strip() for line in words.replace("\0", "").splitlines() if line.strip(" \t\r-*=")] or ["no message"]
+    return Exit(role, None, f"mpirun ended with {describe(code)}: {reason_in(words) or lines[-1]}")
+
+
+def reason_in(words: str) -> str:
+    """Return the first reason for a failure in mpirun's output, as one line; "" where there is none.
+
+    Later messages are consequences of the first.
+    """
+    text = _TAG.sub("", words.replace("\0", "").replace("\r", ""))
+    for number, part in enumerate(_FRAME.split(text)):
+        reason = _in_message(part) if number % 2 else _in_lines(part)
+        if reason:
+            return reason[:REASON_CHARACTERS]
+    return ""
+
+
+def _in_lines(text: str) -> str:
+    matches = (reason.fullmatch(line) for line in text.splitlines() for reason in _REASONS)
+    return next((match[1].strip() for match in matches if match), "")
+
+
+def _in_message(text: str) -> str:
+    """Return the first sentence of a message of Open MPI, and its facts, such as `Component: tcp`."""
+    if _CONSEQUENCE.match(text):
+        return ""
+    first, *rest = text.split("\n\n")
+    sentence = re.split(r"[.:](?:\s|$)", " ".join(first.split()), maxsplit=1)[0]
+    facts = rest[0].splitlines() if rest else []
+    facts = facts if all(_FACT.match(line) for line in facts) else []
+    return ": ".join(filter(None, (sentence, ", ".join(" ".join(fact.split()) for fact in facts))))
 
 
 def _settings(more: Mapping[str, str]) -> dict[str, str]:

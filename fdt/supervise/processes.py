@@ -29,6 +29,7 @@ class LaunchedProcesses:
         self._workers = 0  # how many, where fewer than the task asks for; else 0
         self._running: list[Processes] = []
         self._lost: set[tuple[str, int]] = set()  # (role, rank) of exits that have been handled
+        self._stopping = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -59,10 +60,11 @@ class LaunchedProcesses:
             self._running.append(launcher.start(self._prepared(task)))
 
     def stop(self) -> None:
-        """End the processes, within seconds."""
-        stopping, self._running = self._running, []
-        for running in stopping:
-            running.stop()
+        """End the processes, within seconds. A second caller waits until the first has ended them."""
+        with self._stopping:
+            stopping, self._running = self._running, []
+            for running in stopping:
+                running.stop()
 
     def restartable(self, role: str) -> list[Restartable]:
         """Return the tasks of `role` whose processes can be restarted singly."""

@@ -62,6 +62,7 @@ class Supervisor:
         self._warm = False  # the members have trained a job and can train the next
         self._watched = 0.0  # time.monotonic() of the last check of the processes
         self._job = ""  # id of the current job
+        self._abandoned = threading.Event()  # the current job's client has ended its stream
         self._job_blobs: list[BlobRef] = []  # the blobs of the job's Setup; the client drops them unless it is lost
         self._passed_blobs = PassedBlobs(blobs)
 
@@ -90,7 +91,8 @@ class Supervisor:
         known: dict[tuple[str, int], Attached] = {}
         timed = coordinator if isinstance(coordinator, Timed) else None
         self._passed_blobs.drop()  # those of an earlier job that failed
-        threading.Thread(target=self._listen, args=(conversation, commands), daemon=True).start()
+        self._abandoned = threading.Event()
+        threading.Thread(target=self._listen, args=(conversation, commands, self._abandoned), daemon=True).start()
         try:
             while not coordinator.done:
                 outcome = self._react(coordinator, conversation)
@@ -148,9 +150,10 @@ class Supervisor:
                 known[member] = attached
                 yield Event(job=self._job, rank=member[1], attached=attached)
 
-    def _listen(self, conversation: object, commands: Iterator[Command]) -> None:
+    def _listen(self, conversation: object, commands: Iterator[Command], abandoned: threading.Event) -> None:
         for command in commands:
             self.registry.inbox.put(_FromClient(conversation, command))
+        abandoned.set()
         self.registry.inbox.put(_FromClient(conversation, None))
 
     def _react(self, coordinator: Coordinator, conversation: object) -> Outcome | None:
@@ -247,6 +250,8 @@ class Supervisor:
     def _carry_out(self, outcome: Outcome) -> Iterator[Event]:
         for member in outcome.kill:
             self.registry.kill(*member)
+        if self._abandoned.is_set():  # what would start now would only have to be ended
+            outcome = Outcome(events=outcome.events, drop=outcome.drop)
         if outcome.relaunch:
             self.end()
             self._launch(outcome.relaunch)
@@ -273,13 +278,13 @@ class Supervisor:
     def _explain(self, role: str, rank: int | None, cause: str | None) -> Failed:
         """Return a failure that names the member, how it ended, and the end of its log."""
         deadline = time.monotonic() + EXPLAIN_S
-        while cause is None and time.monotonic() < deadline:
+        while cause is None and time.monotonic() < deadline and not self._abandoned.is_set():
             news = self.launched.unhandled_exits()
             mine = [e for e in news if e.role == role and e.rank in (rank, None)] or news
             if mine:
                 rank, cause = (rank if mine[0].rank is None else mine[0].rank), mine[0].cause
             else:
-                time.sleep(POLL_S)
+                self._abandoned.wait(POLL_S)
         return explain_loss(role, rank, cause or "no answer", self._run_dir)
 
     def _env(self, identity: TlsIdentity | None) -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 import importlib.util
 import os
+import traceback
 from typing import Any, cast
 
 from fdt.errors import UserError
 from hfdt.collectives.base import Comm, MulticastTransport
 
-__all__ = ["MulticastTransport", "Comm", "choose", "multicasting"]
+__all__ = ["MulticastTransport", "Comm", "choose", "explained", "multicasting"]
+
+LOST = ("Horovod has been shut down", "/gloo/transport/")  # in the errors of ranks whose connection is lost
 
 WITHOUT_HOROVOD = (
     "Horovod is not installed: gradients are sent by mpi4py, which is slower; `hfdt doctor --install-horovod` builds it"
@@ -37,6 +40,17 @@ def choose(name: str, rank: int, size: int) -> tuple[Comm, list[str]]:
     if name == "horovod" or (name == "auto" and _installed("horovod")):
         return _horovod(rank, size), []
     return _mpi(rank, size), [WITHOUT_HOROVOD] if name == "auto" else []
+
+
+def explained(error: Exception, rank: int) -> Exception:
+    """Return `error`, or the meaning of Horovod's error for a lost connection; `error` is then in this rank's log."""
+    if not any(words in str(error) for words in LOST):
+        return error
+    traceback.print_exception(error)
+    return UserError(
+        f"worker {rank} lost its connection to another worker within an exchange of gradients; check the network "
+        "between the hosts, and the workers' logs"
+    )
 
 
 def multicasting(comm: Comm, by: str = "mpi") -> MulticastTransport:

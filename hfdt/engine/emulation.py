@@ -5,6 +5,7 @@ host of its own at the place of the cluster's server, and add gradients by Gloo,
 not paced, so a file's `step` and `speed` are not used.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from hfdt.engine.engine import HfdtEngine
 from hfdt.engine.rendezvous import gloo_variables
 
 PORT = 7078
+GLOO_S = 22  # a host that stands still for 20 s is not lost; one that is lost ends the run within 30
 
 
 class EmulatedHfdtEngine(HfdtEngine):
@@ -65,7 +67,8 @@ class EmulatedRanks:
     def start(self, task: Task) -> "RanksAndRendezvous":
         """Implement Launcher."""
         hosts = ",".join(f"{node.name}:1" for node in self._cluster.workers)
-        argv = (sys.executable, "-m", "hfdt.engine.rendezvous", hosts, str(task.count), address_of(0), str(PORT))
+        words = hosts, str(task.count), address_of(0), str(PORT), str(os.getpid())
+        argv = (sys.executable, "-m", "hfdt.engine.rendezvous", *words)
         rendezvous = self._launcher.start(Task("rendezvous", argv, 1, task.env))
         try:
             return RanksAndRendezvous(self._launcher.start(task), rendezvous)
@@ -81,6 +84,7 @@ class EmulatedRanks:
         return {
             "FDT_LOCAL_RANK": str(rank),  # the hosts share this machine's cores
             "FDT_LOCAL_SIZE": str(size),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_S),
             **gloo_variables(rank, size, 1, self._cluster.workers[rank].name, network),
         }
 

@@ -1,14 +1,15 @@
 """Horovod's rendezvous server, at which Gloo's ranks meet: in a thread, or as a process.
 
-The process: `python -m hfdt.engine.rendezvous HOSTS RANKS ADDRESS PORT`. It serves until it is ended.
+The process: `python -m hfdt.engine.rendezvous HOSTS RANKS ADDRESS PORT PARENT`. It serves until the process PARENT,
+which started it, has ended.
 """
 
-import signal
 import sys
 import threading
 from typing import Any
 
 from fdt.errors import UserError
+from fdt.shm_reaper import outlive
 
 LOOPBACK = "127.0.0.1"
 
@@ -68,10 +69,10 @@ def gloo_variables(rank: int, size: int, per_host: int, host: str, network: tupl
     }
 
 
-def main(hosts: str, ranks: str, address: str, port: str) -> None:
-    """Serve until the process is ended."""
+def main(hosts: str, ranks: str, address: str, port: str, parent: str) -> None:
+    """Serve as long as the parent process lives."""
     start_rendezvous(hosts, int(ranks), address, int(port))
-    signal.pause()
+    outlive(int(parent))
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ class HfdtWorker:
             try:
                 self._handle(command)
             except Exception as error:
-                self._send(command.job, failed=failure(error))
+                from hfdt.collectives import explained
+
+                self._send(command.job, failed=failure(explained(error, self._comm.rank)))
 
     def _handle(self, command: Command) -> None:
         kind = command.WhichOneof("kind")

@@ -3,12 +3,13 @@
 A snapshot is one blob from which a new server continues. It holds the variables, the optimizers, the algorithm's state
 with every worker's, and push ids. Shard 0 adds the scheduler's decisions, such as the assignment of batches. All shards
 save at the same position of shard 0's log. A snapshot counts only when all parts exist (nfdt/engine/recovery.py), so a
-half-written one is never read.
+half-written one is never read. It begins with a checksum, which is compared before anything is unpickled.
 """
 
 import pickle
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -23,6 +24,7 @@ from fdt.rpc.session_pb2 import Checkpoint, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable
+from fdt.typing import Array
 from nfdt import compressors
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.settings import algorithm_of, lanes_of, server_optimizer
@@ -145,8 +147,9 @@ def save(
     said = None if end is None else end.SerializeToString()
     known = (tree_map(lambda _: Leaf(), rule), slots, core.version, core.pulls, [len(group) for group in groups])
     head = np.frombuffer(pickle.dumps((*known, decided, said)), np.uint8)
+    arrays = [head, *chain(*groups), *(array_over(leaf) for leaf in leaves(rule))]
     try:
-        ref = job.blobs.put_arrays([head, *chain(*groups), *(array_over(leaf) for leaf in leaves(rule))])
+        ref = job.blobs.put_arrays([np.uint32(_checksum(arrays)), *arrays])
     except UserError as error:
         print(f"the checkpoint was not saved: {error}", file=sys.stderr, flush=True)
         return
@@ -155,8 +158,12 @@ def save(
 
 
 def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, EpochEnd | None]:
-    """Load a snapshot of `save`. Return the scheduler's decisions, and the epoch's end if it had ended."""
-    head, *arrays = job.blobs.get_arrays(ref)
+    """Load a snapshot of `save`. Return the scheduler's decisions, and the epoch's end if it had ended.
+
+    Raises:
+        UserError: The snapshot is damaged.
+    """
+    head, *arrays = _whole(job, ref)
     rule, slots, version, pulls, sizes, decided, said = pickle.loads(head.tobytes())
     rest = iter(arrays)
     for group, size in zip(job.groups, sizes, strict=True):
@@ -166,6 +173,28 @@ def restore(job: ServedJob, core: AlgorithmState, ref: BlobRef) -> tuple[Any, Ep
     states = {worker: WorkerState(mine[worker], *counts) for worker, counts in slots.items()}
     core.restore(shared, states, version, pulls)
     return decided, None if said is None else EpochEnd.FromString(said)
+
+
+def _whole(job: ServedJob, ref: BlobRef) -> list[Array]:
+    try:
+        checksum, *arrays = job.blobs.get_arrays(ref)
+        if int(checksum) == _checksum(arrays):
+            return arrays
+    except (KeyError, ValueError):  # cut short, or no table of arrays
+        pass
+    raise UserError(
+        f"the checkpoint of server {job.shard} in shared memory is damaged; --run-dir saves each epoch's end on disk, "
+        "from where --resume continues"
+    )
+
+
+def _checksum(arrays: Sequence[Array]) -> int:
+    """Return the CRC-32 of dtypes, shapes and bytes: about a second a gigabyte."""
+    found = 0
+    for array in map(np.asarray, arrays):
+        found = zlib.crc32(f"{array.dtype.name}{array.shape}".encode(), found)
+        found = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found)
+    return found
 
 
 def served(kind: Callable[..., Any], job: ServedJob, workers: int, send: Callable[[Event], None]) -> Any:

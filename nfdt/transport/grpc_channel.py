@@ -4,6 +4,7 @@ import contextlib
 import queue
 import secrets
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from nfdt.transport.buffers import Buffer, Layout, chunks, fill, nbytes_of
 from nfdt.transport.channel import Answer, EpochOver, Interrupted, Release, Weights, WorkerGradient
 from nfdt.transport.compression import PushEncoder, add_deltas
 
+WELCOME_S = 1.5  # time for a session after another; the first waits until the server has started
 ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 SESSION = "/nfdt.rpc.ParameterServer/Session"
 
@@ -78,12 +80,13 @@ class GrpcChannel:
     """
 
     def __init__(self, address: str, token: str, hello: pb.Hello, layout: Layout, directory: Path | None) -> None:
-        self._channel = open_channel(address)
+        self._channel, self._address = open_channel(address), address
         self._token, self._layout, self._directory = token, layout, directory
         self._hello = pb.Hello()
         self._hello.CopyFrom(hello)
         self.bytes_sent = self.bytes_received = 0
         self._call: Any = None
+        self._welcomed = False  # by the server, in an earlier session
         self._outgoing: Buffer | None = None
         self._incoming: Buffer
         self._generation = 0
@@ -91,10 +94,13 @@ class GrpcChannel:
         self._encoded: tuple[int, list[int], list[Any]] = 0, [], []  # the last push: its number, positions and tensors
 
     def open(self) -> None:
-        """Start a new stream. Raises Interrupted if it ends at once."""
+        """Start a new stream. Raises Interrupted if it ends at once, or the server does not answer."""
         self._cancel()
-        with interrupted():
-            self._open()
+        try:
+            with interrupted():
+                self._open()
+        except Interrupted:
+            raise Interrupted(f"the server at {self._address} does not answer") from None
 
     def ask(self, pull: int = 0) -> None:
         """Request weights and batches."""
@@ -172,7 +178,14 @@ class GrpcChannel:
         call = self._channel.stream_stream(SESSION)
         self._call = call(self._requests(self._outbox), metadata=credentials(self._token), wait_for_ready=True)
         self._outbox.put([pb.ToServer(hello=hello).SerializeToString()])
-        return pb.ToWorker.FromString(next(self._call)).welcome
+        patience = threading.Timer(WELCOME_S if self._welcomed else threading.TIMEOUT_MAX, self._call.cancel)
+        patience.start()
+        try:
+            welcome = pb.ToWorker.FromString(next(self._call)).welcome
+        finally:
+            patience.cancel()
+        self._welcomed = True
+        return welcome
 
     def _make_buffers(self) -> list[Path]:
         """Create buffers in files shared with the server, or private ones if there is no room for the files."""

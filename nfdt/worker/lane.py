@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from fdt.errors import UserError
 from fdt.tensors import numbers
 from fdt.timeline import SpanRecorder, trace_time
 from fdt.trainable import Trainable
@@ -126,7 +127,8 @@ def _change(now: Array, start: Array) -> Array:
     return now if now.dtype == bool else now - start
 
 
-PATIENCE_S = 600.0  # time for the restoration of a server; the engine ends workers that wait in vain
+PATIENCE_S = 600.0  # time for the start or restoration of a server; the engine ends workers that wait in vain
+LOST_S = 1.0  # time to open an ended session again, where no server is restored
 RETRY_S = 0.1
 Pulled = list[Weights] | EpochOver | Release  # the weights of each shard
 Result = TypeVar("Result")
@@ -137,8 +139,10 @@ class LaneChannels:
 
     A push goes to the other shards before shard 0. Shard 0's answer decides whether they answer. If a session ends, all
     sessions restart and the exchange is repeated whole. A server that has the push already recognises its number; a
-    restored server ignores it. Methods raise Interrupted after PATIENCE_S of retries.
+    restored server ignores it. Methods raise UserError after `patience_s` seconds of retries.
     """
+
+    patience_s = PATIENCE_S
 
     def __init__(self, channels: Sequence[ParameterServerChannel], owned: Sequence[Ownership]) -> None:
         self._first, *self._followers = self.channels = channels
@@ -188,16 +192,17 @@ class LaneChannels:
         return pulled
 
     def _retried(self, exchange: Callable[[], Result]) -> Result:
-        until = time.monotonic() + PATIENCE_S
+        until = float("inf")
         while True:
             try:
                 for channel in () if self._open else self.channels:
                     channel.open()
                 self._open = True
                 return exchange()
-            except Interrupted:
+            except Interrupted as error:
+                until = min(until, time.monotonic() + self.patience_s)
                 if time.monotonic() > until:
-                    raise
+                    raise UserError(f"{error}; check the network between the hosts") from None
                 self._open = False
                 time.sleep(RETRY_S)
 

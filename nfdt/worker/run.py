@@ -18,6 +18,7 @@ from nfdt.model.settings import algorithm_of, lanes_of
 from nfdt.options import Options
 from nfdt.transport.channel import ChannelFactory, EpochOver, Release, Weights, WorkerGradient
 from nfdt.worker.lane import (
+    LOST_S,
     BatchReader,
     EpochCounters,
     LaneChannels,
@@ -84,6 +85,9 @@ class WorkerJob:
         self._lanes = lanes_of(self._options, rule, member.size, fed=self._feed is not None)
         lanes = range(member.rank * self._lanes, (member.rank + 1) * self._lanes)
         self._channels = self._connect([channels(n, self.steps, self._owned) for n in lanes])
+        if not self._options.checkpoint_s:  # a server that is gone does not come again
+            for each in self._channels:
+                each.patience_s = LOST_S
         self._tally = EpochCounters(trainable, member.rank == 0)
         self._moved_before, self._moved_at_epoch = moved, moved
         self._computing = threading.Lock()

@@ -10,11 +10,14 @@ import keras
 import numpy as np
 import pytest
 
+from fdt.errors import UserError
 from fdt.service.transport import open_channel
 from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.transport import grpc_channel
 from nfdt.transport.buffers import Layout
 from nfdt.transport.channel import EpochOver, Interrupted
 from nfdt.transport.grpc_channel import GrpcChannel
+from nfdt.worker.lane import LaneChannels
 from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
@@ -216,3 +219,13 @@ def test_a_server_that_dies_before_its_welcome_leaves_no_files(tmp_path, monkeyp
     with pytest.raises(Interrupted):
         link.open()
     assert seen == [2] and not list(tmp_path.iterdir())
+
+
+def test_a_server_that_is_gone_for_good_is_named_in_an_error(monkeypatch):
+    monkeypatch.setattr(grpc_channel, "WELCOME_S", 0.01)
+    monkeypatch.setattr(LaneChannels, "patience_s", 0.0)
+    link = GrpcChannel("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([], [], []), None)
+    link._welcomed = True
+    with pytest.raises(UserError, match=r"the server at unix:/nowhere.sock does not answer; check the network"):
+        LaneChannels([link], [])
+    link.close()

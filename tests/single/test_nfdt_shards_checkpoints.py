@@ -1,5 +1,7 @@
 """A server's checkpoints: a restored server continues like the first one, and incomplete checkpoints are ignored."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from fdt import tensors
 from fdt.errors import UserError
 from nfdt.engine.recovery import ServerRecovery
+from nfdt.server import job as job_module
 from tests.single.nfdt_cluster import make_model, pushed
 
 pytestmark = pytest.mark.timeout(120)
@@ -84,3 +87,29 @@ def test_a_checkpoint_that_finds_no_room_is_left_out(cluster, monkeypatch, capsy
     monkeypatch.setattr(made.blobs, "put_arrays", full)
     made.desks[0].checkpoint()
     assert not made.events and "the checkpoint was not saved: /dev/shm has no room" in capsys.readouterr().err
+
+
+def test_a_changed_byte_of_a_checkpoint_is_an_error_by_name(cluster):
+    made = cluster(make_model(keras.optimizers.Adam(0.1)), restarts="1", rule="ddc_asgd")
+    made.start(0)
+    made.desks[0].checkpoint()
+    ref = made.events.pop().checkpoint.state
+    made.desks[0].close()
+    made.desks = [made._shard_service(0, 1, 1)]
+    file = made.blobs.directory / ref.id
+    whole = file.read_bytes()
+    arrays = made.blobs.get_arrays(ref)
+    used = sum(array.nbytes for array in arrays)
+    silent = 0
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            restored = [a.tobytes() for a in job_module._whole(made.desks[0].job, ref)]
+            assert restored == [array.tobytes() for array in arrays[1:]]
+            silent += 1
+        except UserError as error:
+            assert str(error).startswith("the checkpoint of server 0 in shared memory is damaged")
+    assert silent <= len(whole) - used, "only the gaps between aligned arrays may change"
+    os.truncate(file, len(whole) // 2)
+    with pytest.raises(UserError, match="is damaged"):
+        made.desks[0].restore(ref)

@@ -275,6 +275,36 @@ def test_a_checkpoint_with_one_wrong_bit_is_none(tmp_path):
         rundir.read_checkpoint(file)
 
 
+def test_a_checkpoint_under_another_name_is_passed_over(tmp_path):
+    directory = begun(tmp_path)
+    directory.save(1, 1, {"epoch": 1}, [])
+    directory.save(1, 2, {"epoch": 2}, [])
+    path = directory.directory
+    (path / "fit-0001-epoch-00002.ckpt").rename(path / "fit-0001-epoch-00003.ckpt")
+    found, (said,) = directory.load(1)
+    assert found == ({"epoch": 1}, [])
+    assert said.startswith("fit-0001-epoch-00003.ckpt is damaged: it is fit-0001-epoch-00002.ckpt under another name")
+
+
+def test_a_changed_byte_of_the_command_line_is_one_line_or_changes_nothing(tmp_path):
+    directory = begun(tmp_path)
+    file, expected = directory.directory / rundir.FILE, directory.arguments
+    directory.save(1, 1, {}, [])
+    directory.close(ended_well=False)
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        for bit in range(8):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            try:
+                assert read_arguments(directory.directory, "hfdt") == expected  # a space between entries
+            except UserError as error:
+                assert "run.json cannot be read" in str(error) or "is hfdt's" in str(error)
+    for part in (b"", b"[]", b"1", whole[:-9]):
+        file.write_bytes(part)
+        with pytest.raises(UserError, match="run.json cannot be read"):
+            read_arguments(directory.directory, "hfdt")
+
+
 def test_a_run_directory_is_one_runs_and_the_users_own(tmp_path):
     directory = begun(tmp_path)
     directory.save(1, 1, {}, [])

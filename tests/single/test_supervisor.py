@@ -25,9 +25,10 @@ from fdt.rpc.session_pb2 import (
     Setup,
 )
 from fdt.service.member import SIZE_VARIABLE
+from fdt.supervise import supervisor as module
 from fdt.supervise.processes import LaunchedProcesses
 from fdt.supervise.supervisor import Supervisor
-from fdt.supervise.worker_registry import MemberMessage
+from fdt.supervise.worker_registry import MemberMessage, StreamLost
 from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.recovery import RankRecovery
 
@@ -98,7 +99,7 @@ def test_half_a_crew_is_ended(tmp_path):
 class Job:
     """One job of one rank, step by step."""
 
-    def __init__(self, supervisor, blobs):
+    def __init__(self, supervisor, blobs, **options):
         self._supervisor, self._commands = supervisor, queue.SimpleQueue()
         supervisor.start()
         self.events = supervisor.run(RanksCoordinator(RankRecovery(blobs, 1)), iter(self._commands.get, None))
@@ -106,7 +107,7 @@ class Job:
             MemberMessage("worker", 0, Event(progress=Progress()), supervisor.registry.generation)
         )
         assert next(self.events).HasField("progress"), "from here on the crew listens"
-        self.say(setup=Setup(job=JobSpec()))
+        self.say(setup=Setup(job=JobSpec(options=options)))
         self.hear(ready=Ready())
         assert next(self.events).HasField("ready")
         self.say(epoch=Epoch())
@@ -169,3 +170,15 @@ def test_a_client_that_cannot_drop_leaves_nothing_behind_when_its_job_ends(super
     assert [event.WhichOneof("kind") for event in job.events] == ["finished"]
     assert sorted(blobs.directory.iterdir()) == there
     job.leave()
+
+
+def test_nothing_is_waited_for_or_started_for_a_client_that_is_gone(supervisor, monkeypatch):
+    """As by Ctrl-C just after a rank was killed: the engine ends, instead of restarting first."""
+    monkeypatch.setattr(module, "EXPLAIN_S", float("inf"))  # its launcher never tells how the rank ended
+    started = []
+    monkeypatch.setattr(supervisor, "_launch", started.append)
+    job, registry = Job(supervisor, supervisor._blobs, restarts="1"), supervisor.registry
+    registry.inbox.put(MemberMessage("worker", 0, StreamLost(registry._outbox("worker", 0)), registry.generation))
+    job._put(None)
+    assert [event.WhichOneof("kind") for event in job.events] == ["fault"]
+    assert started == []

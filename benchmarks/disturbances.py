@@ -1,0 +1,149 @@
+"""The faults of benchmarks/chaos.py: what a run needs before it starts, and what then happens to one of its processes.
+
+Links are those of emulated hosts; file systems are small ones of a mount namespace. `python benchmarks/disturbances.py
+FILE` flips a bit in the midst of FILE.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from aftermath import Aftermath
+
+HEALS_S, STALLS_S = 5.0, 20.0
+CLUSTER = "step: 5 ms\nlink: {bandwidth: 100 Mbit/s}\nnodes: [{name: node, count: 2}]\n"
+MOUNTED = 'set -e; mount --make-rprivate /; mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; exec "$@"'
+RESUMED = """
+"$@"; cd "$RUN"
+for file in $(ls -t fit-*-epoch-*.ckpt | head -n 1); do "$PYTHON" "$FLIP" "$file"; done
+exec "$PYTHON" -m "$ENGINE" run --resume "$RUN"
+"""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`before`: words before the command; `options`: of the command; `env`: of its environment."""
+
+    before: Sequence[str] = ()
+    options: Sequence[str] = ("-np", "2")
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def nothing(traces: Aftermath, engine: str) -> Prepared:
+    return Prepared()
+
+
+def hosts(traces: Aftermath, engine: str) -> Prepared:
+    cluster = _folder(traces) / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    return Prepared(options=("--emulate", str(cluster)))
+
+
+def small_disk(traces: Aftermath, engine: str) -> Prepared:
+    run = _folder(traces, "run")
+    return Prepared(_mounted("1m,mode=700", run), ("-np", "2", "--run-dir", str(run)))
+
+
+def small_memory(traces: Aftermath, engine: str) -> Prepared:
+    return Prepared(_mounted("64m", Path("/dev/shm")))
+
+
+def resumed(traces: Aftermath, engine: str) -> Prepared:
+    run = _folder(traces, "run")
+    env = {"RUN": str(run), "PYTHON": sys.executable, "FLIP": __file__, "ENGINE": engine}
+    return Prepared(["sh", "-c", RESUMED, "sh"], ("-np", "2", "--run-dir", str(run)), env)
+
+
+def kill(victim: psutil.Process, traces: Aftermath) -> None:
+    victim.kill()
+
+
+def cut(victim: psutil.Process, traces: Aftermath) -> None:
+    _link(victim, "down")
+
+
+def cut_and_heal(victim: psutil.Process, traces: Aftermath) -> None:
+    _link(victim, "down")
+    time.sleep(HEALS_S)
+    _link(victim, "up")
+
+
+def stall(victim: psutil.Process, traces: Aftermath) -> None:
+    """Stop all processes of the victim's host for a while."""
+    neighbors = [p for p in traces.processes() if _network_of(p) == _network_of(victim)]
+    for each in neighbors:
+        each.suspend()
+    time.sleep(STALLS_S)
+    for each in neighbors:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            os.kill(each.pid, signal.SIGCONT)
+
+
+def fill_disk(victim: psutil.Process, traces: Aftermath) -> None:
+    _fill(victim, _folder(traces, "run"))
+
+
+def fill_memory(victim: psutil.Process, traces: Aftermath) -> None:
+    _fill(victim, Path("/dev/shm"))
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    prepare: Callable[[Aftermath, str], Prepared]
+    strike: Callable[[psutil.Process, Aftermath], None]
+
+
+DISTURBANCES = {
+    "kill": Disturbance(nothing, kill),
+    "link cut": Disturbance(hosts, cut),
+    "link cut for 5 s": Disturbance(hosts, cut_and_heal),
+    "host stopped for 20 s": Disturbance(hosts, stall),
+    "--run-dir full": Disturbance(small_disk, fill_disk),
+    "/dev/shm full": Disturbance(small_memory, fill_memory),
+    "checkpoint damaged": Disturbance(resumed, kill),
+}
+
+
+def _folder(traces: Aftermath, *names: str) -> Path:
+    """Return a folder whose files may remain (aftermath.py)."""
+    folder = traces.temporary.joinpath("state", *names)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _mounted(size: str, directory: Path) -> list[str]:
+    return ["unshare", "--mount", "sh", "-c", MOUNTED, "sh", size, str(directory)]
+
+
+def _network_of(process: psutil.Process) -> str:
+    return os.readlink(f"/proc/{process.pid}/ns/net")
+
+
+def _link(victim: psutil.Process, state: str) -> None:
+    words = ["nsenter", f"--net=/proc/{victim.pid}/ns/net", "ip", "link", "set", "eth0", state]
+    subprocess.run(words, check=True)
+
+
+def _fill(victim: psutil.Process, directory: Path) -> None:
+    """Fill the file system that the victim sees at `directory`."""
+    with contextlib.suppress(OSError), open(f"/proc/{victim.pid}/root{directory}/full", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def flip(file: Path) -> None:
+    """Flip a bit in the midst of a file."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+if __name__ == "__main__":
+    flip(Path(sys.argv[1]))

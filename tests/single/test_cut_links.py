@@ -1,0 +1,75 @@
+"""A network that is cut between hosts: who notices, when, in which words. benchmarks/chaos.py cuts real links."""
+
+import threading
+
+import grpc
+import pytest
+
+from fdt.errors import UserError
+from fdt.launch import Task
+from fdt.service import transport
+from fdt.supervise.processes import LaunchedProcesses
+from hfdt.collectives import LOST, explained
+from hfdt.engine.emulation import GLOO_S
+from nfdt.transport.grpc_channel import WELCOME_S
+from nfdt.worker.lane import LOST_S
+
+STALLS_S, WITHIN_S = 20, 30  # a host may stand still so long; a lost one is reported within
+
+
+@pytest.mark.parametrize(("address", "pings"), [("10.77.0.1:7077", True), ("localhost:7077", False)])
+def test_connections_between_emulated_hosts_are_pinged(monkeypatch, address, pings):
+    seen = []
+    monkeypatch.setenv(transport.EMULATED_VARIABLE, "1")
+    monkeypatch.setattr(grpc, "insecure_channel", lambda address, options: seen.append(options))
+    monkeypatch.setattr(grpc, "server", lambda pool, *, options, **_: seen.append(options))
+    transport.open_channel(address)
+    transport.new_server("token")
+    assert [set(transport.PINGS) <= set(options) for options in seen] == [pings, True]
+
+
+def test_a_host_that_stands_still_is_not_lost_and_a_lost_one_is_reported_in_time():
+    assert STALLS_S < GLOO_S < WITHIN_S - 4  # the rest: the end of all processes
+    assert STALLS_S <= transport.PONG_S
+    assert transport.PING_S + transport.PONG_S + max(WELCOME_S, LOST_S) < WITHIN_S - 4
+
+
+@pytest.mark.parametrize("words", LOST)
+def test_horovods_shutdown_is_one_line_that_names_the_rank(capsys, words):
+    other = ValueError("no")
+    assert explained(other, 1) is other
+    said = explained(RuntimeError(f"UnknownError: {words}. This was caused by"), 1)
+    assert isinstance(said, UserError) and str(said).startswith("worker 1 lost its connection to another worker")
+    assert words in capsys.readouterr().err, "its own words are in the log"
+
+
+class Slow:
+    """Processes that end when they are allowed to."""
+
+    def __init__(self):
+        self.stopping, self.allowed, self.ended = threading.Event(), threading.Event(), False
+
+    def start(self, task):
+        return self
+
+    def exits(self):
+        return []
+
+    def stop(self, grace_s=0.0):
+        self.stopping.set()
+        assert self.allowed.wait(60)
+        self.ended = True
+
+
+def test_a_second_stop_waits_for_the_first():
+    """The engine's thread ends the processes of a failed job while the command's end removes their network."""
+    slow = Slow()
+    launched = LaunchedProcesses([(slow, Task("worker", ("nobody",), 1))], {})
+    launched.start()
+    first = threading.Thread(target=launched.stop)
+    first.start()
+    assert slow.stopping.wait(60)
+    threading.Timer(0.0, slow.allowed.set).start()
+    launched.stop()
+    assert slow.ended
+    first.join()

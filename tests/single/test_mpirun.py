@@ -1,0 +1,88 @@
+"""The reason that an error quotes when mpirun fails: recorded outputs of Open MPI 5.0.11."""
+
+import pytest
+
+from fdt.launch.mpirun import _explain, reason_in
+
+FRAME = "-" * 74 + "\n"
+MISSING = f"""{FRAME}A requested component was not found, or was unable to be opened.  This
+means that this component is either not installed or is unable to be
+used on your system.
+
+Host:      vm
+Framework: btl
+Component: nonexistent
+{FRAME}"""
+UNREACHABLE = f"""{FRAME}At least one pair of MPI processes are unable to reach each other for
+MPI communications.  This means that no Open MPI device has indicated
+that it can be used to communicate between these processes.
+
+  Process 1 ([[39687,1],1]) is on host: vm
+  BTLs attempted: self
+
+Your MPI job is now going to abort; sorry.
+{FRAME}"""
+IN_USE = (
+    "[vm][[11412,1],0][/openmpi-5.0.11/opal/mca/btl/tcp/btl_tcp_component.c:1038:mca_btl_tcp_component_create_listen] "
+    "bind() failed: no port available in the range [23456..23458]\n"
+)
+ABORTED = "\0*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n"
+ENDED = f"""{FRAME}prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-7996@1,1]
+   Exit code:    14
+{FRAME}[vm:07996] PMIX ERROR: PMIX_ERR_UNREACH in file pmix_server.c at line 3110
+\0"""
+NO_HOST = f"""ssh: Could not resolve hostname nosuchhost.invalid: Name or service not known\r
+{FRAME}A daemon failed to report back after being spawned. This could
+be due to several factors.
+
+  Local host:    vm
+{FRAME}"""
+NO_FILE = f"""{FRAME}prterun was unable to launch the specified application as it could not
+access an executable:
+
+   Executable: /no/such/python
+   Node: vm
+
+while attempting to start process rank 0.
+{FRAME}"""
+NO_SLOTS = f"""{FRAME}There are not enough slots available in the system to satisfy the 64
+slots that were requested by the application:
+
+  python
+
+Either request fewer procs for your application, or make more slots
+available for use.
+{FRAME}"""
+WARNING = f"{FRAME}WARNING: An invalid value was given for btl_tcp_if_include.  This\nvalue will be ignored.\n{FRAME}"
+REASONS = {
+    MISSING: "A requested component was not found, or was unable to be opened: "
+    "Host: vm, Framework: btl, Component: nonexistent",
+    UNREACHABLE: "At least one pair of MPI processes are unable to reach each other for MPI communications: "
+    "Process 1 ([[39687,1],1]) is on host: vm, BTLs attempted: self",
+    IN_USE: "bind() failed: no port available in the range [23456..23458]",
+    ABORTED: "An error occurred in MPI_Init_thread",
+    NO_HOST: "ssh: Could not resolve hostname nosuchhost.invalid: Name or service not known",
+    NO_FILE: "prterun was unable to launch the specified application as it could not access an executable: "
+    "Executable: /no/such/python, Node: vm",
+    NO_SLOTS: "There are not enough slots available in the system to satisfy the 64 slots that were requested by the "
+    "application: python",
+}
+
+
+@pytest.mark.parametrize(("said", "reason"), REASONS.items(), ids=range(len(REASONS)))
+def test_the_first_message_that_says_why_is_quoted(said, reason):
+    assert reason_in(WARNING + said + "\0" + UNREACHABLE + ENDED) == reason
+
+
+def test_a_rank_that_ends_by_itself_has_no_reason_of_mpiruns():
+    assert _explain("worker", 14, ENDED).cause == "exit code 14"
+    died = _explain("worker", 14, MISSING + ABORTED + ENDED)
+    assert (died.rank, died.cause) == (1, f"exit code 14: {REASONS[MISSING]}")
+
+
+@pytest.mark.parametrize(("said", "quoted"), [("\0\n", "no message"), ("Killed\n\0" + FRAME, "Killed")])
+def test_the_last_line_with_letters_is_quoted_where_no_message_is_known(said, quoted):
+    assert _explain("worker", 14, said).cause == f"mpirun ended with exit code 14: {quoted}"

@@ -9,6 +9,7 @@ import __future__
 
 import ast
 import bisect
+import contextlib
 import functools
 import itertools
 import json
@@ -168,9 +169,18 @@ def _statement(rest: str) -> str:
 
 
 def _setting(name: str, rest: str) -> str:
-    """Return the Python code of `%env NAME=VALUE` and of `%cd PATH`; "" for other magics."""
-    if name == "cd" and rest.strip():
-        return f"__import__('os').chdir(__import__('os').path.expanduser({shlex.split(rest)[0]!r}))"
+    """Return the Python code of `%env NAME=VALUE` and of `%cd PATH`; "" for other magics.
+
+    IPython expands `{x}` and `$x` in a magic's line, and gives options of `%cd` a meaning. They are not handled.
+    """
+    if "$" in rest or "{" in rest:
+        return ""
+    if name == "cd":
+        with contextlib.suppress(ValueError):  # a quotation mark without its second
+            (path,) = shlex.split(rest)
+            if not path.startswith("-"):
+                return f"__import__('os').chdir(__import__('os').path.expanduser({path!r}))"
+        return ""
     given = re.fullmatch(r"\s*(\w+)\s*[= ]\s*(.+)", rest)
     return (
         f"__import__('os').environ[{given[1]!r}] = {given[2].strip()!r}" if name in ("env", "set_env") and given else ""

@@ -70,6 +70,8 @@ def run(
     if script is not None and (module or options.get("resume")):
         other = "module" if module else "resume"
         raise UsageError(f"{engine}.run takes a script, or {other} instead. Received: {os.fspath(script)} too")
+    if isinstance(args, (str, bytes)):
+        raise UsageError(f"args must be a list, one item for each argument. Received: {args!r}")
     words = option_words(engine, {name: value for name, value in options.items() if name != "module"})
     given = ["-m", str(module)] if module else []
     behind = ["--", *([] if script is None else [os.fspath(script)]), *map(str, args)]

@@ -164,6 +164,8 @@ def test_errors_have_types(folder):
         nfdt.run("ends.py", lgo_dir="x")
     with pytest.raises(nfdt.UsageError, match="nfdt.run takes a script, or module instead. Received: ends.py too"):
         nfdt.run("ends.py", module="package")
+    with pytest.raises(hfdt.UsageError, match="args must be a list, one item for each argument. Received: '--seed 1'"):
+        hfdt.run("ends.py", args="--seed 1")
     with pytest.raises(hfdt.UsageError, match="detach is an option of the command alone"):
         hfdt.run("ends.py", detach=True)
     with pytest.raises(hfdt.UsageError, match="hfdt.fit needs a model of Keras. Received: int"):

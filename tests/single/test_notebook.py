@@ -66,6 +66,11 @@ def test_magics_that_mean_nothing_in_a_script_leave_their_lines(cell, code):
         ("%pip install x", 1),
         ("!echo 'it\"", 1),
         ("%env A", 1),
+        ("%env A={x}", 1),  # IPython would insert x
+        ("%env A=$HOME", 1),
+        ("%cd it's", 1),
+        ("%cd -q /tmp", 1),
+        ("%cd my folder", 1),
         ("%pylab inline", 1),  # it would import names
     ],
 )

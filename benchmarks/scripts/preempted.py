@@ -6,7 +6,7 @@ import sys
 import keras
 import numpy as np
 
-ROWS, BATCH, EPOCHS = 2048, 8, int(sys.argv[1])
+ROWS, BATCH, EPOCHS = 1024, 4, int(sys.argv[1])
 
 
 class Tells(keras.callbacks.Callback):

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from client_shim.stuck import STUCK_S, ended_when_stuck
 from fdt.errors import EXIT_RESUME
 from fdt.signals import PREEMPTED_BY, Ended, Preempted, deliver, repeated, wake
 
 GRACE_S = 25.0  # Slurm and Kubernetes kill 30 s after SIGTERM
 SAME_S = 1.0  # signals within this time are one: batch systems send one to a process, and its parents pass it on
-STUCK_S = 3.0  # after the grace period, for the main thread to react
 NO_DIRECTORY = "SIGUSR1 asks for a checkpoint, and this run has no --run-dir; it goes on"
 
 
@@ -35,7 +35,7 @@ class Preemption:
         self.asked: signal.Signals | None = None
         self.saved, self.grace_s = "", grace_s
         self._at = 0.0  # time.monotonic() of the signal
-        self._trains = self._expired = False
+        self._trains = self._expired = self._over = False
         self._ending: Callable[[], Ended] | None = None  # how the run ends, once that is decided
 
     @contextlib.contextmanager
@@ -54,6 +54,10 @@ class Preemption:
         if self.asked is not None:
             self._ending = self.error
             raise self.error()
+
+    def end(self) -> None:
+        """End: the grace period of a signal that was received has no effect any more."""
+        self._over = True
 
     def error(self) -> Preempted:
         """Return the error that ends the run."""
@@ -82,13 +86,22 @@ class Preemption:
 
     def _expire(self) -> None:
         time.sleep(self.grace_s)
-        if self._ending is None:
+        if self._ending is None and not self._over:
             self._expired = True
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(STUCK_S)
-            if self._ending is None:  # the main thread is in C++; members and shared memory end with this process
-                os.write(2, f"{self.error().message}; the script does not react\n".encode())
-                os._exit(EXIT_RESUME)
+
+    def stuck(self, number: int) -> None:
+        """End the process, whose main thread runs no handler; in a `fit`, only after the grace period."""
+        unseen = self.asked is None
+        if self._trains and not self._expired:
+            if unseen:
+                time.sleep(max(0.0, self.grace_s - STUCK_S))
+            if self.asked is not None:
+                return  # the main thread runs again, or `_expire` sends the signal again
+        if unseen:
+            self.asked = signal.Signals(number)
+        os.write(2, f"{self.error().message}; the script does not react\n".encode())
+        os._exit(EXIT_RESUME)
 
 
 @contextlib.contextmanager
@@ -100,9 +113,13 @@ def preemptible(preemption: Preemption | None) -> Iterator[None]:
     taken = [number for number in numbers if before[number] != signal.SIG_IGN]
     for number in taken:
         signal.signal(number, handler)
+    watched = contextlib.nullcontext() if preemption is None else ended_when_stuck(preemption.stuck)
     try:
-        yield
+        with watched:
+            yield
     finally:
+        if preemption is not None:
+            preemption.end()
         for number in taken:
             if signal.getsignal(number) == handler:  # not the script's
                 signal.signal(number, before[number])

@@ -4,6 +4,8 @@ import contextlib
 import importlib
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -286,3 +288,27 @@ def test_a_lost_worker_of_a_preempted_run_is_part_of_the_preemption(tmp_path, pr
 
     assert run(tmp_path, Lost, preemption)[2] is None
     assert preemption.error().code == EXIT_RESUME
+
+
+IN_C = """
+import ctypes, os, signal, sys, threading
+from client_shim.stuck import ended_when_stuck
+from fdt.signals import ended_by_signals
+mutex, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+with ended_by_signals(), ended_when_stuck(lambda number: os._exit(100 + number), 0.3):
+    if sys.argv[1] == "own":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        threading.Timer(1.0, os._exit, [7]).start()
+    print("begun", flush=True)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)  # waits for ever, and no signal handler runs
+"""
+
+
+@pytest.mark.parametrize(("whose", "code"), [("ours", 100 + signal.SIGTERM), ("own", 7)])
+def test_a_main_thread_in_c_does_not_keep_a_signal_from_ending_the_command(whose, code):
+    running = subprocess.Popen([sys.executable, "-c", IN_C, whose], stdout=subprocess.PIPE)
+    with running:
+        running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == code

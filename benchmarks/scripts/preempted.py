@@ -25,10 +25,4 @@ print("fit begins", flush=True)
 first = model.fit(x, y, epochs=1, callbacks=[Tells()], **options)
 second = model.fit(x, y, epochs=EPOCHS, callbacks=[Tells()], **options)
 told = [first.history, second.history, [w.tobytes() for w in model.get_weights()]]
-print(
-    "digest",
-    hashlib.sha256(repr(told).encode()).hexdigest(),
-    told[:2],
-    [hashlib.sha256(w).hexdigest()[:6] for w in told[2]],
-    flush=True,
-)
+print("digest", hashlib.sha256(repr(told).encode()).hexdigest(), flush=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fdt.job import BatchHooks, FeedData, FitArguments, GraphData, JobSpec
+from fdt.rpc.session_pb2 import Commit
 from fdt.rpc.tensor_pb2 import BlobRef
 from hfdt import algorithm_registry
 from hfdt.worker import progress
@@ -140,6 +141,30 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
     assert len(seen) == 15 - 7
     for a, b in zip(again.model_arrays(), whole.model_arrays(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_each_rank_goes_on_with_its_own_metrics_unless_their_number_changed(tmp_path):
+    import tensorflow as tf
+
+    from fdt.blobs import LocalBlobs
+    from hfdt.collectives.inprocess import on_ranks
+    from hfdt.exactness.metrics import MetricTotals
+
+    def rank(comm):
+        metric = tf.Variable(0.1 * (comm.rank + 1))
+        return [each.numpy() for each in MetricTotals(comm, [metric, tf.Variable(comm.rank == 1)]).by_rank()]
+
+    stacked, same = on_ranks(2, rank)
+    np.testing.assert_array_equal(stacked[0], np.float32([0.1, 0.2]))
+    np.testing.assert_array_equal([stacked[1], same[1]], [[False, True]] * 2)
+    blobs = LocalBlobs(tmp_path)
+    total = blobs.put_arrays([np.float32(0.3), np.bool_(True)])
+    commit = Commit(step=3, samples=12, metrics=total, rank_metrics=blobs.put_arrays(stacked))
+    starts = [float(progress.begin_of(commit, blobs, r, 2).metrics[0]) for r in range(2)]
+    assert starts == [float(np.float32(0.1)), float(np.float32(0.2))]
+    fewer = progress.begin_of(commit, blobs, 0, 1)
+    assert (fewer.step, fewer.samples, float(fewer.metrics[0])) == (3, 12, float(np.float32(0.3)))
+    assert list(progress.begin_of(commit, blobs, 1, 3).metrics) == []
 
 
 def test_what_all_ranks_had_before_is_counted_once():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from client_shim.imports import intercepted, own_loops_refused
+from client_shim.preemption import Preemption
 from client_shim.script import run_script
 from client_shim.state import ScriptRun, Settings
 from client_shim.verify.recording import recorded
@@ -22,6 +23,7 @@ def run(
     settings: Settings | None = None,
     reporters: Reporter | Sequence[Reporter] = (),
     directory: "RunDir | None" = None,
+    preemption: Preemption | None = None,
 ) -> int:
     """Run `script` as `__main__` in this process and train every `fit` of it on the client's engine.
 
@@ -32,6 +34,7 @@ def run(
         settings: The command line's decisions about capture; None: the defaults.
         reporters: What receives progress, notes and summaries.
         directory: The run's directory. It keeps checkpoints and holds those to continue from. None: no checkpoints.
+        preemption: Handles the signals that preempt a run with a directory.
 
     Returns:
         The script's exit code.
@@ -40,7 +43,9 @@ def run(
         UserError: The script or one of its `fit` calls cannot be run; the message is one line.
     """
     together = reporters if isinstance(reporters, Reporters) else Reporters(_listed(reporters))
-    state = ScriptRun(client, settings or Settings(), together, directory=directory)
+    state = ScriptRun(
+        client, settings or Settings(), together, directory=directory, preemption=preemption or Preemption()
+    )
     if directory is not None:
         from client_shim.seeding import seed_all
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import client_shim
+from client_shim.preemption import Preemption, preemptible
 from client_shim.state import Settings
 from fdt.cli import RunRequest, detach, folder_of, kept
 from fdt.cli.run import MakeEngine
@@ -78,9 +79,12 @@ def run(
     request = replace(request, early=early or told or may_fit(request.script))
 
     def train(directory: "RunDir | None") -> int:
-        def run_script(client: "Client", reporters: "Reporters") -> int:
-            return client_shim.run(request.script, words, client, settings, reporters, directory)
+        preemption = Preemption(request.grace_s)
 
-        return run_with_engine(request, make_engine, run_script)
+        def run_script(client: "Client", reporters: "Reporters") -> int:
+            return client_shim.run(request.script, words, client, settings, reporters, directory, preemption)
+
+        with preemptible(preemption if directory is not None else None):
+            return run_with_engine(request, make_engine, run_script)
 
     return kept(request, words, train)

@@ -20,7 +20,7 @@ from client_shim.state import ScriptRun
 from client_shim.summary import summarize
 from client_shim.watched import watched_list
 from fdt.blobs import Blobs
-from fdt.errors import NeedsReplica
+from fdt.errors import NeedsReplica, WorkerError
 from fdt.job import BatchHooks, JobSpec
 from fdt.keras import attribute, flavor_of
 from fdt.rpc import session_pb2 as pb
@@ -52,6 +52,7 @@ def fit_remotely(run: ScriptRun, original: Original, model: Any, args: tuple[Any
     if not call.flavor.compiled(model) or arguments["epochs"] <= (arguments["initial_epoch"] or 0):
         return call.local()  # Keras raises its own error, or trains no epoch
     with run.fitting():
+        run.preemption.check()
         return _fit(run, call)
 
 
@@ -89,7 +90,14 @@ def _fit_checkpoints(
         return None
     commits = run.settings.options.get("commit_every", "0") != "0"
     fit_checkpoints = FitCheckpoints(
-        run.directory, run.fits, call, captured.train, trainable, run.reporters.note, commits=commits
+        run.directory,
+        run.fits,
+        call,
+        captured.train,
+        trainable,
+        run.reporters.note,
+        commits=commits,
+        preemption=run.preemption,
     )
     fit_checkpoints.look(run.blobs, seed)
     return fit_checkpoints
@@ -126,21 +134,27 @@ def _converse(
     fit_checkpoints: FitCheckpoints | None,
     talk: EngineChannel,
 ) -> Any:
-    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints)
+    remote = Remote(job, trainable, talk, run.blobs, run.reporters, fit_checkpoints, run.preemption)
     feeder = start_feeder(captured, talk, run.blobs, job)
     try:
         ready = _started(remote, feeder, trained=run.fits > 1 or fit_checkpoints is not None)
+        if fit_checkpoints is not None and ready.suspendable:
+            fit_checkpoints.expect_commits()
         for note in filter(None, ready.notes.split("\n")):
             run.reporters.note(note)
         run.reporters.job(summarize(run, call, captured, trainable, job, ready.steps_per_epoch))
-        remotely = job.validation is not None
-        history = _loop(
-            call, captured, remote, ready.steps_per_epoch, remotely=remotely, fit_checkpoints=fit_checkpoints
-        )
-        remote.finish()
-        if fit_checkpoints is not None:
-            fit_checkpoints.finished()
+        remotely, steps = job.validation is not None, ready.steps_per_epoch
+        with run.preemption.training():
+            history = _loop(call, captured, remote, steps, remotely=remotely, fit_checkpoints=fit_checkpoints)
+            remote.finish()
+            if fit_checkpoints is not None:
+                fit_checkpoints.finished()
         return history
+    except WorkerError as error:
+        remote.cancel()
+        if run.preemption.asked is not None:  # a batch system may have ended hosts before this process
+            raise run.preemption.error() from error
+        raise
     except BaseException:
         remote.cancel()
         raise

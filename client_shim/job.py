@@ -86,7 +86,7 @@ def make_job(
             batch_hooks=call.hooks,
         ),
         seed=seed,
-        options=dict(run.settings.options),
+        options=run.settings.options | ({"suspendable": "1"} if fit_checkpoints is not None else {}),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from client_shim.callbacks import ModelAttributes
+from client_shim.preemption import Preemption
 from client_shim.script import ScriptError
 from fdt.blobs import Blobs
 from fdt.errors import NeedsReplica, WorkerError
@@ -70,8 +71,11 @@ class Remote:
         blobs: Blobs,
         reporters: Reporters,
         fit_checkpoints: "FitCheckpoints | None" = None,
+        preemption: Preemption | None = None,
     ) -> None:
         self._fit_checkpoints = fit_checkpoints
+        self._preemption = preemption or Preemption()
+        self._suspendable = self._suspends = False
         self._job, self._trainable, self._blobs, self._reporters = job, trainable, blobs, reporters
         self._talk, self._events = talk, talk.events()
         self._feeder: BatchFeeder | None = None
@@ -87,6 +91,7 @@ class Remote:
         self._feeder = feeder
         self._send(setup=pb.Setup(job=self._job.to_proto()))
         ready: pb.Ready = self._wait("ready")
+        self._suspendable = ready.suspendable
         return ready
 
     def finish(self) -> None:
@@ -121,6 +126,9 @@ class Remote:
         if self._fit_checkpoints is not None:
             self._fit_checkpoints.epoch_over(epoch)
         self._reporters.epoch_end(epoch, numbers(logs))
+        if self._fit_checkpoints is not None and self._preemption.asked is not None:
+            self._fit_checkpoints.wait()
+            self._preemption.check()
 
     def extra(self) -> dict[str, float]:
         """Return the engine's own logs of the epoch."""
@@ -129,7 +137,9 @@ class Remote:
     # -- calls of Keras's loop ----------------------------------------------------------------------------------------
     def train_epoch(self) -> dict[str, float]:
         """Train the whole epoch and return its logs."""
+        self._preemption.check()
         begin = self._fit_checkpoints.begin(self._epoch, self._blobs) if self._fit_checkpoints is not None else None
+        self._running = True
         self._send(epoch=pb.Epoch(epoch=self._epoch, changed=self._changed(), begin=begin))
         return self._end_epoch()
 
@@ -227,14 +237,28 @@ class Remote:
 
     def _wait(self, *kinds: str) -> Any:
         """Return the next event of one of `kinds`; events before it are dispatched."""
-        for event in self._events:
-            self._reporters.event(event)
-            kind = event.WhichOneof("kind")
-            if kind in kinds:
-                return getattr(event, kind)
-            self._pass_on(kind, event)
-        raise_held()  # the events may have ended because of a signal
-        raise WorkerError("the engine closed the connection before the job ended")
+        while True:
+            for event in self._events:
+                self._reporters.event(event)
+                kind = event.WhichOneof("kind")
+                if kind in kinds:
+                    return getattr(event, kind)
+                self._pass_on(kind, event)
+            raise_held()  # the events may have ended because of a signal
+            if self._preemption.asked is None or self._suspends:
+                raise WorkerError("the engine closed the connection before the job ended")
+            self._suspend()
+            self._events = self._talk.events()
+
+    def _suspend(self) -> None:
+        """Ask for a commit within the epoch where one can be taken."""
+        self._suspends, now = True, self._running and self._suspendable
+        what = "after the next steps" if now else "at this epoch's end"
+        number, grace_s = self._preemption.asked, self._preemption.grace_s
+        name = number.name if number is not None else ""
+        self._reporters.note(f"{name}: the run is saved {what} and ends, in {grace_s:g} s at most")
+        if now:
+            self._send(suspend=pb.Suspend())
 
     def _pass_on(self, kind: str | None, event: pb.Event) -> None:
         if kind == "output":
@@ -249,12 +273,15 @@ class Remote:
             self._feeder.wanted(event.feed_wanted)
 
     def _take_commit(self, commit: pb.Commit) -> None:
-        refs = [commit.state.model, commit.state.optimizer, commit.metrics]
+        refs = [commit.state.model, commit.state.optimizer, commit.metrics, commit.rank_metrics]
         if self._fit_checkpoints is not None:
-            groups = [self._blobs.get_arrays(ref) for ref in refs]
+            groups = [self._blobs.get_arrays(ref) for ref in refs if ref.id]
             self._fit_checkpoints.committed(commit, groups)
         for ref in refs:
             self._blobs.drop(ref)
+        if self._fit_checkpoints is not None and self._suspends:
+            self._fit_checkpoints.wait()
+            self._preemption.check()
 
 
 def _failure(failed: pb.Failed) -> Exception:

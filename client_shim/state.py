@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from client_shim.preemption import Preemption
 from fdt.report import Reporters
 
 if TYPE_CHECKING:  # NumPy and protobuf, which a script that never trains may do without
@@ -38,6 +39,7 @@ class ScriptRun:
         fits: The number of `fit` calls that have trained so far.
         busy: Whether a `fit` is running.
         directory: The run's directory with its checkpoints; None: no checkpoints.
+        preemption: What SIGTERM and SIGUSR1 ask of a run with a directory.
         instead: Called in place of training with the arguments that training would receive (client_shim/inspect.py).
     """
 
@@ -47,6 +49,7 @@ class ScriptRun:
     fits: int = 0
     busy: bool = False
     directory: "RunDir | None" = None
+    preemption: Preemption = field(default_factory=Preemption)
     instead: Callable[..., Any] | None = None
 
     @contextlib.contextmanager

@@ -24,6 +24,7 @@ from fdt import shm_reaper, tensors
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.shm_reaper import DISK
+from fdt.signals import shielded
 from fdt.tensors import Buffer
 from fdt.typing import Array
 
@@ -228,7 +229,8 @@ def _taken_care_of(directory: Path) -> "subprocess.Popen[bytes]":
     """Start the shm reaper, which removes the store if this process is killed. The store need not exist yet."""
     argv = [sys.executable, "-I", "-S", shm_reaper.__file__, str(directory), str(os.getpid())]
     nothing = subprocess.DEVNULL
-    return subprocess.Popen(argv, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+    with shielded():
+        return subprocess.Popen(argv, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
 
 
 def _sized(path: Path, nbytes: int) -> io.FileIO:

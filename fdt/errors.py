@@ -3,12 +3,14 @@
 from typing import Any
 
 EXIT_USAGE = 2
+EXIT_RESUME = 75  # EX_TEMPFAIL of sysexits.h: try again later
 EXIT_INTERRUPTED = 130
 EXIT_CODES = """\b
 Exit codes:
   0      done; for run, inspect and attach: the script's own code, whatever it is
   1      an error, in one line; the script raised; verify: different or not proven; doctor: something is missing
   2      the command line, or the configuration, is wrong
+  75     preempted: SIGTERM or SIGUSR1 ended a run with --run-dir, and `run --resume` continues it
   130    Ctrl-C
   128+N  ended by signal N: 143 for SIGTERM, 129 for SIGHUP
 """

@@ -104,10 +104,10 @@ class RunDir:
         _sweep(directory)
         return cls(directory.resolve(), arguments, lock, resumed=True)
 
-    def close(self, *, ended_well: bool) -> None:
-        """Unlock the directory. If the run ended well or has no checkpoint, remove its files."""
+    def close(self, *, ended_well: bool, keep: bool = False) -> None:
+        """Unlock the directory. If the run ended well, or has no checkpoint and is not to be kept, remove its files."""
         _sweep(self.directory)
-        if ended_well or not self.begun:
+        if ended_well or not (keep or self.begun):
             for file in (*self.directory.glob(CHECKPOINTS), self.directory / FILE, self.directory / LOCK):
                 file.unlink(missing_ok=True)
         os.close(self._lock)

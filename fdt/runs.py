@@ -33,6 +33,7 @@ from fdt.cli import file_of, module_of
 from fdt.errors import UsageError, UserError
 from fdt.launch import describe
 from fdt.security import is_private
+from fdt.signals import PREEMPTED_BY
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SPACE = Path("/proc/self/ns/pid")
@@ -278,7 +279,7 @@ def main(directory: str) -> None:
     run = DetachedRun(Path(directory))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the client inherits it, as under nohup
     early: list[int] = []  # signals that arrived before the client was started
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *PREEMPTED_BY):
         signal.signal(number, lambda number, frame: early.append(number))  # the client gets the default, not "ignored"
     client = subprocess.Popen(run.read("run")["command"], stdin=subprocess.DEVNULL, env=_environment(directory))
     _pass_on(client)
@@ -300,7 +301,7 @@ def _pass_on(client: "subprocess.Popen[bytes]") -> None:
     def tell(number: int, _frame: FrameType | None) -> None:
         client.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *PREEMPTED_BY):
         signal.signal(number, tell)
 
 

@@ -17,6 +17,9 @@ Python raises a signal handler's exception between any two bytecodes of the main
 
 Until `ended_by_signals`, SIGINT has the system's default action (hfdt/__main__.py). A shell starts background jobs with
 SIGINT ignored. `kill -INT` ends such a command nevertheless.
+
+Batch systems send SIGTERM and SIGUSR1 to every process of a job. The command decides what they mean, so its members are
+`shielded` from both.
 """
 
 import _imp
@@ -32,18 +35,31 @@ from importlib.machinery import ExtensionFileLoader
 from types import FrameType, TracebackType
 from typing import Any
 
+from fdt.errors import EXIT_RESUME
 from fdt.patches import replace
 
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
+PREEMPTED_BY = (signal.SIGTERM, signal.SIGUSR1)  # sent by batch systems some time before SIGKILL
 AGAIN_S = 0.01  # between a dropped exception and its signal's repetition: the next line is usually reached before
 
 
 class Ended(SystemExit):
-    """SIGTERM or SIGHUP has ended the run."""
+    """A signal has ended the run. `message`: a line for the user, or ""."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(128 + number)  # the exit code a shell gives it
+    code: int
+    message = ""
+
+    def __init__(self, number: int, code: int = 0) -> None:
+        super().__init__(code or 128 + number)  # the exit code a shell gives it
         self.number = signal.Signals(number)
+
+
+class Preempted(Ended):
+    """SIGTERM or SIGUSR1 has ended a run that can be resumed."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(number, EXIT_RESUME)
+        self.message = message
 
 
 @contextlib.contextmanager
@@ -71,7 +87,8 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDED_BY)}
+    numbers = {signal.SIGINT, *ENDED_BY, *PREEMPTED_BY}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
@@ -126,14 +143,37 @@ def raise_held() -> None:
         _holding.raise_held()
 
 
+def deliver(error: BaseException) -> None:
+    """Raise `error`, in a signal handler, as the exceptions of signals that end the command are raised."""
+    if _holding is None:
+        raise error
+    _holding.deliver(lambda: _raise(error))
+
+
+def wake() -> None:
+    """End a wait of the main thread in `held_back`. A signal handler may call this."""
+    if _holding is not None:
+        _holding.wake()
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Within the context, processes that this thread starts begin with SIGTERM and SIGUSR1 blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PREEMPTED_BY)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Holding:
     """Replaces the signal handlers that raise."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.holds = True
-        self._wake = wake
-        self._held: signal.Signals | None = None
-        self._raised: tuple[signal.Signals, BaseException] | None = None  # the last that was not held back
+        self.wake = wake
+        self._held: Callable[[], object] | None = None  # raises the exception of the signal that is held back
+        self._raised: tuple[Callable[[], object], BaseException] | None = None  # the last that was not held back
         self._before = {n: h for n in (signal.SIGINT, *ENDED_BY) if (h := signal.getsignal(n)) in _RAISING}
         for number in self._before:
             signal.signal(number, self._handle)
@@ -151,8 +191,8 @@ class _Holding:
 
     def raise_held(self) -> None:
         if self._held is not None:
-            number, self._held = self._held, None
-            self._before[number](number, None)
+            act, self._held = self._held, None
+            act()
 
     def raise_swallowed(self) -> None:
         """Do as `raise_held`; also raise an exception that a library has caught, as Keras's `pythonify_logs` does."""
@@ -160,10 +200,10 @@ class _Holding:
 
         raised, self._raised = self._raised, None
         if raised is not None:
-            number, error = raised
+            act, error = raised
             caught = error.__traceback__
             if caught is not None and not is_scripts(caught.tb_frame):
-                self._held = number
+                self._held = act
         self.raise_held()
 
     def end(self) -> None:
@@ -171,19 +211,23 @@ class _Holding:
         _restore({number: h for number, h in self._before.items() if signal.getsignal(number) == self._handle})
         self.raise_held()
 
-    def take(self, number: signal.Signals) -> None:
-        self._held = number
-        self._wake()
+    def take(self, act: Callable[[], object]) -> None:
+        self._held = act
+        self.wake()
+
+    def deliver(self, act: Callable[[], object]) -> None:
+        """Call `act`, which raises: now in the script's code, otherwise at the next safe point."""
+        if self.holds:
+            return self.take(act)
+        try:
+            act()
+        except BaseException as error:
+            self._raised = act, error
+            raise
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        taken = signal.Signals(number)
-        if self.holds:
-            return self.take(taken)
-        try:
-            self._before[taken](number, frame)
-        except BaseException as error:
-            self._raised = taken, error
-            raise
+        handler = self._before[signal.Signals(number)]
+        self.deliver(lambda: handler(number, frame))
 
 
 _holding: _Holding | None = None
@@ -209,7 +253,7 @@ def _raised_again() -> Iterator[None]:
             return False
         number = hidden.number if isinstance(hidden, Ended) else signal.SIGINT
         if _holding is not None:
-            _holding.take(number)
+            _holding.take(lambda: _raise(hidden))
         else:
             due = [number]
             _raise_at_next_line(due, frame)
@@ -219,6 +263,7 @@ def _raised_again() -> Iterator[None]:
     def send(due: list[signal.Signals]) -> None:
         time.sleep(AGAIN_S)
         if due and active:
+            _repeated.append(due[0])
             os.kill(os.getpid(), due.pop())
 
     sys.unraisablehook, sys.excepthook = dropped, printed
@@ -253,6 +298,7 @@ def _raise_at_next_line(due: list[signal.Signals], frame: FrameType | None) -> N
     def trace(*_: Any) -> None:
         sys.settrace(before)
         if due:
+            _repeated.append(due[0])
             signal.raise_signal(due.pop())
 
     if frame is not None:
@@ -273,7 +319,19 @@ def _end(number: int, _frame: FrameType | None) -> None:
     raise Ended(number)
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 _RAISING = (signal.default_int_handler, _end)
+
+
+_repeated: list[signal.Signals] = []  # sent by this module because the exception of the first was dropped
+
+
+def repeated() -> bool:
+    """Return whether the signal that is being handled is the repetition of one whose exception was dropped."""
+    return bool(_repeated) and bool(_repeated.pop())
 
 
 def _restore(handlers: Mapping[signal.Signals, Any]) -> None:

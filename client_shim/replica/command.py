@@ -1,12 +1,16 @@
 """The `run` command's path for a replicated script, shared by hfdt and nfdt."""
 
 import functools
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from client_shim.preemption import preemptible
 from client_shim.replica.detection import detect_capture, several_optimizers, with_own_updates
+from client_shim.stuck import ended_when_stuck
 from fdt.cli import RunRequest, detach, flag
 from fdt.cli.hosts import size_of
 from fdt.cli.options import DEFAULT_WORKERS
@@ -90,7 +94,16 @@ def run(
     size, ranks = _ranks(size_of(hosts, request.workers, DEFAULT_WORKERS), hosts, emulate)
 
     def as_rank_0(run_dir: Path, reporters: "Reporters") -> int:
-        with ranks(package, script, words, run_dir=run_dir, seed=seed, options=options) as (process_group, chosen):
+        def end(number: int) -> None:
+            if request.log_dir is None:
+                shutil.rmtree(run_dir, ignore_errors=True)
+            os._exit(128 + number)
+
+        with (
+            preemptible(None),
+            ended_when_stuck(end),
+            ranks(package, script, words, run_dir=run_dir, seed=seed, options=options) as (process_group, chosen),
+        ):
             return running.run(script, words, process_group, chosen, package, options, reporters)
 
     return run_replicas(request, size, as_rank_0)

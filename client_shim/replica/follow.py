@@ -22,6 +22,7 @@ from fdt.errors import UserError
 from fdt.process_group.peer import EXIT_ROOT_LOST, PeerGroup
 from fdt.process_group.streams import ConnectionLost
 from fdt.service.blame import one_line
+from fdt.service.member import shield
 from fdt.shm_reaper import outlive
 
 
@@ -29,6 +30,7 @@ def follow(package: str) -> None:
     """Run the script of this process's RankConfig to its end, as a rank of the engine's `package`."""
     if sys.path and sys.path[0] in ("", "/", os.getcwd()):
         del sys.path[0]  # added by `python -m`
+    shield()
     task, process_group = _come()
     part = InstalledRank(task.options)
     died: list[BaseException] = []

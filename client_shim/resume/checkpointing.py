@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any
 
 from client_shim.call import FitCall
+from client_shim.preemption import Preemption
 from client_shim.resume import callback_state, plain, randomness
 from client_shim.resume.saved import Saved, differs, short, signature
 from fdt.blobs import Blobs
@@ -43,10 +44,11 @@ class FitCheckpoints:
         note: Note,
         *,
         commits: bool = False,
+        preemption: Preemption | None = None,
     ) -> None:
         self._directory, self.number, self._call, self._note = directory, number, call, note
         self._trainable = trainable
-        self._commits = commits
+        self._commits, self._preemption = commits, preemption or Preemption()
         self._signature: dict[str, Any] = {}
         self._data = data
         self._callbacks = callback_state.own(call.callbacks)
@@ -67,6 +69,7 @@ class FitCheckpoints:
         if found is None:
             return
         self.saved = Saved(*found)
+        self._is_saved(self.saved.epoch, done=self.saved.done)
         self._check(self.saved.header["signature"])
         self.seed = int(self.saved.header["seed"])
         self.saved.load(self._trainable)
@@ -78,6 +81,12 @@ class FitCheckpoints:
             self._note(line)
         if found is not None and int(found[0]["epoch"]) == self.first:
             self._midst = Saved(*found)
+            self._is_saved(self.first, step=int(found[0]["step"]))
+
+    def _is_saved(self, epoch: int, *, step: int = 0, done: bool = False) -> None:
+        """Record how far the run is saved: `epoch` epochs and `step` steps of the next; `done`: the whole `fit`."""
+        how = f"step {step:,} of epoch {epoch + 1}" if step else f"the end of epoch {epoch}" if epoch else "the start"
+        self._preemption.saved = f"the end of fit {self.number}" if done else f"{how} of fit {self.number}"
 
     @property
     def first(self) -> int:
@@ -108,6 +117,10 @@ class FitCheckpoints:
         for callback, said in self._saved_of_callbacks():
             if type(callback).__name__ == callback_state.CSV_LOGGER and hasattr(callback, "append"):
                 callback_state.continue_csv(callback, said)
+
+    def expect_commits(self) -> None:
+        """Expect commits within epochs: the state before the first epoch is saved, too."""
+        self._commits = True
 
     def begun(self) -> None:
         """Restore the callbacks' states after their first hooks, and undo what the hooks wrote into the model."""
@@ -161,7 +174,7 @@ class FitCheckpoints:
         midst, self._midst = self._midst, None
         if midst is None or epoch != self.first:
             return None
-        model, optimizer, metrics = midst.groups()
+        model, optimizer, metrics, *by_rank = midst.groups()
         state = State(model=blobs.put_arrays(model), optimizer=blobs.put_arrays(optimizer))
         header = midst.header
         return Commit(
@@ -171,6 +184,7 @@ class FitCheckpoints:
             state=state,
             metrics=blobs.put_arrays(metrics),
             skipped=header.get("skipped", 0),
+            rank_metrics=blobs.put_arrays(by_rank[0]) if by_rank else None,
         )
 
     # -- saving -------------------------------------------------------------------------------------------------------
@@ -183,7 +197,12 @@ class FitCheckpoints:
         said = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
         header = {**said, "counts": [len(group) for group in groups]}
         arrays = [array for group in groups for array in group]
-        self._write(lambda: self._directory.save_step(self.number, header, arrays))
+
+        def write() -> None:
+            self._directory.save_step(self.number, header, arrays)
+            self._is_saved(commit.epoch, step=commit.step)
+
+        self._write(write)
 
     def finished(self) -> None:
         """Save the finished `fit` and wait until it is written."""
@@ -197,10 +216,15 @@ class FitCheckpoints:
 
     def _save(self, epoch: int, *, done: bool) -> None:
         header, arrays = self._taken(epoch, done)
-        if done:
-            self._write(lambda: self._directory.finish(self.number, header, arrays))
-        else:
-            self._write(lambda: self._directory.save(self.number, epoch, header, arrays))
+
+        def write() -> None:
+            if done:
+                self._directory.finish(self.number, header, arrays)
+            else:
+                self._directory.save(self.number, epoch, header, arrays)
+            self._is_saved(epoch, done=done)
+
+        self._write(write)
 
     def _write(self, write: Callable[[], None]) -> None:
         """Write in a thread, one checkpoint after the other."""

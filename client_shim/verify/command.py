@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -162,7 +163,7 @@ class _Runs:
                 return [popen.wait() for popen in popens]
         finally:
             with undisturbed():
-                stop_all(popens, GRACE_S)
+                stop_all(popens, GRACE_S, signal.SIGTERM)
 
     def _start(self, name: str, argv: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a run in a session of its own, so that Ctrl-C reaches only this command, which then ends the run."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdt.errors import UsageError, UserError
+from fdt.errors import EXIT_RESUME, UsageError, UserError
+from fdt.signals import Preempted, undisturbed
 
 if TYPE_CHECKING:
     from fdt.rundir import RunDir
@@ -193,6 +194,7 @@ class RunRequest:
     own_summary: bool = False  # the command prints its own summary
     script: str = ""
     run_dir: Path | None = None  # the value of --run-dir or --resume
+    grace_s: float = 25.0  # seconds that a preempted run has to save itself
     detach: bool = False
     early: bool = True  # start the engine before the script, not when it first trains
     typed: Sequence[str] = ()  # our own arguments of the command line, to record with the run
@@ -246,10 +248,13 @@ def kept(request: "RunRequest", words: Sequence[str], body: Callable[["RunDir | 
     try:
         code = body(directory)
         return code
+    except Preempted as preempted:
+        code = preempted.code
+        raise
     finally:
-        left = code != 0 and directory.begun
-        with contextlib.suppress(OSError):
-            directory.close(ended_well=code == 0)
+        left = code == EXIT_RESUME or (code != 0 and directory.begun)
+        with contextlib.suppress(OSError), undisturbed():
+            directory.close(ended_well=code == 0, keep=left)
         if left:
             again = f"{request.engine} run {RESUME} {request.run_dir}"
             print(f"{request.engine}: to continue this run: {again}", file=sys.stderr, flush=True)

@@ -121,7 +121,7 @@ def fault_options(function: Decorated) -> Decorated:
 
 
 def resume_options(function: Decorated) -> Decorated:
-    """Add --run-dir and --resume."""
+    """Add --run-dir, --resume and --grace-period."""
     directory = click.Path(file_okay=False, path_type=Path)
     options = [
         option(
@@ -138,6 +138,13 @@ def resume_options(function: Decorated) -> Decorated:
             metavar="DIR",
             help="Continue the run that --run-dir saved in DIR: same script, arguments and options; further options "
             "may be added.",
+        ),
+        option(
+            FAULTS,
+            "--grace-period",
+            type=Duration(),
+            help="Longest time from SIGTERM or SIGUSR1 to the end of a run with --run-dir. It is saved, and exits with "
+            "code 75.  [default: 25s]",
         ),
     ]
     return apply(options, function)

@@ -246,7 +246,7 @@ class CommandGroup(click.Group):
             self.failed = usage_error(error)
         except Ended as ended:
             gc.freeze()
-            return ended.number + 128
+            return self._fail(ended.message, ended.code) if ended.message else ended.code
         except (KeyboardInterrupt, click.Abort):
             gc.freeze()  # without it the final collection scans all of TensorFlow: seconds, on a busy machine
             return self._fail("interrupted", EXIT_INTERRUPTED)

@@ -17,7 +17,7 @@ import click
 from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import TYPED
-from fdt.errors import EXIT_INTERRUPTED, UserError
+from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from fdt.signals import Ended
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
@@ -95,7 +95,11 @@ REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", *OUTPUT)
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
     """Return the request of the options `given` to the current command. A run with --run-dir logs there, too."""
     kept = given["run_dir"] or given["resume"]
+    grace_s = given.get("grace_period")
+    if grace_s is not None and kept is None:
+        raise UsageError("--grace-period needs --run-dir, which saves the run. Received: --grace-period alone")
     chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
+    chosen["grace_s"] = 25.0 if grace_s is None else grace_s
     typed = click.get_current_context().meta[TYPED]
     return RunRequest(engine, **chosen, script=script, run_dir=kept, resumed=given["resume"] is not None, typed=typed)
 
@@ -216,7 +220,7 @@ def _recorded(
 def _how_it_ended(error: BaseException) -> tuple[int, str]:
     """Return the exit code that `error` leads to, and its line."""
     if isinstance(error, Ended):
-        return 128 + error.number, ""
+        return error.code, error.message
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED, ""
     return getattr(error, "exit_code", 1), " ".join(str(error).split())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from fdt.environment import thread_variables
+from fdt.signals import shielded
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Processes(Protocol):
         ...
 
     def stop(self, grace_s: float = 2.0) -> None:
-        """Send SIGTERM, wait up to `grace_s` seconds, then kill all that still run. A second call has no effect."""
+        """Ask for the end, wait up to `grace_s` seconds, then kill all that still run. A second call has no effect."""
         ...
 
 
@@ -107,17 +108,23 @@ class LocalProcesses:
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `argv` in a process group of its own, so that the terminal's Ctrl-C reaches the command alone."""
-    with open(log, "ab") as out:
+    """Start `argv` in a process group of its own, so that the terminal's Ctrl-C reaches the command alone.
+
+    It is `shielded` from a batch system's signals: STOP is the signal that ends it.
+    """
+    with open(log, "ab") as out, shielded():
         return subprocess.Popen(
             list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
 
 
-def stop_all(popens: Sequence[subprocess.Popen[bytes]], grace_s: float) -> None:
-    """Send SIGTERM to every process group, and SIGKILL, `grace_s` seconds later, to those that remain."""
+STOP = signal.SIGUSR2  # its default action ends a process
+
+
+def stop_all(popens: Sequence[subprocess.Popen[bytes]], grace_s: float, number: int = STOP) -> None:
+    """Send the signal to every process group, and SIGKILL, `grace_s` seconds later, to those that remain."""
     for popen in popens:
-        _signal(popen, signal.SIGTERM)
+        _signal(popen, number)
     deadline = time.monotonic() + grace_s
     for popen in popens:
         try:

@@ -29,6 +29,7 @@ from fdt.network import Cluster, NetworkLink
 from fdt.network.topology import SERVER, Topology
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.transport import EMULATED_SUBNET
+from fdt.signals import shielded
 
 INTERFACES = "interfaces.json"  # in the run's directory: bytes sent and received by each host
 BURST_S = 0.004  # seconds of a link's bandwidth that may pass at once
@@ -214,7 +215,7 @@ class EmulatedLauncher:
             ours[ENGINE_VARIABLE] = f"unix:{socket}"
         namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount"]
         argv = [*namespaces, "sh", "-c", _HOST, "host", host.name, host.address, engine, str(socket), *task.argv]
-        with open(self._run_dir / f"{task.role}-{self._first + rank}.log", "ab") as out:
+        with open(self._run_dir / f"{task.role}-{self._first + rank}.log", "ab") as out, shielded():
             return subprocess.Popen(
                 argv,
                 env={**os.environ, **thread_variables(task.count), **task.env, **ours, **self._rank_env(rank)},

@@ -100,7 +100,7 @@ class MpirunProcesses:
 
     def stop(self, grace_s: float = 2.0) -> None:
         """Implement Processes."""
-        stop_all([self._popen], grace_s)
+        stop_all([self._popen], grace_s, signal.SIGINT)  # it passes others on to its ranks
 
 
 def _explain(role: str, code: int, words: str) -> Exit:

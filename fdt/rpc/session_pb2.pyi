@@ -22,20 +22,22 @@ class Setup(_message.Message):
     def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., snapshot: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("epoch", "step", "samples", "state", "metrics", "skipped")
+    __slots__ = ("epoch", "step", "samples", "state", "metrics", "skipped", "rank_metrics")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    RANK_METRICS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     samples: int
     state: _job_pb2.State
     metrics: _tensor_pb2.BlobRef
     skipped: int
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., skipped: _Optional[int] = ...) -> None: ...
+    rank_metrics: _tensor_pb2.BlobRef
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., skipped: _Optional[int] = ..., rank_metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("epoch", "changed", "stop", "begin")
@@ -103,8 +105,12 @@ class Where(_message.Message):
     dump: bool
     def __init__(self, dump: bool = ...) -> None: ...
 
+class Suspend(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("job", "setup", "epoch", "step", "end_epoch", "evaluate", "finish", "feed", "exit", "leave", "where")
+    __slots__ = ("job", "setup", "epoch", "step", "end_epoch", "evaluate", "finish", "feed", "exit", "leave", "where", "suspend")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SETUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +122,7 @@ class Command(_message.Message):
     EXIT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
+    SUSPEND_FIELD_NUMBER: _ClassVar[int]
     job: str
     setup: Setup
     epoch: Epoch
@@ -127,7 +134,8 @@ class Command(_message.Message):
     exit: Exit
     leave: Leave
     where: Where
-    def __init__(self, job: _Optional[str] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., feed: _Optional[_Union[FeedBatch, _Mapping]] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., where: _Optional[_Union[Where, _Mapping]] = ...) -> None: ...
+    suspend: Suspend
+    def __init__(self, job: _Optional[str] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., feed: _Optional[_Union[FeedBatch, _Mapping]] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., where: _Optional[_Union[Where, _Mapping]] = ..., suspend: _Optional[_Union[Suspend, _Mapping]] = ...) -> None: ...
 
 class Attached(_message.Message):
     __slots__ = ("role", "rank", "pid", "host", "log")
@@ -144,7 +152,7 @@ class Attached(_message.Message):
     def __init__(self, role: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("address", "steps_per_epoch", "notes", "chosen", "why_chosen")
+    __slots__ = ("address", "steps_per_epoch", "notes", "chosen", "why_chosen", "suspendable")
     class ChosenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -157,12 +165,14 @@ class Ready(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     WHY_CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDABLE_FIELD_NUMBER: _ClassVar[int]
     address: str
     steps_per_epoch: int
     notes: str
     chosen: _containers.ScalarMap[str, str]
     why_chosen: str
-    def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ..., chosen: _Optional[_Mapping[str, str]] = ..., why_chosen: _Optional[str] = ...) -> None: ...
+    suspendable: bool
+    def __init__(self, address: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., notes: _Optional[str] = ..., chosen: _Optional[_Mapping[str, str]] = ..., why_chosen: _Optional[str] = ..., suspendable: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("epoch", "step", "samples", "logs", "bytes_sent", "bytes_received", "busy_seconds", "memory_bytes", "staleness")

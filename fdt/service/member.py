@@ -2,6 +2,7 @@
 
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -24,6 +25,7 @@ from fdt.service import blame
 from fdt.service.blobs import reachable_blobs
 from fdt.service.host_bootstrap import forget
 from fdt.service.transport import open_channel
+from fdt.signals import PREEMPTED_BY
 
 ENGINE_VARIABLE = "FDT_ENGINE"
 SIZE_VARIABLE = "FDT_SIZE"
@@ -56,6 +58,7 @@ class Member:
         self.run_dir = Path(hello.run_dir)
         self.blobs: Blobs = reachable_blobs(hello, channel, metadata)
         self._on_feed: Callable[[FeedBatch], None] = lambda _: None
+        self._suspended = threading.Event()
         self._counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._outgoing: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -71,6 +74,7 @@ class Member:
     @classmethod
     def attach(cls, role: str) -> "Member":
         """Attach to the engine that the environment names. The process ends by itself when the engine is lost."""
+        shield()
         rank = next(int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ)
         token = os.environ.pop(TOKEN_VARIABLE)  # child processes must not inherit it
         if auth.TLS_VARIABLE in os.environ:
@@ -92,6 +96,11 @@ class Member:
         """Call `offer` with each FeedBatch, in the reading thread, even while the main thread trains."""
         self._on_feed = offer
 
+    @property
+    def suspended(self) -> bool:
+        """Whether the engine has asked for a commit that ends the epoch."""
+        return self._suspended.is_set()
+
     def report_counts(self, counts: Callable[[], tuple[int, int]]) -> None:
         """Report by heartbeat the collectives that this member has entered and left.
 
@@ -101,7 +110,7 @@ class Member:
         self._counts = counts
 
     def commands(self) -> Iterator[Command]:
-        """Yield the engine's commands except FeedBatch (see `pass_feeds_to`) and Where; stop at Exit."""
+        """Yield the engine's commands except FeedBatch (see `pass_feeds_to`), Where and Suspend; stop at Exit."""
         while True:
             command = self._incoming.get()
             if command.HasField("exit"):
@@ -134,6 +143,8 @@ class Member:
                     self._on_feed(command.feed)
                 elif command.HasField("where"):
                     self.send(Event(job=command.job, standing=self._standing(command.where)))
+                elif command.HasField("suspend"):
+                    self._suspended.set()
                 else:
                     self._incoming.put(command)
         except grpc.RpcError:
@@ -142,6 +153,20 @@ class Member:
             traceback.print_exc()
         # The main thread may be blocked in a collective forever, even after Exit, so this thread ends the process.
         _end()
+
+
+def shield() -> None:
+    """Give SIGTERM and SIGUSR1 no effect on this process: its command decides when it ends.
+
+    Processes that it forks are not shielded.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in PREEMPTED_BY:
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTED_BY)
+    os.register_at_fork(after_in_child=lambda: [signal.signal(number, signal.SIG_DFL) for number in PREEMPTED_BY])
 
 
 def resident_bytes(pid: int | str = "self") -> int:

@@ -103,7 +103,7 @@ class FairQueue:
             return True
 
 
-ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "finish")  # only the engine sends Exit
+ALLOWED = ("setup", "epoch", "step", "end_epoch", "evaluate", "feed", "suspend", "finish")  # only the engine sends Exit
 
 
 class CommandOrder:

@@ -31,6 +31,7 @@ class RanksCoordinator:
         self._lost_early: list[tuple[str, int | None, Failed]] = []  # lost before the job's Setup arrived
         self._short_early: tuple[int, Failed] | None = None  # too few ranks before the Setup arrived
         self._pending: Command | None = None  # the command that the ranks have not answered
+        self._suspend: Command | None = None  # repeated to ranks that restart
         self._stalls: Stalls | None = None
         self._stall_s = 0.0
         self._standing: dict[int, Standing] = {}  # heartbeats since the last tick
@@ -46,6 +47,8 @@ class RanksCoordinator:
             self._stall_s, self._stalls = float(command.setup.job.options.get("stall_timeout", "0")), None
         elif kind in _ANSWERS:
             self._pending = command
+        elif kind == "suspend":
+            self._suspend = command
         if kind == "feed":
             batch = command.feed
             self._fed.setdefault((batch.name, batch.epoch), []).append((batch.index, batch.arrays))
@@ -105,7 +108,8 @@ class RanksCoordinator:
         self._stalls = None
         self._standing.clear()  # their ranks may not exist after the restart
         replayed = Outcome(relaunch=recovery.size)
-        replayed.commands.extend(("worker", None, command) for command in recovery.replay(self._pending))
+        again = [*recovery.replay(self._pending), *([self._suspend] if self._suspend is not None else [])]
+        replayed.commands.extend(("worker", None, command) for command in again)
         fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {recovery.since}")
         return replayed.followed_by(Outcome(events=[Event(job=self._job, fault=fault)]))
 

@@ -76,7 +76,7 @@ class MetricTotals:
 
     @contextlib.contextmanager
     def beginning_with(self, values: Sequence[Array]) -> Iterator[None]:
-        """Let this rank start from `values` after the next reset: the total of all ranks before a resumed epoch."""
+        """Let this rank start from `values` after the next reset: its own state before a resumed epoch."""
         self._before = [tf.constant(value) for value in values]
         try:
             yield
@@ -91,6 +91,14 @@ class MetricTotals:
             return now
         added = self._comm.sum([_minus(n, s) for n, s in zip(now, start, strict=True)], "hfdt.metrics")
         return [_plus(s, a) for s, a in zip(start, added, strict=True)]
+
+    def by_rank(self) -> list[Tensor]:
+        """Return every rank's own state, stacked by rank. A collective."""
+        rank, size = self._comm.rank, self._comm.size
+        now = [tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in self._read()]
+        placed = [tf.stack([v if r == rank else tf.zeros_like(v) for r in range(size)]) for v in now]
+        stacked = self._comm.sum(placed, "hfdt.metrics.ranks") if size > 1 and placed else placed
+        return [tf.cast(s, v.dtype) for s, v in zip(stacked, self._variables, strict=True)]
 
     @contextlib.contextmanager
     def loaded(self, values: list[Tensor]) -> Iterator[None]:

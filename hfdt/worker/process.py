@@ -31,6 +31,7 @@ from fdt.tensors import numbers
 from fdt.timeline import SpanRecorder
 from hfdt.worker import progress
 from hfdt.worker.progress import Watch
+from hfdt.worker.suspension import SuspensionVote
 
 
 def main() -> None:
@@ -72,6 +73,7 @@ class Job:
     validation: Any
     feeds: dict[str, Any]
     commits_every: int = 0  # steps; 0: only at the end of an epoch
+    suspension: SuspensionVote | None = None  # where the epoch can be suspended
     recorder: SpanRecorder | None = None  # with --timeline
 
 
@@ -122,7 +124,10 @@ class HfdtWorker:
         if spec.validation is not None:
             validation = self._open(spec, spec.validation, feeds)
         commits_every, more = progress.plan(spec, session.rule)
-        self._job = Job(job, spec, session, source, validation, feeds, commits_every)
+        suspension = None
+        if is_on(spec.options, "suspendable") and not progress.why_no_commits(spec, session.rule):
+            suspension = SuspensionVote(self._comm, lambda: self._member.suspended)
+        self._job = Job(job, spec, session, source, validation, feeds, commits_every, suspension)
         if is_on(spec.options, "timeline"):
             process = f"worker {self._member.rank}"
             self._job.recorder = SpanRecorder(process, lambda event: self._send(job, spans=event.spans))
@@ -133,6 +138,7 @@ class HfdtWorker:
         steps = session.steps(source, spec.fit.initial_epoch) or 0
         said = "\n".join(notes + more)
         ready = Ready(steps_per_epoch=steps, notes=said, chosen=session.tuning.chosen, why_chosen=session.tuning.reason)
+        ready.suspendable = suspension is not None
         self._send(job, ready=ready)
 
     def _feeds(self, job: str, spec: JobSpec) -> dict[str, Any]:
@@ -186,8 +192,7 @@ class HfdtWorker:
         self._load(command.changed)
         if command.HasField("begin"):
             self._load(command.begin.state)
-            metrics = self._member.blobs.get_arrays(command.begin.metrics)
-            begin = progress.Begin(command.begin.step, command.begin.samples, metrics, command.begin.skipped)
+            begin = progress.begin_of(command.begin, self._member.blobs, self._comm.rank, self._comm.size)
         self._probe_again(each=True)
         watch = Watch(self, epoch, begin.step if begin else 0)
         start = time.monotonic()
@@ -224,11 +229,13 @@ class HfdtWorker:
     def commit(self, epoch: int, step: int, logs: Any) -> None:
         """Send the state after this step. A collective; only rank 0 sends."""
         metrics, samples = progress.take(self._job.session, logs or {})
+        by_rank = self._job.session.sharded.totals.by_rank()
         state = self._state()
         if state is not None:
             commit = Commit(epoch=epoch, step=step, samples=samples, skipped=self._job.session.skipped())
             commit.state.CopyFrom(state)
             commit.metrics.CopyFrom(self._put(metrics))
+            commit.rank_metrics.CopyFrom(self._put([each.numpy() for each in by_rank]))
             self._send(self._job.id, commit=commit)
 
     def lock_step(self, step: int, logs: Any) -> bool:

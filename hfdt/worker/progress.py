@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fdt.blobs import Blobs
 from fdt.job import BatchHooks, FeedData, JobSpec
+from fdt.rpc.session_pb2 import Commit
 from fdt.typing import Array
 from hfdt.algorithm import StepAlgorithm
+from hfdt.worker.suspension import SuspensionVote
 
 OnBatch = Callable[[int, Any], bool]  # (index of the last finished step, its logs) -> whether to continue
 
@@ -44,6 +47,7 @@ class Watch:
         spec = worker.job.spec
         self._lock_step = spec.fit.batch_hooks != BatchHooks.NONE
         self._every = worker.job.commits_every
+        self._suspension: SuspensionVote | None = worker.job.suspension
         self._next = time.monotonic()
         self.steps = before
 
@@ -72,8 +76,12 @@ class Watch:
         self._worker.job.session.check_finite(self._epoch)
         if self._lock_step:
             return bool(self._worker.lock_step(self.steps, logs))
-        if self._every and self.steps // self._every > last // self._every and self.steps != total:
+        due = self._every and self.steps // self._every > last // self._every
+        suspends = self._suspension is not None and self._suspension.agreed(self.steps - last)
+        if (due or suspends) and self.steps != total:
             self._worker.commit(self._epoch, self.steps, logs)
+            if suspends:
+                return False
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PROGRESS_S
             self._worker.progress(self._epoch, self.steps, logs)
@@ -82,7 +90,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of an epoch that resumes after `step` steps: its samples, metric state and number of skipped steps."""
+    """The start of an epoch that resumes after `step` steps: its samples, this rank's metrics, skipped steps."""
 
     step: int
     samples: int
@@ -92,10 +100,23 @@ class Begin:
 
 def plan(spec: JobSpec, rule: Any) -> tuple[int, list[str]]:
     """Return the steps between two commits (0: only at the end of an epoch) and lines for the user."""
-    steps, reason = int(spec.options.get("commit_every", "0")), _why_not(spec, rule)
+    steps, reason = int(spec.options.get("commit_every", "0")), why_no_commits(spec, rule)
     if steps and reason:
         return 0, [f"--commit-every counts as 1epoch: {reason}"]
     return steps, []
+
+
+def begin_of(commit: Commit, blobs: Blobs, rank: int, size: int) -> Begin:
+    """Return the start of an epoch that resumes after `commit`.
+
+    Each rank goes on with its own metrics. With another number of ranks, rank 0 has the sum of all.
+    """
+    stacked = blobs.get_arrays(commit.rank_metrics) if commit.rank_metrics.id else []
+    if stacked and len(stacked[0]) == size:
+        metrics = [values[rank] for values in stacked]
+    else:
+        metrics = list(blobs.get_arrays(commit.metrics)) if rank == 0 else []
+    return Begin(commit.step, commit.samples, metrics, commit.skipped)
 
 
 def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:
@@ -106,7 +127,8 @@ def take(session: Any, logs: Mapping[str, Any]) -> tuple[list[Array], int]:
     return metrics, int(total)
 
 
-def _why_not(spec: JobSpec, rule: Any) -> str:
+def why_no_commits(spec: JobSpec, rule: Any) -> str:
+    """Return why no commit can be taken within an epoch; "" where one can."""
     if not isinstance(rule, StepAlgorithm):
         return "the ranks differ within a round of this algorithm"
     if isinstance(spec.data, FeedData):

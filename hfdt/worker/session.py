@@ -202,7 +202,7 @@ class RankProgram:
             done = begin.step if begin else 0
             data = self._dataset(source, epoch)
             data = data.skip(done) if done else data
-            with self.sharded.totals.beginning_with(begin.metrics if begin and self.comm.rank == 0 else ()):
+            with self.sharded.totals.beginning_with(begin.metrics if begin else ()):
                 return self._fit(data, epoch, steps and steps - done, on_batch)
         return self.rounds.epoch(
             self._reader(source, epoch), lambda data, asked: self._fit(data, epoch, steps, asked), on_batch

@@ -267,15 +267,18 @@ def test_named_hosts_are_started_on_before_the_script(command, script, monkeypat
 def test_help_lists_the_exit_codes_that_the_commands_have(command, tmp_path, script):
     shown = [call(command, *words, "--help").stdout for words in ([], ["run"])]
     codes = [[line.split()[0] for line in text.partition("Exit codes:")[2].splitlines()[1:]] for text in shown]
-    assert codes == [["0", "1", "2", "130", "128+N"]] * 2
+    assert codes == [["0", "1", "2", "75", "130", "128+N"]] * 2
 
-    def code(text):
+    def code(text, *options):
         (tmp_path / "ends.py").write_text(text)
-        return call(command, "run", "-q", str(tmp_path / "ends.py")).exit_code
+        return call(command, "run", "-q", *options, str(tmp_path / "ends.py")).exit_code
 
     ends = "import os, signal; os.kill(os.getpid(), signal.SIG{})"
     assert code("import sys; sys.exit(7)") == 7
     assert code("raise ValueError") == code("1 +") == 1
     assert code(ends.format("INT")) == 130
     assert code(ends.format("TERM")) == 143
+    assert code(ends.format("USR1")) == 0, "nothing is saved, and the script goes on"
+    assert [code(ends.format(name), "--run-dir", str(tmp_path / name)) for name in ("TERM", "USR1")] == [75, 75]
+    assert code("", "--grace-period", "5s") == 2
     assert call(command, "run", "--no-such-option", script).exit_code == 2

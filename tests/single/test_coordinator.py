@@ -18,6 +18,7 @@ from fdt.rpc.session_pb2 import (
     Progress,
     Ready,
     Setup,
+    Suspend,
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from hfdt.engine.coordinator import RanksCoordinator
@@ -190,6 +191,14 @@ def test_a_commit_in_the_midst_of_an_epoch_is_where_the_ranks_take_it_up(blobs):
         blobs.get(begin.state.model)
     coordinator.from_client(Command(job="j", epoch=Epoch(epoch=1)))
     assert not lose(coordinator).commands[1][2].epoch.HasField("begin"), "that epoch is over"
+
+
+def test_ranks_that_restart_are_told_again_that_the_run_is_preempted(blobs):
+    coordinator = started(blobs=blobs, restarts="1")
+    asked = coordinator.from_client(Command(job="j", suspend=Suspend())).commands
+    assert [(role, rank, command.WhichOneof("kind")) for role, rank, command in asked] == [("worker", None, "suspend")]
+    again = [command.WhichOneof("kind") for _, _, command in lose(coordinator).commands]
+    assert again == ["setup", "epoch", "suspend"]
 
 
 def test_a_rank_that_is_lost_before_the_first_fit_counts_in_it(blobs):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fdt.job import BatchHooks, FeedData, FitArguments, GraphData, JobSpec
+from fdt.rpc.session_pb2 import Commit
 from fdt.rpc.tensor_pb2 import BlobRef
 from hfdt import algorithm_registry
 from hfdt.worker import progress
@@ -40,7 +41,7 @@ def test_where_an_epoch_can_be_taken_up_in_its_midst(job, rule, every, said):
 def test_commits_fall_on_the_same_steps_however_the_epoch_is_walked(executions, before, at):
     taken = []
     session = SimpleNamespace(epoch_steps=12, check_finite=lambda epoch: None)
-    job = SimpleNamespace(spec=spec(), commits_every=4, session=session)
+    job = SimpleNamespace(spec=spec(), commits_every=4, session=session, suspension=None)
     worker = SimpleNamespace(
         job=job, commit=lambda epoch, step, logs: taken.append(step), progress=lambda *_: None, lock_step=None
     )
@@ -49,6 +50,39 @@ def test_commits_fall_on_the_same_steps_however_the_epoch_is_walked(executions, 
         watch.on_batch(step, {})
     assert taken == at, "and none at the epoch's end, which is a commit anyway"
     assert watch.steps == 12
+
+
+def test_a_preempted_epoch_is_committed_once_and_ends_there():
+    taken, asked = [], []
+    session = SimpleNamespace(epoch_steps=12, check_finite=lambda epoch: None)
+    vote = SimpleNamespace(agreed=lambda steps: len(asked) > 0)
+    job = SimpleNamespace(spec=spec(), commits_every=0, session=session, suspension=vote)
+    worker = SimpleNamespace(job=job, commit=lambda epoch, step, logs: taken.append(step), progress=lambda *_: None)
+    watch = Watch(worker, 0)
+    assert watch.on_batch(0, {})
+    asked.append("suspend")
+    assert not watch.on_batch(1, {})
+    assert taken == [2]
+    assert Watch(worker, 0, 11).on_batch(0, {}), "the last step ends the epoch anyway"
+    assert taken == [2]
+
+
+@pytest.mark.parametrize("informed", [0, 1])
+def test_ranks_suspend_after_the_same_step_whoever_is_told_first(informed):
+    from hfdt.collectives.inprocess import on_ranks
+    from hfdt.worker.suspension import SuspensionVote
+
+    def rank(comm):
+        step, clock = [0], [0.0]
+        told = 7 if comm.rank == informed else 9
+        vote = SuspensionVote(comm, lambda: step[0] >= told, lambda: clock[0])
+        for n in range(1, 100):
+            step[0], clock[0] = n, clock[0] + (4.0 if n == 1 else 0.125)  # traced in the first step; 4 steps a vote
+            if vote.agreed(1):
+                return n
+        return None
+
+    assert on_ranks(2, rank) == [10, 10]  # votes after 1, 2, 6 and 10 steps
 
 
 FIT = FitArguments(batch_size=10, epochs=2)
@@ -107,6 +141,30 @@ def test_an_epoch_taken_up_in_its_midst_ends_as_a_whole_one():
     assert len(seen) == 15 - 7
     for a, b in zip(again.model_arrays(), whole.model_arrays(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_each_rank_goes_on_with_its_own_metrics_unless_their_number_changed(tmp_path):
+    import tensorflow as tf
+
+    from fdt.blobs import LocalBlobs
+    from hfdt.collectives.inprocess import on_ranks
+    from hfdt.exactness.metrics import MetricTotals
+
+    def rank(comm):
+        metric = tf.Variable(0.1 * (comm.rank + 1))
+        return [each.numpy() for each in MetricTotals(comm, [metric, tf.Variable(comm.rank == 1)]).by_rank()]
+
+    stacked, same = on_ranks(2, rank)
+    np.testing.assert_array_equal(stacked[0], np.float32([0.1, 0.2]))
+    np.testing.assert_array_equal([stacked[1], same[1]], [[False, True]] * 2)
+    blobs = LocalBlobs(tmp_path)
+    total = blobs.put_arrays([np.float32(0.3), np.bool_(True)])
+    commit = Commit(step=3, samples=12, metrics=total, rank_metrics=blobs.put_arrays(stacked))
+    starts = [float(progress.begin_of(commit, blobs, r, 2).metrics[0]) for r in range(2)]
+    assert starts == [float(np.float32(0.1)), float(np.float32(0.2))]
+    fewer = progress.begin_of(commit, blobs, 0, 1)
+    assert (fewer.step, fewer.samples, float(fewer.metrics[0])) == (3, 12, float(np.float32(0.3)))
+    assert list(progress.begin_of(commit, blobs, 1, 3).metrics) == []
 
 
 def test_what_all_ranks_had_before_is_counted_once():

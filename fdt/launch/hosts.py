@@ -21,6 +21,12 @@ from fdt.errors import UsageError, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
+EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
+MACHINES_OWN = (  # variables that describe the user's machine and session, not a setting
+    *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
+    *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
+)
+PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ def read_hostfile(path: Path) -> list[Host]:
 def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
     """Return the hosts of the Slurm allocation or Kubernetes MPIJob that this process runs in; none elsewhere."""
     if "SLURM_JOB_NODELIST" in environ:
+        _check_one_task(environ)
         names = list(expand(environ["SLURM_JOB_NODELIST"]))
         slots = [*_tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))]
         return [Host(name, n or 1) for name, n in zip_longest(names, slots[: len(names)])]
@@ -65,6 +72,16 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
         if variable in environ:
             return read_hostfile(Path(environ[variable]))
     return []
+
+
+def _check_one_task(environ: Mapping[str, str]) -> None:
+    """Raise UsageError where srun started this command several times; a terminal (--pty) is the first task's alone."""
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks != "1" and "SLURM_PTY_PORT" not in environ:
+        raise UsageError(
+            "the command starts all workers itself, so srun must start it once: leave srun out, or use `srun "
+            f"--overlap --ntasks=1`. Received: --ntasks={tasks}"
+        )
 
 
 def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
@@ -165,7 +182,7 @@ def argv_on(host: str, argv: Sequence[str]) -> list[str]:
     if is_here(host):
         return list(argv)
     if _by_srun(host):
-        return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", *argv]
+        return [*"srun --overlap --cpu-bind=none --mpi=none --nodes=1 --ntasks=1".split(), f"--nodelist={host}", *argv]
     # By IPv4, as all other connections: the hosts call this machine at the address that this ssh comes from.
     options = ["-T", "-o", "AddressFamily=inet", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     return ["ssh", *options, host, shlex.join(argv)]
@@ -175,12 +192,30 @@ def _by_srun(host: str) -> bool:
     return "SLURM_JOB_ID" in os.environ and not is_here(host)
 
 
+def is_wish(name: str) -> bool:
+    """Return whether this variable is a setting of the user's, which the members on all hosts get."""
+    return name not in MACHINES_OWN and not name.startswith(PREFIXES)
+
+
+def launch_environment() -> dict[str, str]:
+    """Return the environment of a command that starts processes on hosts.
+
+    Inside a Slurm allocation it has none of the user's settings: they travel sealed, and srun sends it in the clear.
+    mpirun starts its daemons by srun, and each of these steps must not wait for the end of another one.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return dict(os.environ)
+    kept = {name: value for name, value in os.environ.items() if name in EXPORTED or not is_wish(name)}
+    return {**kept, "SLURM_OVERLAP": "1", "SLURM_EXPORT_ENV": "ALL"}
+
+
 def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
     """Start `argv` on `host`, its three streams as pipes. Raises UserError where ssh or srun is missing."""
     command = argv_on(host, argv)
     try:
         return subprocess.Popen(
             command,
+            env=launch_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

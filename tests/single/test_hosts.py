@@ -127,7 +127,7 @@ def test_a_clock_that_is_off_is_said(monkeypatch):
 )
 def test_a_port_that_is_closed_is_said(monkeypatch, caller, said):
     source = placement.inspect.getsource(placement.probe).replace("        socket.create_connection", "        refuse")
-    source = source.replace('"caller": os.environ.get("SSH_CONNECTION", "").split(" ")[0]', f'"caller": {caller!r}')
+    source = source.replace('"caller": caller', f'"caller": {caller!r}')
     source = source.replace("def call(", "def refuse(*_):\n    raise OSError('refused')\n\n\ndef call(")
     monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     (found,) = probe_hosts([Host("walled", 1)])

@@ -3,9 +3,11 @@
 The hosts share this machine's file system. /dev/shm and /run are each host's own.
 """
 
+import contextlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fdt.launch.emulated import EmulatedHost, EmulatedNetwork, address_of
@@ -16,6 +18,16 @@ READY_S = 30.0
 OWN_TMP = "TMPDIR=/dev/shm"  # Open MPI names its directories by process ids, which hosts that share /tmp may share too
 PYTHON = ("env", f"PYTHONPATH={':'.join(filter(None, sys.path))}", sys.executable)
 HFDT, NFDT = (*PYTHON, "-m", "hfdt"), (*PYTHON, "-m", "nfdt")
+LISTEN = """
+import socket, sys
+heard = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+heard.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+heard.bind(("eth0", 0))
+print("listening", flush=True)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    while True:
+        file.write(heard.recv(1 << 16))
+"""
 HOST = """
 set -e
 hostname "$1"; mount --make-rprivate /; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run
@@ -64,6 +76,24 @@ class NamespaceHosts:
         done = subprocess.run(self.on(name, *argv), capture_output=True, text=True, timeout=timeout_s, check=False)
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    @contextlib.contextmanager
+    def listening(self, name: str) -> Iterator[Path]:
+        """A file of what crosses the host's interface meanwhile."""
+        heard = self.directory / f"{name}.heard"
+        argv = ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", sys.executable, "-c", LISTEN, str(heard)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as running:
+            try:
+                assert running.stdout is not None and running.stdout.readline()
+                yield heard
+            finally:  # or the end of `with` would wait for ever
+                running.kill()
+
+    def kill(self, name: str, module: str) -> None:
+        """As a crash would end that member."""
+        pattern = f" [f]dt.service.host_bootstrap .* {module}"
+        look = ["nsenter", "--all", f"--target={self.pids[name]}", "pkill", "-9", "-f", pattern]
+        subprocess.run(look, check=True)
 
     def left(self) -> list[str]:
         """What is still on the hosts of a run: its processes, its directories."""

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 from fdt.errors import UsageError, UserError
@@ -67,7 +66,9 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
         _check_one_task(environ)
         names = list(expand(environ["SLURM_JOB_NODELIST"]))
         slots = [*_tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))]
-        return [Host(name, n or 1) for name, n in zip_longest(names, slots[: len(names)])]
+        if len(slots) < len(names):  # those of a step on fewer nodes: what the job asked for is left
+            slots = [*_tasks_per_node(environ.get("SLURM_NTASKS_PER_NODE", "1"))] * len(names)
+        return [Host(name, n) for name, n in zip(names, slots, strict=False)]
     for variable in HOSTFILES:
         if variable in environ:
             return read_hostfile(Path(environ[variable]))

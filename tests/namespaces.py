@@ -64,8 +64,8 @@ class NamespaceHosts:
         self.pids[host.name] = int(until(lambda: children.read_text().split())[0])
         self._network.attach(self.pids[host.name], host)
         assert started.stdin is not None
-        started.stdin.write(b"go\n")
-        started.stdin.close()
+        started.stdin.write(b"go\n")  # it stays open: its end tells the host that these tests were killed
+        started.stdin.flush()
 
     def on(self, name: str, *argv: object) -> list[str]:
         """`argv` on that host."""
@@ -103,7 +103,7 @@ class NamespaceHosts:
     def close(self) -> None:
         for started in self._unshares:
             started.kill()  # and with it its namespace's first process, and so all of them
-            started.wait()
+            started.communicate()
         self._network.close()
 
 

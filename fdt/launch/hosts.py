@@ -19,6 +19,7 @@ from pathlib import Path
 from fdt.errors import UsageError, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_STEP_ENDED = re.compile(r"srun: error: \S+: task 0: Exited with exit code \d+")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
 EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
 MACHINES_OWN = (  # variables that describe the user's machine and session, not a setting
@@ -273,5 +274,6 @@ def _sealed(running: "subprocess.Popen[str]", text: str, timeout_s: float) -> st
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not empty."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    """Return the last line that is not empty; the reason stands before srun's own line about the exit code."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ([line for line in lines if not _STEP_ENDED.match(line)] or lines or [""])[-1]

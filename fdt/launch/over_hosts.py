@@ -48,8 +48,8 @@ class HostsLauncher:
         hosts = self._left(task) if self._started else self._hosts
         brought = self.bring(task, [host.name for host in hosts])
         try:
-            python, dash_m, module = task.argv
-            argv = (python, dash_m, "fdt.service.host_bootstrap", brought.name, task.role, module)
+            python, dash_m, *module = task.argv
+            argv = (python, dash_m, "fdt.service.host_bootstrap", brought.name, task.role, *module)
             running = MpirunLauncher(self._run_dir, hosts).start(Task(task.role, argv, task.count))
             self._started = True
         except BaseException:
@@ -205,7 +205,7 @@ class OneByOneProcesses:
     def _spawn(self, rank: int) -> "subprocess.Popen[bytes]":
         host = self._where[rank]
         there = [r for r, name in enumerate(self._where) if name == host]
-        python, dash_m, module = self._task.argv
+        python, dash_m, *module = self._task.argv
         variables = {name: os.environ[name] for name in EXPORTED if name in os.environ}
         variables |= {
             "FDT_RANK": str(rank),
@@ -213,6 +213,6 @@ class OneByOneProcesses:
             "FDT_LOCAL_SIZE": str(len(there)),
         }
         words = [f"{name}={value}" for name, value in variables.items()]
-        argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role, module]
+        argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role]
         log = self._run_dir / f"{self._task.role}-{rank}.log"
-        return spawn(argv_on(host, argv), launch_environment(), log)
+        return spawn(argv_on(host, [*argv, *module]), launch_environment(), log)

@@ -18,7 +18,7 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontro
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 NODE = """
 mkdir -m 755 /run/munge
-read _; sleep infinity & wait
+read _; cat > /dev/null
 """
 CONF = """
 ClusterName=test

@@ -10,6 +10,7 @@ import pytest
 
 from tests.namespaces import HFDT, NFDT, until
 from tests.slurm.cluster import LOGIN, SlurmCluster, missing
+from tests.srun import check_srun
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 TRAIN = """
@@ -30,7 +31,8 @@ TRAIN = """
             while epoch == 2 and sys.argv[1:] and not Path(sys.argv[1]).exists():
                 time.sleep(0.05)
 
-    history = model.fit(x, y, batch_size=16, epochs=4, shuffle=False, verbose=0, callbacks=[Waits()])
+    epochs = int(sys.argv[2]) if sys.argv[2:] else 4
+    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[Waits()])
     print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
 """
 LOOP = """
@@ -173,17 +175,17 @@ def test_a_scripts_own_loop_runs_on_nodes(slurm, tmp_path, command):
 def test_salloc_on_a_login_host_trains_on_nodes_and_replaces_a_worker(slurm, tmp_path):
     """NFDT with --restarts: each worker has an srun of its own."""
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
-    run = (*NFDT, "run", "-np", 2, "--restarts", 1, tmp_path / "train.py", tmp_path / "go")
+    run = (*NFDT, "run", "-np", 2, "--restarts", 1, tmp_path / "train.py", tmp_path / "go", 300)
     with open(tmp_path / "out", "w+b") as out:
         argv = slurm.on(LOGIN, "salloc", "-N3", "--ntasks-per-node=1", *run)
-        running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        said = (tmp_path / "out").read_text
-        until(lambda: "epoch 2" in said() or running.poll() is not None, 200, said)
-        slurm.kill("node2", "nfdt.worker.process")
-        until(lambda: "replacement 1 of 1 starts" in said() or running.poll() is not None, 100, said)
-        (tmp_path / "go").touch()
-        assert running.wait(200) == 0, said()
-    assert len(losses(said())) == 4 and "salloc: Granted" in said()
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out) as running:
+            said = (tmp_path / "out").read_text
+            until(lambda: "epoch 2" in said() or running.poll() is not None, 200, said)
+            slurm.kill("node2", "nfdt.worker.process")
+            (tmp_path / "go").touch()
+            until(lambda: "replacement 1 of 1 starts" in said() or running.poll() is not None, 100, said)
+            assert running.wait(200) == 0, said()
+    assert len(losses(said())) == 300 and "replacement 1 of 1 starts" in said()
     assert nothing_left(slurm)
 
 
@@ -261,6 +263,17 @@ def test_a_node_whose_slurmd_dies_ends_the_job_and_leaves_nothing(slurm, tmp_pat
     finally:
         slurm.start_slurmd("node2")
     assert nothing_left(slurm)
+
+
+def test_srun_does_what_the_launchers_rely_on(slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def run(argv, given, env):
+        variables = [f"{name}={value}" for name, value in env.items()]
+        words = slurm.on(LOGIN, "env", *variables, "salloc", "-Q", "-w", "node2", *argv)
+        return subprocess.run(words, input=given, capture_output=True, text=True, timeout=60, check=False)
+
+    check_srun(run)
 
 
 def test_a_command_that_srun_starts_several_times_is_refused(slurm, tmp_path):

@@ -58,12 +58,19 @@ LOOP = """
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
+def cluster(tmp_path_factory):
     if said := missing():
         pytest.skip(f"Slurm: {said}")
     cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def slurm(cluster):
+    """The cluster; a test that fails leaves its job to no other test."""
+    yield cluster
+    cluster.slurm("scancel", "--user=root")
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +226,7 @@ def test_a_requeued_job_resumes_to_the_same_numbers(slurm, alone, tmp_path):
 
 
 def test_a_drained_node_finishes_its_job(slurm, alone, tmp_path):
-    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=1", "RUN -q train.py go")
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=2", "RUN -q train.py go")
     job.until_said("epoch 2")
     slurm.slurm("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
     try:

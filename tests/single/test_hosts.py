@@ -23,6 +23,7 @@ from fdt.service import host_bootstrap
 from fdt.service.host_bootstrap import directory_of
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.supervise.outcome import explain_loss
+from tests.slurm import cluster
 from tests.srun import FAKE, check_srun
 
 
@@ -386,3 +387,9 @@ def test_a_second_start_leaves_out_hosts_that_do_not_answer(tmp_path, monkeypatc
     launcher.start(task(4))
     assert started[2:] == [([Host("a", 2), Host("b", 2)], 4)], "a host that is back is asked again"
     assert [hosts for word, hosts in asked if word == "true"] == [["a", "b"]] * 3
+
+
+def test_where_slurm_is_missing_one_line_names_it_and_its_package(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(cluster, "SYSTEM_PATH", "/nowhere")
+    assert cluster.missing() == f"no {', '.join(cluster.DAEMONS)} (Debian: apt install slurm-wlm munge)"

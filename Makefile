@@ -68,7 +68,7 @@ test: setup
 
 # Three Slurm nodes and a login host in namespaces of this machine: needs root, and Debian's slurm packages.
 test-slurm: setup
-	@PYTHONPATH=. $(BIN)/python -m tests.slurm.cluster
+	@$(BIN)/python -m tests.slurm.cluster
 	@$(BIN)/python -m pytest -m slurm tests/slurm $(ARGS)
 
 # Every style of script, alone and under both engines, on two workers: some 15 minutes. The last lines are a table.

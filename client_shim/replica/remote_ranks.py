@@ -184,7 +184,7 @@ def _folder() -> Path:
         raise UserError(
             f"a rank's directory must be writable to its user only. Received: {folder}, which others can write to"
         )
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(OSError):  # another rank made it, or the run is at its end
         (directory / DISK).symlink_to(folder)  # where this process cannot remove it, the shm reaper does
     return folder
 

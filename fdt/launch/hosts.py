@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from fdt.errors import UsageError, UserError
@@ -64,25 +65,26 @@ def read_hostfile(path: Path) -> list[Host]:
 def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
     """Return the hosts of the Slurm allocation or Kubernetes MPIJob that this process runs in; none elsewhere."""
     if "SLURM_JOB_NODELIST" in environ:
-        _check_one_task(environ)
         names = list(expand(environ["SLURM_JOB_NODELIST"]))
+        _check_step(environ, len(names))
         slots = [*_tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))]
-        if len(slots) < len(names):  # those of a step on fewer nodes: what the job asked for is left
-            slots = [*_tasks_per_node(environ.get("SLURM_NTASKS_PER_NODE", "1"))] * len(names)
-        return [Host(name, n) for name, n in zip(names, slots, strict=False)]
+        return [Host(name, n or 1) for name, n in zip_longest(names, slots[: len(names)])]
     for variable in HOSTFILES:
         if variable in environ:
             return read_hostfile(Path(environ[variable]))
     return []
 
 
-def _check_one_task(environ: Mapping[str, str]) -> None:
-    """Raise UsageError where srun started this command several times; a terminal (--pty) is the first task's alone."""
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if tasks != "1" and "SLURM_PTY_PORT" not in environ:
+def _check_step(environ: Mapping[str, str], nodes: int) -> None:
+    """Raise UsageError in a step of several tasks, each of which is this command, or of fewer nodes than the job's.
+
+    Open MPI cannot start daemons on the other nodes from such a step. A terminal (--pty) is the first task's alone.
+    """
+    tasks, on = environ.get("SLURM_STEP_NUM_TASKS", "1"), environ.get("SLURM_STEP_NUM_NODES", str(nodes))
+    if on != str(nodes) or (tasks != "1" and "SLURM_PTY_PORT" not in environ):
         raise UsageError(
-            "the command starts all workers itself, so srun must start it once: leave srun out, or use `srun "
-            f"--overlap --ntasks=1`. Received: --ntasks={tasks}"
+            "the command starts all workers itself, so srun must start it once and on all nodes, or not at all: batch "
+            f"scripts and salloc need no srun. Received: a step of --ntasks={tasks} on {on} of {nodes} nodes"
         )
 
 

@@ -63,9 +63,6 @@ def test_slurm_and_kubernetes_name_their_hosts(tmp_path):
     assert list(expand("r[1-2]n[1-2],b")) == ["r1n1", "r1n2", "r2n1", "r2n2", "b"]
     slurm = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "4(x2),1"}
     assert from_environment(slurm) == [Host("n1", 4), Host("n2", 4), Host("n3", 1)]
-    step = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
-    assert from_environment(step) == [Host("n1", 1), Host("n2", 1)]
-    assert from_environment({**step, "SLURM_NTASKS_PER_NODE": "2"}) == [Host("n1", 2), Host("n2", 2)]
     (tmp_path / "hostfile").write_text("job-worker-0.job slots=2\njob-worker-1.job slots=2\n")
     mpijob = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
     assert from_environment(mpijob) == [Host("job-worker-0.job", 2), Host("job-worker-1.job", 2)]
@@ -88,11 +85,13 @@ def test_which_hosts_are_meant(monkeypatch, tmp_path):
         assert size_of([], None, 2) == workers
 
 
-def test_a_command_that_srun_starts_several_times_is_refused():
+def test_a_command_that_srun_starts_several_times_or_on_some_nodes_is_refused():
     step = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NUM_TASKS": "4"}
-    with pytest.raises(UsageError, match="srun must start it once.*Received: --ntasks=4"):
+    with pytest.raises(UsageError, match="srun must start it once.*Received: a step of --ntasks=4 on 2 of 2 nodes"):
         from_environment(step)
     assert from_environment({**step, "SLURM_PTY_PORT": "1"}) == [Host("n1", 2), Host("n2", 2)]
+    with pytest.raises(UsageError, match="Received: a step of --ntasks=1 on 1 of 2 nodes"):
+        from_environment({**step, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"})
 
 
 def test_workers_fill_hosts_and_servers_come_behind():

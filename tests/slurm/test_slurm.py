@@ -283,8 +283,15 @@ def test_srun_does_what_the_launchers_rely_on(slurm, monkeypatch):
     check_srun(run)
 
 
-def test_a_command_that_srun_starts_several_times_is_refused(slurm, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("srun", "--ntasks=2"), "--ntasks=2 on 1 of 1 nodes"),
+        (("salloc", "-N2", "srun", "--overlap", "--nodes=1", "--ntasks=1"), "--ntasks=1 on 1 of 2 nodes"),
+    ],
+)
+def test_a_command_that_srun_starts_several_times_or_on_some_nodes_is_refused(slurm, tmp_path, words, said):
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
-    argv = slurm.on(LOGIN, "srun", "--ntasks=2", *HFDT, "run", tmp_path / "train.py")
+    argv = slurm.on(LOGIN, *words, *HFDT, "run", tmp_path / "train.py")
     refused = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode == 2 and "srun must start it once" in refused.stderr
+    assert refused.returncode == 2 and said in refused.stderr and "Traceback" not in refused.stderr

@@ -1,5 +1,6 @@
 # make demo    train examples/digits.py three ways           make test    the whole test suite
 # make check   style, types, imports, generated code         make setup   what they all need; nothing the second time
+# make test-slurm  runs under a real Slurm, which it sets up on this machine and takes down again
 # make compat  every style of script under both engines (TENSORFLOW=2.16: the oldest)
 # make docs    the documentation site, into site/             make wheel   builds the wheel, installs it, runs its commands
 #
@@ -18,7 +19,7 @@ PROTOC := .cache/protoc/$(PROTOC_VERSION)
 GENERATE = $(PROTOC)/bin/python -W ignore -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test compat check wheel docs protos check-protos
+.PHONY: help setup demo test test-slurm compat check wheel docs protos check-protos
 .DELETE_ON_ERROR:
 
 help:
@@ -62,8 +63,13 @@ demo: setup
 # The modules are compiled first: where PYTHONDONTWRITEBYTECODE is set, each of hundreds of processes would do it.
 test: setup
 	@$(BIN)/python -m compileall -q client_shim fdt frontends hfdt nfdt replica
-	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m 'not exclusive' $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m 'not exclusive and not slurm' $(ARGS)
 	@$(BIN)/python -m pytest -m exclusive tests/parallel tests/integration $(ARGS) || [ $$? -eq 5 ]  # ARGS chose none
+
+# Three Slurm nodes and a login host in namespaces of this machine: needs root, and Debian's slurm packages.
+test-slurm: setup
+	@$(BIN)/python -m tests.slurm.cluster
+	@$(BIN)/python -m pytest -m slurm tests/slurm $(ARGS)
 
 # Every style of script, alone and under both engines, on two workers: some 15 minutes. The last lines are a table.
 # ARGS=--continue leaves out what is done; ARGS=--quick takes a third; TENSORFLOW=2.16 is the oldest.

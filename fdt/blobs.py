@@ -76,7 +76,7 @@ class LocalBlobs:
         for left in root.glob(f"{PREFIX}*"):
             _remove_if_left(left)
         store = cls(root / f"{PREFIX}{secrets.token_hex(8)}")
-        store._shm_reaper = _taken_care_of(store.directory)
+        store._shm_reaper = start_reaper(store.directory)
         try:
             store.directory.mkdir(mode=0o700)
             store._lock = _locked(store.directory / f"{LOCK}.new")
@@ -225,7 +225,7 @@ class LocalBlobs:
         return UserError(f"{self.directory} and {tempfile.gettempdir()} have no room for {what}: {received}")
 
 
-def _taken_care_of(directory: Path) -> "subprocess.Popen[bytes]":
+def start_reaper(directory: Path) -> "subprocess.Popen[bytes]":
     """Start the shm reaper, which removes the store if this process is killed. The store need not exist yet."""
     argv = [sys.executable, "-I", "-S", shm_reaper.__file__, str(directory), str(os.getpid())]
     nothing = subprocess.DEVNULL

@@ -7,11 +7,11 @@ runs as a file (fdt/blobs.py) with the smallest modules of the standard library:
 import contextlib
 import os
 import select
+import signal
 import sys
 import time
 
 LAST_S = 60.0  # seconds until members are killed: one that hangs in C++ does not end by itself
-SIGKILL = 9
 LOOK_S = 0.1
 DISK = ".disk"  # in a store, a link to the directory of blobs without room in memory
 
@@ -50,7 +50,7 @@ def _take_care(directory: str, owner: int) -> None:
         time.sleep(LOOK_S)
     for member in _members(directory):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(member, SIGKILL)
+            os.kill(member, signal.SIGKILL)
     remove(directory)
 
 
@@ -66,4 +66,5 @@ def _environment(pid: str) -> bytes:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to all processes of a job
     _take_care(sys.argv[1], int(sys.argv[2]))

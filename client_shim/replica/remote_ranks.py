@@ -35,6 +35,7 @@ from fdt.security import auth, is_private
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, new_token
 from fdt.service.host_bootstrap import DIRECTORY_VARIABLE, forget
 from fdt.service.member import ENGINE_VARIABLE, RANK_VARIABLES
+from fdt.shm_reaper import DISK
 from fdt.supervise.outcome import died_of, tail
 
 ROLE = "worker"
@@ -176,12 +177,15 @@ def _folder() -> Path:
 
     It must be private: another user who can write into it could put code into the run.
     """
-    folder = SCRATCH / Path(os.environ[DIRECTORY_VARIABLE]).name
+    directory = Path(os.environ[DIRECTORY_VARIABLE])
+    folder = SCRATCH / directory.name
     folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(folder):
         raise UserError(
             f"a rank's directory must be writable to its user only. Received: {folder}, which others can write to"
         )
+    with contextlib.suppress(OSError):  # another rank made it, or the run is at its end
+        (directory / DISK).symlink_to(folder)  # where this process cannot remove it, the shm reaper does
     return folder
 
 

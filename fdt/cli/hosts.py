@@ -53,8 +53,16 @@ def names_hosts(given: Mapping[str, Any]) -> bool:
 
 
 def size_of(hosts: "Sequence[Host]", workers: int | None, default: int) -> int:
-    """Return the number of workers: the requested one, else one for each slot, else `default`."""
-    return workers or sum(host.slots for host in hosts) or default
+    """Return the number of workers: the requested one, else one for each slot, else `default`.
+
+    A job of the scheduler that is on this machine alone has slots, too: its tasks, where it asked for several.
+    """
+    from fdt.launch.hosts import from_environment
+
+    if workers or hosts:
+        return workers or sum(host.slots for host in hosts)
+    tasks = sum(host.slots for host in from_environment())
+    return tasks if tasks > 1 else default
 
 
 def placement_on(hosts: "list[Host]", workers: int, servers: int = 0, *, horovod: bool = False) -> "Placement | None":

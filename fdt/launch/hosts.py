@@ -20,7 +20,14 @@ from pathlib import Path
 from fdt.errors import UsageError, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_STEP_ENDED = re.compile(r"srun: error: \S+: task 0: Exited with exit code \d+")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE")  # Kubernetes MPIJob
+EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
+MACHINES_OWN = (  # variables that describe the user's machine and session, not a setting
+    *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
+    *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
+)
+PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,26 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> list[Host]:
     """Return the hosts of the Slurm allocation or Kubernetes MPIJob that this process runs in; none elsewhere."""
     if "SLURM_JOB_NODELIST" in environ:
         names = list(expand(environ["SLURM_JOB_NODELIST"]))
+        _check_step(environ, len(names))
         slots = [*_tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))]
         return [Host(name, n or 1) for name, n in zip_longest(names, slots[: len(names)])]
     for variable in HOSTFILES:
         if variable in environ:
             return read_hostfile(Path(environ[variable]))
     return []
+
+
+def _check_step(environ: Mapping[str, str], nodes: int) -> None:
+    """Raise UsageError in a step of several tasks, each of which is this command, or of fewer nodes than the job's.
+
+    Open MPI cannot start daemons on the other nodes from such a step. A terminal (--pty) is the first task's alone.
+    """
+    tasks, on = environ.get("SLURM_STEP_NUM_TASKS", "1"), environ.get("SLURM_STEP_NUM_NODES", str(nodes))
+    if on != str(nodes) or (tasks != "1" and "SLURM_PTY_PORT" not in environ):
+        raise UsageError(
+            "the command starts all workers itself, so srun must start it once and on all nodes, or not at all: batch "
+            f"scripts and salloc need no srun. Received: a step of --ntasks={tasks} on {on} of {nodes} nodes"
+        )
 
 
 def chosen(hosts: str | None, hostfile: Path | None) -> list[Host]:
@@ -165,7 +186,7 @@ def argv_on(host: str, argv: Sequence[str]) -> list[str]:
     if is_here(host):
         return list(argv)
     if _by_srun(host):
-        return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", *argv]
+        return [*"srun --overlap --cpu-bind=none --mpi=none --nodes=1 --ntasks=1".split(), f"--nodelist={host}", *argv]
     # By IPv4, as all other connections: the hosts call this machine at the address that this ssh comes from.
     options = ["-T", "-o", "AddressFamily=inet", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     return ["ssh", *options, host, shlex.join(argv)]
@@ -175,12 +196,30 @@ def _by_srun(host: str) -> bool:
     return "SLURM_JOB_ID" in os.environ and not is_here(host)
 
 
+def is_wish(name: str) -> bool:
+    """Return whether this variable is a setting of the user's, which the members on all hosts get."""
+    return name not in MACHINES_OWN and not name.startswith(PREFIXES)
+
+
+def launch_environment() -> dict[str, str]:
+    """Return the environment of a command that starts processes on hosts.
+
+    Inside a Slurm allocation it has none of the user's settings: they travel sealed, and srun sends it in the clear.
+    mpirun starts its daemons by srun, and each of these steps must not wait for the end of another one.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return dict(os.environ)
+    kept = {name: value for name, value in os.environ.items() if name in EXPORTED or not is_wish(name)}
+    return {**kept, "SLURM_OVERLAP": "1", "SLURM_EXPORT_ENV": "ALL"}
+
+
 def start(host: str, argv: Sequence[str]) -> "subprocess.Popen[str]":
     """Start `argv` on `host`, its three streams as pipes. Raises UserError where ssh or srun is missing."""
     command = argv_on(host, argv)
     try:
         return subprocess.Popen(
             command,
+            env=launch_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -237,5 +276,6 @@ def _sealed(running: "subprocess.Popen[str]", text: str, timeout_s: float) -> st
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not empty."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    """Return the last line that is not empty; the reason stands before srun's own line about the exit code."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ([line for line in lines if not _STEP_ENDED.match(line)] or lines or [""])[-1]

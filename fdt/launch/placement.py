@@ -162,7 +162,10 @@ def _route(host: Host, talk: _HostProbe) -> str:
 def _checks(talk: _HostProbe, calls: dict[str, str], mine: dict[str, str]) -> Iterator[Check]:
     if not talk.said:
         yield Check(
-            "reachable", talk.failed, False, "ssh HOST must work without a password, and HOST must have this Python"
+            "reachable",
+            talk.failed,
+            False,
+            "ssh HOST (srun under Slurm) must work without a password, and HOST must have this Python",
         )
         return
     yield Check("reachable", "yes", True)

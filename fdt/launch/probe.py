@@ -28,6 +28,8 @@ def version(*names: str) -> str:
 
 def facts(port: int, free: list[int]) -> dict[str, Any]:
     """Return the facts that must be the same on all hosts, and the ports and addresses that the run needs."""
+    # A job of Slurm may have inherited SSH_CONNECTION from the session that submitted it.
+    caller = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or os.environ.get("SSH_CONNECTION", "").split(" ")[0]
     memory = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     return {
         "versions": {
@@ -39,7 +41,7 @@ def facts(port: int, free: list[int]) -> dict[str, Any]:
         },
         "clock": time.time(),
         "shm": memory.f_bavail * memory.f_frsize if memory else 0,
-        "caller": os.environ.get("SSH_CONNECTION", "").split(" ")[0],
+        "caller": caller,
         "port": port,
         "free": free,
     }

@@ -1,4 +1,4 @@
-"""Start of a member process on another host: `python -m fdt.service.host_bootstrap NAME TASK MODULE`.
+"""Start of a member process on another host: `python -m fdt.service.host_bootstrap NAME TASK MODULE [ARGUMENT...]`.
 
 The launcher copies the member's settings (the engine's addresses, the token, its certificate, the user's environment)
 by ssh into a directory NAME that only its user can read (fdt/launch/over_hosts.py). So no secret is in a command line,
@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from fdt.blobs import start_reaper
 from fdt.environment import local_rank, local_size, thread_variables
 from fdt.security import is_private
 
@@ -51,9 +52,12 @@ def forget() -> None:
 
 def main() -> None:
     """Prepare this process by the copied settings, then run the member's module as `__main__`."""
-    name, task, module = sys.argv[1:]
-    prepare(directory_of(name), task)
-    sys.argv = [module]
+    name, task, module, *words = sys.argv[1:]
+    directory = directory_of(name)
+    if local_rank() == 0:  # the launcher may be unable to remove it: a job of Slurm that ends can start nothing
+        start_reaper(directory)  # before it has the secrets in its environment
+    prepare(directory, task)
+    sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -3,43 +3,25 @@
 A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /run and /etc/hosts, joined to a bridge.
 """
 
-import contextlib
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fdt.errors import UserError
-from fdt.launch.emulated import EmulatedHost, EmulatedNetwork, address_of, check_privilege, counters
+from fdt.launch.emulated import address_of, check_privilege, counters
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
-from fdt.network.reading import read_cluster
-from fdt.network.topology import topology_of
+from tests.namespaces import HFDT, NFDT, OWN_TMP, PYTHON, NamespaceHosts, until
 
 pytestmark = pytest.mark.exclusive
 SSHD = "/usr/sbin/sshd"
-READY_S = 30.0
-OWN_TMP = "TMPDIR=/dev/shm"  # Open MPI names its directories by process ids, which hosts that share /tmp may share too
-HOST = """
-set -e
-hostname "$1"; mount --make-rprivate /; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run; mkdir /run/sshd
-mount --bind "$2/hosts" /etc/hosts; mount --bind "$2/passwd" /etc/passwd; mount -t proc proc /proc
-read _; exec "$3" -D -e -f "$2/sshd_config"
-"""
-LISTEN = """
-import socket, sys
-heard = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-heard.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
-heard.bind(("eth0", 0))
-print("listening", flush=True)
-with open(sys.argv[1], "wb", buffering=0) as file:
-    while True:
-        file.write(heard.recv(1 << 16))
+SERVES_SSH = f"""
+mkdir /run/sshd; mount --bind "$2/passwd" /etc/passwd
+read _; exec {SSHD} -D -e -f "$2/sshd_config"
 """
 SCRIPT = """
     import os, sys, time
@@ -132,84 +114,30 @@ PARTS = {
 }
 
 
-class Hosts:
+class Hosts(NamespaceHosts):
     """host1, host2 and host3."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        (directory / "cluster.yaml").write_text("nodes: [{count: 3}]")
-        self._network = EmulatedNetwork(topology_of(read_cluster(directory / "cluster.yaml").with_workers(None)))
-        self._unshares = []
-        self.pids = {}
         _prepare(directory)
-        for number in range(3):
-            self._start(EmulatedHost(number, f"host{number + 1}", address_of(number + 1)))
-
-    def _start(self, host: EmulatedHost) -> None:
-        spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]
-        argv = ["unshare", *spaces, "sh", "-c", HOST, "host", host.name, str(self.directory), SSHD]
-        log = open(self.directory / f"{host.name}.log", "wb")
-        with log:
-            started = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
-        self._unshares.append(started)
-        children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
-        self.pids[host.name] = int(_until(lambda: children.read_text().split())[0])
-        self._network.attach(self.pids[host.name], host)
-        assert started.stdin is not None
-        started.stdin.write(b"go\n")
-        started.stdin.close()
-        _until(lambda: "Server listening" in (self.directory / f"{host.name}.log").read_text())
+        super().__init__(directory, ["host1", "host2", "host3"], SERVES_SSH)
+        for name in self.pids:
+            until(lambda name=name: "Server listening" in (directory / f"{name}.log").read_text())
 
     def command(self, *argv: object) -> list[str]:
         """`argv` on host1."""
-        return ["nsenter", "--all", f"--target={self.pids['host1']}", "env", OWN_TMP, *map(str, argv)]
+        return self.on("host1", *argv)
 
     def run(self, *argv: object) -> str:
-        done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return self.output("host1", *argv)
 
     def crossed(self) -> dict[str, int]:
         """Bytes over each host's interface so far."""
         return {name: sum(counters(pid).values()) for name, pid in self.pids.items()}
 
-    @contextlib.contextmanager
-    def listening(self, name: str) -> Iterator[Path]:
-        """A file of what crosses the host's interface meanwhile."""
-        heard = self.directory / f"{name}.heard"
-        argv = ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", sys.executable, "-c", LISTEN, str(heard)]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE) as running:
-            try:
-                assert running.stdout is not None and running.stdout.readline()
-                yield heard
-            finally:  # or the end of `with` would wait for ever
-                running.kill()
-
     def cut(self, name: str) -> None:
         subprocess.run(
             ["nsenter", f"--net=/proc/{self.pids[name]}/ns/net", "ip", "link", "set", "eth0", "down"], check=True
         )
-
-    def kill(self, name: str, module: str) -> None:
-        """As a crash would end that member."""
-        pattern = f" [f]dt.service.host_bootstrap .* {module}"
-        look = ["nsenter", "--all", f"--target={self.pids[name]}", "pkill", "-9", "-f", pattern]
-        subprocess.run(look, check=True)
-
-    def left(self) -> list[str]:
-        """What is still on the hosts of a run: its processes, its directories."""
-        look = ["sh", "-c", "ls -d /dev/shm/fdt-* 2>/dev/null; pgrep -a -f 'fdt[.]service|[m]pirun|[p]rted'; true"]
-        said = [
-            subprocess.run(["nsenter", "--all", f"--target={pid}", *look], capture_output=True, text=True, check=True)
-            for pid in self.pids.values()
-        ]
-        return [line for one in said for line in one.stdout.splitlines()]
-
-    def close(self) -> None:
-        for started in self._unshares:
-            started.kill()  # and with it its namespace's first process, and so all of them
-            started.wait()
-        self._network.close()
 
 
 def _prepare(directory: Path) -> None:
@@ -219,9 +147,7 @@ def _prepare(directory: Path) -> None:
     for key in (ssh / "id_ed25519", directory / "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     shutil.copy(ssh / "id_ed25519.pub", ssh / "authorized_keys")
-    names = "".join(f"{address_of(n)} host{n}\n" for n in (1, 2, 3))
     public = (directory / "host_key.pub").read_text()
-    (directory / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
     (ssh / "known_hosts").write_text("".join(f"host{n},{address_of(n)} {public}" for n in (1, 2, 3)))
     passwd = Path("/etc/passwd").read_text()
     (directory / "passwd").write_text(
@@ -229,15 +155,6 @@ def _prepare(directory: Path) -> None:
     )
     settings = f"HostKey {directory}/host_key\nAuthorizedKeysFile {ssh}/authorized_keys\nSetEnv {OWN_TMP}\n"
     (directory / "sshd_config").write_text(settings + "StrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile none\n")
-
-
-def _until(found):
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        if there := found():
-            return there
-        time.sleep(0.01)
-    raise AssertionError("a host did not come up")
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +184,6 @@ def script(tmp_path_factory):
 def losses(text: str) -> list[float]:
     (line,) = [line for line in text.splitlines() if line.startswith("loss")]
     return [float(word) for word in line.split()[1:]]
-
-
-PYTHON = ("env", f"PYTHONPATH={':'.join(filter(None, sys.path))}", sys.executable)
-HFDT, NFDT = (*PYTHON, "-m", "hfdt"), (*PYTHON, "-m", "nfdt")
 
 
 @pytest.mark.timeout(700)

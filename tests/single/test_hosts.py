@@ -2,15 +2,20 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from fdt.cli.hosts import size_of
 from fdt.errors import TooFew, UsageError, UserError
-from fdt.launch import Task, hosts, over_hosts, placement, sealed
+from fdt.launch import Task, hosts, over_hosts, placement, probe, sealed
 from fdt.launch.hosts import Host, allot, behind, chosen, expand, from_environment, parse, ranks, read_hostfile
 from fdt.launch.over_hosts import _copy_files
 from fdt.launch.placement import Placement, Probed, demand, probe_hosts, run_identity
@@ -18,6 +23,8 @@ from fdt.service import host_bootstrap
 from fdt.service.host_bootstrap import directory_of
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.supervise.outcome import explain_loss
+from tests.slurm import cluster
+from tests.srun import FAKE, check_srun
 
 
 def test_hosts_as_they_are_written(tmp_path):
@@ -73,6 +80,18 @@ def test_which_hosts_are_meant(monkeypatch, tmp_path):
         chosen("localhost:1,elsewhere.invalid:1", None)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
     assert chosen(None, None) == [], "one node, and we are on it"
+    for tasks, workers in (("4", 4), ("1", 2)):
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+        assert size_of([], None, 2) == workers
+
+
+def test_a_command_that_srun_starts_several_times_or_on_some_nodes_is_refused():
+    step = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NUM_TASKS": "4"}
+    with pytest.raises(UsageError, match="srun must start it once.*Received: a step of --ntasks=4 on 2 of 2 nodes"):
+        from_environment(step)
+    assert from_environment({**step, "SLURM_PTY_PORT": "1"}) == [Host("n1", 2), Host("n2", 2)]
+    with pytest.raises(UsageError, match="Received: a step of --ntasks=1 on 1 of 2 nodes"):
+        from_environment({**step, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"})
 
 
 def test_workers_fill_hosts_and_servers_come_behind():
@@ -127,7 +146,7 @@ def test_a_clock_that_is_off_is_said(monkeypatch):
 )
 def test_a_port_that_is_closed_is_said(monkeypatch, caller, said):
     source = placement.inspect.getsource(placement.probe).replace("        socket.create_connection", "        refuse")
-    source = source.replace('"caller": os.environ.get("SSH_CONNECTION", "").split(" ")[0]', f'"caller": {caller!r}')
+    source = source.replace('"caller": caller', f'"caller": {caller!r}')
     source = source.replace("def call(", "def refuse(*_):\n    raise OSError('refused')\n\n\ndef call(")
     monkeypatch.setattr(hosts, "argv_on", lambda host, argv: [sys.executable, "-c", source, "8"])
     (found,) = probe_hosts([Host("walled", 1)])
@@ -172,6 +191,33 @@ def test_what_is_brought_to_a_host_is_its_users_alone(monkeypatch, tmp_path):
     assert said.stdout.split() == ["user's", "t", "/root", "3", str(tmp_path)]
 
 
+def test_the_first_rank_of_a_host_has_a_process_that_removes_its_directory(monkeypatch, tmp_path):
+    """Even if all processes of the job get SIGTERM first, and then it is killed. Its arguments are the module's."""
+    directory = tmp_path / "fdt-1"
+    directory.mkdir(mode=0o700)
+    settings = {"task": {"FDT_TOKEN": "t"}, "user": {}, "cwd": "/", "first": None}
+    (directory / "worker.json").write_text(json.dumps(settings))
+    (tmp_path / "member.py").write_text("import sys; print(sys.argv[1:], flush=True); sys.stdin.read()")
+    code = "import sys; from fdt.service import host_bootstrap as b; b.ROOTS = (sys.argv.pop(1),); b.main()"
+    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "FDT_LOCAL_RANK": "0"}
+    argv = [sys.executable, "-c", code, str(tmp_path), "fdt-1", "worker", "member", "a", "b"]
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout.readline() == "['a', 'b']\n"
+        (reaper,) = psutil.Process(rank.pid).children()
+        while not ignores_sigterm(reaper.pid):  # between its start and its first line
+            assert reaper.is_running()
+        assert "FDT_TOKEN" not in reaper.environ()
+        reaper.terminate()
+        rank.kill()
+    reaper.wait(60)
+    assert not directory.exists()
+
+
+def ignores_sigterm(pid):
+    (ignored,) = re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(ignored, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 HEAD = """#!/bin/sh
 [ -e {0}/asked ] && exec /usr/bin/head "$@"
 touch {0}/asked; echo "No space left on device" >&2; exit 1
@@ -191,20 +237,47 @@ def test_where_memory_is_full_it_is_brought_to_the_disk(monkeypatch, tmp_path):
     assert not list(full.iterdir()), "the ranks would take it for theirs"
 
 
-SRUN = """#!/bin/sh
-cd {0}; echo "$@" > words; env > environment
-while [ "${{1#--}}" != "$1" ]; do shift; done
-tee in | "$@" | tee out
-"""
-
-
-def test_by_srun_secrets_go_sealed(monkeypatch, tmp_path):
-    """An srun that writes down all that others could see of it."""
-    (tmp_path / "srun").write_text(SRUN.format(tmp_path))
+@pytest.fixture
+def srun(monkeypatch, tmp_path):
+    """The directory of an srun that writes down all that others could see of it; this process is in a job."""
+    (tmp_path / "srun").write_text(FAKE.format(tmp_path))
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return tmp_path
+
+
+def test_the_srun_of_these_tests_behaves_as_a_real_one(srun):
+    """tests/slurm has the same for the real one."""
+
+    def run(argv, given, env):
+        return subprocess.run(argv, input=given, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+
+    check_srun(run)
+
+
+def test_srun_and_mpirun_get_no_setting_of_the_user(srun, monkeypatch):
+    monkeypatch.setenv("A_KEY", "a-key-of-the-user")
+    monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")  # of sbatch --export=NONE: steps would have no PATH
+    assert hosts.everywhere({"node2": ""}, ["true"], 60) == {}
+    environment = (srun / "environment").read_text().splitlines()
+    assert "A_KEY=a-key-of-the-user" not in environment
+    assert {"SLURM_EXPORT_ENV=ALL", "SLURM_OVERLAP=1", "SLURM_JOB_ID=7"} <= set(environment)
+    assert hosts.launch_environment()["PYTHONPATH"] == os.environ["PYTHONPATH"]
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert hosts.launch_environment() == dict(os.environ)
+
+
+def test_srun_names_the_callers_address(monkeypatch):
+    """A job inherits SSH_CONNECTION of the session that submitted it."""
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")
+    assert probe.facts(0, [])["caller"] == "192.0.2.1"
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.7")
+    assert probe.facts(0, [])["caller"] == "192.0.2.7"
+
+
+def test_by_srun_secrets_go_sealed(srun, tmp_path):
     secret = json.dumps({"task": {"FDT_TOKEN": "a-token-of-256-bits"}, "user": {"NAME": "\N{SNOWMAN}"}})
     assert hosts.everywhere({"node2": secret}, ["sh", "-c", f"cat > {tmp_path}/brought"], 60) == {}
     assert (tmp_path / "brought").read_text() == secret
@@ -313,3 +386,9 @@ def test_a_second_start_leaves_out_hosts_that_do_not_answer(tmp_path, monkeypatc
     launcher.start(task(4))
     assert started[2:] == [([Host("a", 2), Host("b", 2)], 4)], "a host that is back is asked again"
     assert [hosts for word, hosts in asked if word == "true"] == [["a", "b"]] * 3
+
+
+def test_where_slurm_is_missing_one_line_names_it_and_its_package(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(cluster, "SYSTEM_PATH", "/nowhere")
+    assert cluster.missing() == f"no {', '.join(cluster.DAEMONS)} (Debian: apt install slurm-wlm munge)"

@@ -96,8 +96,8 @@ def test_a_closed_store_leaves_neither_a_file_nor_a_process(shared_memory):
 
 
 def test_a_store_that_cannot_be_made_leaves_no_process(shared_memory, monkeypatch):
-    beside = blobs._taken_care_of(shared_memory / "fdt-x")
-    monkeypatch.setattr(blobs, "_taken_care_of", lambda path: beside)
+    beside = blobs.start_reaper(shared_memory / "fdt-x")
+    monkeypatch.setattr(blobs, "start_reaper", lambda path: beside)
     monkeypatch.setattr(blobs, "_locked", lambda path: path.chmod(0))
     with pytest.raises(OSError, match="No such file"):
         LocalBlobs.create()

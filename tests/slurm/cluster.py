@@ -1,0 +1,102 @@
+"""A Slurm cluster on this machine: a login host with slurmctld, and three nodes with slurmd, each in namespaces.
+
+`python -m tests.slurm.cluster` says what is missing for it, in one line, and ends with 1; it prints nothing otherwise.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fdt.errors import UserError
+from fdt.launch.emulated import check_privilege
+from tests.namespaces import NamespaceHosts, until
+
+LOGIN, NODES = "login", ("node1", "node2", "node3")
+DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontrol", "scancel", "squeue")
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+NODE = """
+mkdir -m 755 /run/munge
+read _; cat > /dev/null
+"""
+CONF = """
+ClusterName=test
+SlurmctldHost=login
+SlurmUser=root
+AuthType=auth/munge
+CredType=cred/munge
+StateSaveLocation={0}/state
+SlurmdSpoolDir=/run/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile={0}/slurmctld.log
+SlurmdLogFile={0}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+SlurmdTimeout=10
+KillWait=10
+SlurmdParameters=config_overrides
+NodeName=node[1-3] CPUs=4
+PartitionName=all Nodes=ALL Default=YES
+"""
+
+
+def missing() -> str:
+    """What this machine lacks for the cluster, and how to get it; "" where nothing is missing."""
+    path = os.environ.get("PATH", "") + ":" + SYSTEM_PATH
+    absent = [name for name in DAEMONS if shutil.which(name, path=path) is None]
+    if absent:
+        return f"no {', '.join(absent)} (Debian: apt install slurm-wlm munge)"
+    try:
+        check_privilege()
+    except UserError as error:
+        return str(error).replace("--emulate needs", "needs")
+    return ""
+
+
+class SlurmCluster(NamespaceHosts):
+    """A login host and three nodes of four processors each, by configuration."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "state").mkdir()
+        (directory / "slurm.conf").write_text(CONF.format(directory))
+        (directory / "munge.key").write_bytes(os.urandom(128))
+        (directory / "munge.key").chmod(0o400)
+        super().__init__(directory, [LOGIN, *NODES], NODE)
+        try:
+            for name in self.pids:
+                key, log = directory / "munge.key", directory / f"munged-{name}.log"
+                self.slurm("munged", "--force", f"--key-file={key}", f"--log-file={log}", on=name)
+            self.slurm("slurmctld", "-c")
+            for name in NODES:
+                self.start_slurmd(name)
+            until(self.idle, what=lambda: self.slurm("sinfo", "-N", "-l"))
+        except BaseException:
+            self.close()
+            raise
+
+    def on(self, name: str, *argv: object) -> list[str]:
+        settings = (f"SLURM_CONF={self.directory}/slurm.conf", f"PATH={os.environ['PATH']}:{SYSTEM_PATH}")
+        return super().on(name, *settings, *argv)
+
+    def slurm(self, *argv: object, on: str = LOGIN) -> str:
+        """The output of one of Slurm's own commands."""
+        return self.output(on, *argv, timeout_s=60)
+
+    def start_slurmd(self, name: str) -> None:
+        self.slurm("slurmd", "-N", name, on=name)
+
+    def kill_slurmd(self, name: str) -> None:
+        """As a crash would end it; its steps stay."""
+        subprocess.run(self.on(name, "pkill", "-9", "-x", "slurmd"), check=True)
+
+    def idle(self) -> bool:
+        return self.slurm("sinfo", "-h", "-o", "%T:%D").split() == [f"idle:{len(NODES)}"]
+
+
+if __name__ == "__main__":
+    sys.exit(f"make test-slurm: {said}" if (said := missing()) else 0)

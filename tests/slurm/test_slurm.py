@@ -1,0 +1,297 @@
+"""Runs under a real Slurm: batch jobs, allocations, arrays, requeued and cancelled jobs, nodes that leave."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.namespaces import HFDT, NFDT, until
+from tests.slurm.cluster import LOGIN, SlurmCluster, missing
+from tests.srun import check_srun
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
+TRAIN = """
+    import sys, time
+    from pathlib import Path
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    class Waits(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, flush=True)
+            while epoch == 2 and sys.argv[1:] and not Path(sys.argv[1]).exists():
+                time.sleep(0.05)
+
+    epochs = int(sys.argv[2]) if sys.argv[2:] else 4
+    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[Waits()])
+    print("loss", *[f"{value:.6f}" for value in history.history["loss"]])
+"""
+LOOP = """
+    import numpy as np
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+    model = tf.keras.Sequential([tf.keras.layers.Dense(16, "relu"), tf.keras.layers.Dense(2)])
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = loss_of(b, model(a))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.weights), model.weights))
+        return loss
+
+    print("loss", *[f"{float(step(x[i:i + 16], y[i:i + 16])):.6f}" for i in (0, 16, 32, 48)])
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if said := missing():
+        pytest.skip(f"Slurm: {said}")
+    cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def slurm(cluster):
+    """The cluster; a test that fails leaves its job to no other test."""
+    yield cluster
+    cluster.slurm("scancel", "--user=root")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The losses of TRAIN on one machine."""
+    path = tmp_path_factory.mktemp("alone") / "train.py"
+    path.write_text(textwrap.dedent(TRAIN))
+    return losses(subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout)
+
+
+class Job:
+    """A batch job of TRAIN, or of `text`, in `directory`. `lines`: its commands, in which RUN is `hfdt run`."""
+
+    def __init__(self, slurm, directory: Path, options: str, lines: str, command=HFDT, text=TRAIN, env=()) -> None:
+        self._slurm, self.directory = slurm, directory
+        self.go, self.out = directory / "go", directory / "out"
+        (directory / "train.py").write_text(textwrap.dedent(text))
+        body = textwrap.dedent(lines).replace("RUN", " ".join([*command, "run"]))
+        (directory / "job").write_text(f"#!/bin/bash\n{body}\n")
+        words = ("--parsable", f"--chdir={directory}", "--open-mode=append", "--output=out", *options.split())
+        self.id = slurm.slurm("env", *env, "sbatch", *words, directory / "job").strip()
+
+    def said(self) -> str:
+        return self.out.read_text() if self.out.exists() else ""
+
+    def field(self, name: str) -> str:
+        words = self._slurm.slurm("scontrol", "show", "job", "-o", self.id).split()
+        return next(word.partition("=")[2] for word in words if word.startswith(f"{name}="))
+
+    def until_said(self, words: str, seconds: float = 200) -> None:
+        def found():
+            state = self.field("JobState")
+            return words in self.said() or (state in ("FAILED", "CANCELLED", "COMPLETED") and pytest.fail(self.said()))
+
+        until(found, seconds, self.said)
+
+    def ended(self, seconds: float = 200) -> str:
+        """Its state at its end."""
+        over = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+        return until(lambda: (s := self.field("JobState")) in over and s, seconds, self.said)
+
+
+def losses(text: str) -> list[float]:
+    (line,) = [line for line in text.splitlines() if line.startswith("loss")]
+    return [float(word) for word in line.split()[1:]]
+
+
+def nothing_left(slurm) -> bool:
+    return bool(until(lambda: not slurm.left() and slurm.idle(), 60, slurm.left))
+
+
+def seen(slurm, name: str, pattern: str) -> dict[str, str]:
+    """path -> text of files below /proc, or any other, on that host."""
+    code = f"""
+import glob, json
+found = {{}}
+for path in glob.glob({pattern!r}):
+    try:
+        found[path] = open(path, "rb").read().decode("latin1")
+    except OSError:
+        pass
+print(json.dumps(found))
+"""
+    return json.loads(slurm.output(name, sys.executable, "-I", "-c", code))
+
+
+def test_a_batch_job_has_the_results_of_one_machine_and_shows_no_secret(slurm, alone, tmp_path):
+    """Submitted over ssh, by a user whose environment has a secret of its own."""
+    env = ("SSH_CONNECTION=192.0.2.1 1 192.0.2.2 22", "A_KEY=a-key-of-the-user")
+    with slurm.listening("node2") as heard:
+        job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1", "RUN -q train.py go", env=env)
+        job.until_said("epoch 2")
+        files = [json.loads(text)["task"] for text in seen(slurm, "node2", "/dev/shm/fdt-*/*.json").values()]
+        secrets = {name: value for each in files for name, value in each.items() if name in ("FDT_TOKEN", "FDT_TLS")}
+        assert set(secrets) == {"FDT_TOKEN", "FDT_TLS"}
+        key = secrets["FDT_TLS"].partition("PRIVATE KEY-----")[2][:60].strip("\\n")
+        wanted = (secrets["FDT_TOKEN"], key, "a-key-of-the-user")
+        public = seen(slurm, "node2", "/proc/[0-9]*/cmdline") | seen(slurm, "node2", "/proc/[0-9]*/environ")
+        assert any("host_bootstrap" in text for text in public.values())
+        assert [path for path, text in public.items() if any(word in text for word in wanted)] == []
+        job.go.touch()
+        assert job.ended() == "COMPLETED", job.said()
+    assert [word for word in wanted if word.encode() in heard.read_bytes()] == []
+    assert b"launch.sealed" in heard.read_bytes(), "srun's own messages are there"
+    assert losses(job.said()) == pytest.approx(alone, rel=1e-4)
+    assert nothing_left(slurm)
+
+
+def test_parameter_servers_and_workers_share_an_allocation(slurm, tmp_path):
+    """Each mpirun starts daemons by a step of its own, and the second does not wait for the end of the first."""
+    line = "RUN -q --algorithm ssgd -np 2 --ps 1 train.py"
+    job = Job(slurm, tmp_path, "-N3 --ntasks-per-node=1 --export=NONE", line, NFDT)
+    assert job.ended() == "COMPLETED", job.said()
+    first, *_, last = losses(job.said())
+    assert last < first
+    assert nothing_left(slurm)
+
+
+@pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
+def test_a_scripts_own_loop_runs_on_nodes(slurm, tmp_path, command):
+    job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1", "RUN -q train.py", command, LOOP)
+    assert job.ended() == "COMPLETED", job.said()
+    here = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, check=True).stdout
+    if command is HFDT:
+        assert losses(job.said()) == pytest.approx(losses(here), rel=1e-4)
+    assert nothing_left(slurm)
+
+
+def test_salloc_on_a_login_host_trains_on_nodes_and_replaces_a_worker(slurm, tmp_path):
+    """NFDT with --restarts: each worker has an srun of its own."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
+    run = (*NFDT, "run", "-np", 2, "--restarts", 1, tmp_path / "train.py", tmp_path / "go", 300)
+    with open(tmp_path / "out", "w+b") as out:
+        argv = slurm.on(LOGIN, "salloc", "-N3", "--ntasks-per-node=1", *run)
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out) as running:
+            said = (tmp_path / "out").read_text
+            until(lambda: "epoch 2" in said() or running.poll() is not None, 200, said)
+            slurm.kill("node2", "nfdt.worker.process")
+            (tmp_path / "go").touch()
+            until(lambda: "replacement 1 of 1 starts" in said() or running.poll() is not None, 100, said)
+            assert running.wait(200) == 0, said()
+    assert len(losses(said())) == 300 and "replacement 1 of 1 starts" in said()
+    assert nothing_left(slurm)
+
+
+def test_an_array_of_jobs_and_the_slots_of_one_node(slurm, alone, tmp_path):
+    line = "RUN --log-dir logs-$SLURM_ARRAY_TASK_ID train.py > out-$SLURM_ARRAY_TASK_ID 2>&1"
+    Job(slurm, tmp_path, "-N1 --ntasks=3 --array=1-2", line)
+    outs = [tmp_path / f"out-{n}" for n in (1, 2)]
+    until(lambda: all(out.exists() for out in outs) and slurm.idle(), 200, lambda: slurm.slurm("squeue"))
+    for out in outs:
+        assert losses(out.read_text()) == pytest.approx(alone, rel=1e-4)
+        assert "workers:     3" in out.read_text(), "its tasks, not the default of two"
+    assert nothing_left(slurm)
+
+
+def test_a_requeued_job_resumes_to_the_same_numbers(slurm, alone, tmp_path):
+    lines = """
+        if [ -d runs/$SLURM_JOB_ID ]; then RUN --resume runs/$SLURM_JOB_ID
+        else RUN --run-dir runs/$SLURM_JOB_ID train.py go; fi
+    """
+    job = Job(slurm, tmp_path, "-N2 --ntasks-per-node=1 --requeue", lines)
+    job.until_said("epoch 2")
+    slurm.slurm("scontrol", "requeue", job.id)
+    until(lambda: job.field("JobState") == "PENDING", 60, lambda: job.field("JobState"))
+    until(lambda: not slurm.left(), 60, slurm.left)  # it is pending at once, and ends only then
+    job.go.touch()
+    slurm.slurm("scontrol", "update", f"JobId={job.id}", "StartTime=now")
+    assert job.ended() == "COMPLETED", job.said()
+    assert job.field("Restarts") == "1" and job.said().count("epoch 0") == 1, job.said()
+    assert losses(job.said()) == pytest.approx(alone, rel=1e-4)
+    assert nothing_left(slurm)
+
+
+def test_a_drained_node_finishes_its_job(slurm, alone, tmp_path):
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=2", "RUN -q train.py go")
+    job.until_said("epoch 2")
+    slurm.slurm("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    try:
+        assert "draining" in slurm.slurm("sinfo", "-h", "-n", "node2", "-o", "%T")
+        job.go.touch()
+        assert job.ended() == "COMPLETED", job.said()
+    finally:
+        slurm.slurm("scontrol", "update", "NodeName=node2", "State=RESUME")
+    assert losses(job.said()) == pytest.approx(alone, rel=1e-4)
+    assert nothing_left(slurm)
+
+
+@pytest.mark.parametrize("command", [HFDT, NFDT], ids=["hfdt", "nfdt"])
+def test_a_cancelled_job_leaves_nothing(slurm, tmp_path, command):
+    job = Job(slurm, tmp_path, "-N3 --ntasks-per-node=1", "RUN -q -np 2 train.py go", command)
+    job.until_said("epoch 2")
+    slurm.slurm("scancel", job.id)
+    assert job.ended() == "CANCELLED"
+    assert nothing_left(slurm)
+
+
+def test_a_cancelled_step_ends_the_run_with_an_error(slurm, tmp_path):
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=1", "RUN -q train.py go")
+    job.until_said("epoch 2")
+    steps = slurm.slurm("squeue", "-h", "-s", "-o", "%i %j").split("\n")
+    (daemons,) = [step.split()[0] for step in steps if step.endswith("prted")]
+    slurm.slurm("scancel", daemons)
+    job.go.touch()
+    assert job.ended() == "FAILED"
+    assert "was lost" in job.said() and "Traceback" not in job.said(), job.said()
+    assert nothing_left(slurm)
+
+
+def test_a_node_whose_slurmd_dies_ends_the_job_and_leaves_nothing(slurm, tmp_path):
+    job = Job(slurm, tmp_path, "-w node1,node2 --ntasks-per-node=1 --no-requeue", "RUN -q train.py go")
+    job.until_said("epoch 2")
+    slurm.kill_slurmd("node2")
+    try:
+        assert job.ended() == "NODE_FAIL"
+        until(lambda: not slurm.left(), 60, slurm.left)
+    finally:
+        slurm.start_slurmd("node2")
+    assert nothing_left(slurm)
+
+
+def test_srun_does_what_the_launchers_rely_on(slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def run(argv, given, env):
+        variables = [f"{name}={value}" for name, value in env.items()]
+        words = slurm.on(LOGIN, "env", *variables, "salloc", "-Q", "-w", "node2", *argv)
+        return subprocess.run(words, input=given, capture_output=True, text=True, timeout=60, check=False)
+
+    check_srun(run)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("srun", "--ntasks=2"), "--ntasks=2 on 1 of 1 nodes"),
+        (("salloc", "-N2", "srun", "--overlap", "--nodes=1", "--ntasks=1"), "--ntasks=1 on 1 of 2 nodes"),
+    ],
+)
+def test_a_command_that_srun_starts_several_times_or_on_some_nodes_is_refused(slurm, tmp_path, words, said):
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
+    argv = slurm.on(LOGIN, *words, *HFDT, "run", tmp_path / "train.py")
+    refused = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2 and said in refused.stderr and "Traceback" not in refused.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from client_shim import script
-from fdt.cli.program import TYPED, Command, usage_error
+from fdt.cli.program import COMMAND, TYPED, Command, usage_error
 from fdt.errors import UsageError
 from frontends.api import option_words
 
@@ -68,6 +68,7 @@ def _trained(engine: str, words: list[str], call: Callable[[], Any], model: Any)
     with ctx.scope():
         cli.checked(ctx.params)
         settings, make_engine = cli.engine_of(ctx.params)
+        ctx.meta[COMMAND] = [f"{engine}.fit", *words]
         request = replace(requested(engine, "", ctx.params), own_summary=not ctx.params["verbose"])
     history: list[Any] = []
     thread = threading.get_ident()

@@ -198,7 +198,13 @@ class RunRequest:
     detach: bool = False
     early: bool = True  # start the engine before the script, not when it first trains
     typed: Sequence[str] = ()  # our own arguments of the command line, to record with the run
+    command: Sequence[str] = ()  # the words that the user wrote; (): the process's command line
     write_report: Callable[[str, Path, bool], None] | None = None  # writes the report: engine, log directory, quiet
+
+    @property
+    def said_command(self) -> list[str]:
+        """The words that the user wrote, to record with the run."""
+        return list(self.command) or [self.engine, *sys.argv[1:]]
 
 
 RESUME, RUN_DIR = "--resume", "--run-dir"

@@ -6,7 +6,6 @@ Their directories, ~/.local/state/hfdt/attached/train-PID/, hold the files of a 
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -78,7 +77,7 @@ def registered(request: "RunRequest", noted: DetachedRun | None, logs: Path) -> 
 
 def _created(run: AttachedRun, request: "RunRequest", logs: Path) -> bool:
     process = ProcessIdentity.of(os.getpid())
-    command = [request.engine, *sys.argv[1:]]
+    command = request.said_command
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         if process is None or not is_private(home()):

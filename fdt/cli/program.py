@@ -24,6 +24,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OTHER_OPTIONS = "Other"
 COMPLETED = "fdt.completed"  # in a context's meta: the only options that a shell completes where the cursor is
+COMMAND = "fdt.command"  # in a context's meta: the words that a user wrote, where that is no command line
 TYPED = "fdt.typed"  # in a context's meta: our options as the user wrote them, after those of a configuration
 SETTINGS = "fdt.settings"  # in a context's meta: the options that a configuration sets, by parameter
 Configure = Callable[[click.Context, Sequence[str]], None]  # sets the defaults of the parser for these arguments

@@ -16,7 +16,7 @@ import click
 
 from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
-from fdt.cli.program import TYPED
+from fdt.cli.program import COMMAND, TYPED
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
 from fdt.signals import Ended
 
@@ -100,8 +100,9 @@ def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
         raise UsageError("--grace-period needs --run-dir, which saves the run. Received: --grace-period alone")
     chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
     chosen["grace_s"] = 25.0 if grace_s is None else grace_s
-    typed = click.get_current_context().meta[TYPED]
-    return RunRequest(engine, **chosen, script=script, run_dir=kept, resumed=given["resume"] is not None, typed=typed)
+    meta = click.get_current_context().meta
+    said = {"typed": meta[TYPED], "command": meta.get(COMMAND, ())}
+    return RunRequest(engine, **chosen, **said, script=script, run_dir=kept, resumed=given["resume"] is not None)
 
 
 def run(request: RunRequest, make_engine: MakeEngine, run_script: RunScript) -> int:
@@ -259,6 +260,7 @@ def _records(request: RunRequest, workers: int, directory: Path, limit: int = 0)
     process = ProcessIdentity.of(os.getpid())
     about = describe_run(
         request.engine,
+        command=request.said_command,
         script=os.path.abspath(file_of(request.script)) if request.script else "",
         timeline="" if request.timeline is None else os.path.abspath(request.timeline),
         resumed=request.resumed,

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -102,7 +101,7 @@ class Jsonl(Reporter):
 
 
 def describe_run(engine: str, **more: Any) -> dict[str, Any]:
-    """Return the fields of the record `run`: the command, versions and the machine, and `more`.
+    """Return the fields of the record `run`: versions, the machine, and `more`.
 
     No module is imported for the versions: they are those of the installed distributions.
     """
@@ -112,7 +111,6 @@ def describe_run(engine: str, **more: Any) -> dict[str, Any]:
             versions[name] = metadata.version(name)
     return {
         "engine": engine,
-        "command": [engine, *sys.argv[1:]],
         "cwd": os.getcwd(),
         "host": socket.gethostname(),
         "platform": platform.platform(),

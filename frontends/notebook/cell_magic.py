@@ -17,6 +17,7 @@ import click
 from client_shim.replica.detection import detect_capture, with_own_updates
 from client_shim.script import ScriptError, run_instead, without_our_frames
 from fdt.cli import flag
+from fdt.cli.program import COMMAND
 from fdt.environment import silence_import
 from fdt.errors import EXIT_INTERRUPTED, NeedsReplica, UsageError, UserError
 from fdt.patches import replace
@@ -114,6 +115,7 @@ def _run(program: click.Group, line: str, code: str, running: _RunningCell) -> N
         except click.exceptions.Exit:  # --help
             return
         _check(str(program.name), context.params, str(script))
+        context.meta[COMMAND] = [f"%%{program.name}", *_words(line)]
         replace(stack, Screen, "display", staticmethod(widget.display))
         stack.enter_context(run_instead(str(script), running))
         stack.enter_context(_signals())

@@ -1,6 +1,7 @@
 """The magics in a real kernel, by nbclient: cells train its model, are interrupted, and end with the kernel."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -106,8 +107,11 @@ def ended(processes):
     return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_a_cell_trains_the_kernels_own_model(kernel):
-    cell = kernel.run("%%hfdt -np 2\nhistory = model.fit(x, y, batch_size=32, epochs=2)\nlen(history.history['loss'])")
+def test_a_cell_trains_the_kernels_own_model(kernel, mark):
+    logs = mark.parent / "logs"
+    cell = kernel.run(
+        f"%%hfdt -np 2 --log-dir {logs}\nhistory = model.fit(x, y, batch_size=32, epochs=2)\nlen(history.history['loss'])"
+    )
     assert "Epoch 2/2 - 8 steps - " in said(cell), cell.outputs
     assert "hfdt: workers:     2" in said(cell)
     shown = [output["data"] for output in cell.outputs if "data" in output]
@@ -115,6 +119,8 @@ def test_a_cell_trains_the_kernels_own_model(kernel):
     assert shown[-1]["text/plain"] == "2"
     assert said(kernel.run("print(int(model.optimizer.iterations), 'fit' in vars(keras.Model))")).startswith("16 ")
     assert psutil.Process(kernel.pid).children() == []
+    about = json.loads((logs / "records.jsonl").read_text().splitlines()[0])
+    assert about["command"] == ["%%hfdt", "-np", "2", "--log-dir", str(logs)]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 
 def play(directory, *, epochs=2, engine="nfdt", end=True, metric="loss", **about):
     """Let the run's own reporter write a run of two workers, as the client calls it."""
-    reporter = Jsonl(directory, 2, about=describe_run(engine, **about))
+    reporter = Jsonl(directory, 2, about=describe_run(engine, **{"command": [engine, "run", "train.py"], **about}))
     for rank in (0, 1):
         attached = Attached(role="worker", rank=rank, pid=4, host=f"node{rank}", log="")
         reporter.event(Event(job="j", rank=rank, attached=attached))

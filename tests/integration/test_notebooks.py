@@ -109,9 +109,8 @@ def ended(processes):
 
 def test_a_cell_trains_the_kernels_own_model(kernel, mark):
     logs = mark.parent / "logs"
-    cell = kernel.run(
-        f"%%hfdt -np 2 --log-dir {logs}\nhistory = model.fit(x, y, batch_size=32, epochs=2)\nlen(history.history['loss'])"
-    )
+    fit = "history = model.fit(x, y, batch_size=32, epochs=2)\nlen(history.history['loss'])"
+    cell = kernel.run(f"%%hfdt -np 2 --log-dir {logs}\n{fit}")
     assert "Epoch 2/2 - 8 steps - " in said(cell), cell.outputs
     assert "hfdt: workers:     2" in said(cell)
     shown = [output["data"] for output in cell.outputs if "data" in output]

@@ -210,11 +210,17 @@ def test_a_server_that_dies_before_its_welcome_leaves_no_files(tmp_path, monkeyp
     link = GrpcChannel("unix:/nowhere.sock", "token", pb.Hello(job="j"), Layout([((4,), "float32")], [], []), tmp_path)
     seen = []
 
-    def dying(messages):
-        seen.append(len(list(tmp_path.iterdir())))
-        return iter(())
+    class Dying:
+        def __init__(self, messages):
+            seen.append(len(list(tmp_path.iterdir())))
 
-    call = SimpleNamespace(stream_stream=lambda name: lambda messages, **options: dying(messages))
+        def __next__(self):
+            raise StopIteration
+
+        def cancel(self):
+            pass
+
+    call = SimpleNamespace(stream_stream=lambda name: lambda messages, **options: Dying(messages))
     monkeypatch.setattr(link, "_channel", call)
     with pytest.raises(Interrupted):
         link.open()

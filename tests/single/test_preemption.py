@@ -291,15 +291,24 @@ def test_a_lost_worker_of_a_preempted_run_is_part_of_the_preemption(tmp_path, pr
 
 
 IN_C = """
-import ctypes, os, signal, sys, threading
+import ctypes, os, signal, sys, threading, time
 from client_shim.stuck import ended_when_stuck
 from fdt.signals import ended_by_signals
 mutex, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+
+def tell():  # once the main thread stays in the last line
+    before = now = None
+    while now is None or now != before or now[0] != int(sys.argv[2]):
+        time.sleep(0.2)
+        frame = sys._current_frames()[threading.main_thread().ident]
+        before, now = now, (frame.f_lineno, frame.f_lasti)
+    print("begun", flush=True)
+
+threading.Thread(target=tell, daemon=True).start()
 with ended_by_signals(), ended_when_stuck(lambda number: os._exit(100 + number), 0.3):
     if sys.argv[1] == "own":
         signal.signal(signal.SIGTERM, lambda *_: None)
-        threading.Timer(1.0, os._exit, [7]).start()
-    print("begun", flush=True)
+        threading.Timer(3.0, os._exit, [7]).start()
     library.pthread_mutex_lock(mutex)
     library.pthread_mutex_lock(mutex)  # waits for ever, and no signal handler runs
 """
@@ -307,7 +316,8 @@ with ended_by_signals(), ended_when_stuck(lambda number: os._exit(100 + number),
 
 @pytest.mark.parametrize(("whose", "code"), [("ours", 100 + signal.SIGTERM), ("own", 7)])
 def test_a_main_thread_in_c_does_not_keep_a_signal_from_ending_the_command(whose, code):
-    running = subprocess.Popen([sys.executable, "-c", IN_C, whose], stdout=subprocess.PIPE)
+    last = IN_C.rstrip().count("\n") + 1
+    running = subprocess.Popen([sys.executable, "-c", IN_C, whose, str(last)], stdout=subprocess.PIPE)
     with running:
         running.stdout.readline()
         running.send_signal(signal.SIGTERM)

@@ -66,7 +66,9 @@ def test_its_manifest_is_an_mpi_job():
             assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/dev/shm"}
 
 
-def test_its_batch_script_is_shell():
-    (script,) = [text for kind, text in FENCED if kind == "bash"]
-    assert script.startswith("#!/bin/bash\n#SBATCH ")
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+def test_its_batch_scripts_are_shell():
+    scripts = [text for kind, text in FENCED if kind == "bash"]
+    assert len(scripts) == 2
+    for script in scripts:
+        assert script.startswith("#!/bin/bash\n#SBATCH ")
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)

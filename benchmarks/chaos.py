@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from aftermath import Aftermath, words_of
 from disturbances import DISTURBANCES
-from harness import QUIET, SCRIPTS, console
+from harness import QUIET, SCRIPTS, console, keep, kept
 from rich.table import Table
 
 RIGHT_S, ERROR_S, GONE_S = 600.0, 10.0, 30.0  # from the kill to: the end, the error, nothing left
@@ -112,7 +112,7 @@ class Result:
 
 def main() -> None:
     given = _arguments()
-    done = _read(given.out)
+    done = [Result(**entry) for entry in kept(given.out)]
     engines = given.engines.split(",")
     chosen = [case for case in CASES if given.only in (case.victim, "") and given.faults in (case.fault, "any")]
     cases = {e: [case for case in chosen if case.engine == e] for e in engines}
@@ -124,7 +124,7 @@ def main() -> None:
             break
         phase = given.phase or list(PHASES)[number // len(cases[engine]) % len(PHASES)]
         done.append(_one(case, number, phase, given))
-        _keep(given.out, done[-1])
+        keep(given.out, asdict(done[-1]))
     report(done)
     sys.exit(not all(result.good for result in done))
 
@@ -277,18 +277,6 @@ def _spread(results: Sequence[Result]) -> str:
     return f"{loads[0]:.0f} to {loads[-1]:.0f}, median {loads[len(loads) // 2]:.0f}"
 
 
-def _read(out: Path | None) -> list[Result]:
-    if out is None or not out.exists():
-        return []
-    return [Result(**json.loads(line)) for line in out.read_text().splitlines()]
-
-
-def _keep(out: Path | None, result: Result) -> None:
-    if out is not None:
-        with open(out, "a") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
-
-
 def _said(victim: str, code: int, text: str) -> str:
     if victim == "client" and code < 0:
         return "killed"
@@ -303,8 +291,8 @@ def _is(process: psutil.Process, result: Result) -> bool:
     words = words_of(process)
     name = Path((words or [""])[0]).name
     if result.victim == "client":
-        kept = "--detach" not in result.flags or "-u" in words  # not the command that only waits for it to train
-        return result.engine in words and kept and name != "sh"
+        trains = "--detach" not in result.flags or "-u" in words  # not the command that only waits for it to train
+        return result.engine in words and trains and name != "sh"
     return words[1:3] == ["-m", result.victim] or (result.victim == "mpirun" and name in ("mpirun", "prterun"))
 
 

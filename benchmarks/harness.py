@@ -139,6 +139,27 @@ def end(popen: "subprocess.Popen[Any]") -> None:
         popen.wait()
 
 
+def outcome(popen: "subprocess.Popen[str]", timeout_s: float) -> tuple[str, str]:
+    """Return what a process has written to both pipes when it has ended; it is killed after `timeout_s`."""
+    try:
+        return popen.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        return popen.communicate()
+
+
+def kept(out: Path | None) -> list[dict[str, Any]]:
+    """Return the entries of a file of JSON lines, [] where there is none."""
+    return [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
+
+
+def keep(out: Path | None, entry: Mapping[str, Any]) -> None:
+    """Add an entry to a file of JSON lines, where there is to be one."""
+    if out is not None:
+        with out.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
 def in_turns(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
     """Run all sides once, then all again, and so on, so that other load on the machine affects all alike."""
     results: dict[str, list[Any]] = {name: [] for name in sides}
@@ -190,10 +211,9 @@ def verdict(what: str, ratios: Sequence[float], *, at_least: float | None = None
     targets = [f"{word} {bound:.2f}" for word, bound in bounds if bound is not None]
     outcome = "".join(f"; target {target}: {'met' if met else 'MISSED'}{unsettled}" for target in targets)
     console.print(f"ratio, {what}: {spread(ratios, '.3f')}{outcome}")
-    if kept := os.environ.get("BENCH_CLAIMS"):
+    if claims := os.environ.get("BENCH_CLAIMS"):
         said = {"at": machine(), "script": Path(sys.argv[0]).name, "claim": what, "ratios": list(ratios)}
-        with open(kept, "a") as file:
-            file.write(json.dumps({**said, "at_least": at_least, "at_most": at_most}) + "\n")
+        keep(Path(claims), {**said, "at_least": at_least, "at_most": at_most})
 
 
 def conclude(main: Callable[[], int]) -> NoReturn:

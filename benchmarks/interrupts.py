@@ -55,11 +55,7 @@ def interrupted(engine: str, number: int, latest_s: float) -> dict[str, Any]:
         time.sleep(at_s)
         popen.send_signal(signal.SIGINT)
         pressed = time.monotonic()
-        try:
-            _, said = popen.communicate(timeout=LAST_S)
-        except subprocess.TimeoutExpired:
-            popen.kill()
-            _, said = popen.communicate()
+        _, said = harness.outcome(popen, LAST_S)
         end_s = time.monotonic() - pressed
         after.wait(GONE_S)
         left, lines = after.left(), said.strip().splitlines()
@@ -86,10 +82,6 @@ def is_right(run: dict[str, Any]) -> bool:
     return ended and run["end_s"] <= END_S and not run["left"]
 
 
-def kept(out: Path | None) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
-
-
 def table(runs: Sequence[dict[str, Any]]) -> None:
     rows = []
     for engine in ENGINES:
@@ -102,7 +94,7 @@ def table(runs: Sequence[dict[str, Any]]) -> None:
 def main() -> int:
     args = arguments()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the commands inherit "ignored" from this process
-    runs = kept(args.out)
+    runs = harness.kept(args.out)
     done = {(run["engine"], run["number"]) for run in runs}
     due = [(engine, n) for n in range(args.runs) for engine in ENGINES if (engine, n) not in done]
     with ThreadPoolExecutor(args.at_once) as pool:
@@ -110,9 +102,7 @@ def main() -> int:
             runs.append(run)
             if not is_right(run):
                 harness.console.print(json.dumps(run))
-            if args.out is not None:
-                with args.out.open("a") as out:
-                    out.write(json.dumps(run) + "\n")
+            harness.keep(args.out, run)
     table(runs)
     return 0 if all(map(is_right, runs)) else 1
 

@@ -46,7 +46,7 @@ def command(engine: str, *options: str) -> list[str]:
 
 
 def undisturbed(engine: str) -> tuple[str, float]:
-    """Return the last line and the seconds of a run that nobody interrupts."""
+    """Return the last line and the seconds of a run that no signal interrupts."""
     script, *words = ENGINES[engine]
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as where:
@@ -97,11 +97,7 @@ def preempted(engine: str, number: int, expected: str, whole_s: float) -> dict[s
 
 
 def ended(popen: "subprocess.Popen[str]") -> tuple[list[str], list[str]]:
-    try:
-        out, said = popen.communicate(timeout=LAST_S)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        out, said = popen.communicate()
+    out, said = harness.outcome(popen, LAST_S)
     return out.splitlines(), said.splitlines()
 
 
@@ -114,10 +110,6 @@ def is_right(run: dict[str, Any]) -> bool:
     if run["code"] == 0:
         return bool(run["complete"])
     return run["code"] in TOO_EARLY and (run["complete"] or not run["to_resume"])
-
-
-def kept(out: Path | None) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
 
 
 def table(runs: Sequence[dict[str, Any]]) -> None:
@@ -137,7 +129,7 @@ def table(runs: Sequence[dict[str, Any]]) -> None:
 
 def main() -> int:
     args = arguments()
-    runs, until = kept(args.out), time.monotonic() + args.budget_s
+    runs, until = harness.kept(args.out), time.monotonic() + args.budget_s
     alone = {engine: undisturbed(engine) for engine in args.engines.split(",")}
     done = {(run["engine"], run["number"]) for run in runs}
     for engine, number in ((e, n) for n in range(args.runs) for e in alone if (e, n) not in done):
@@ -146,9 +138,7 @@ def main() -> int:
         runs.append(preempted(engine, number, *alone[engine]))
         if not runs[-1]["right"]:
             harness.console.print(json.dumps(runs[-1]))
-        if args.out is not None:
-            with args.out.open("a") as out:
-                out.write(json.dumps(runs[-1]) + "\n")
+        harness.keep(args.out, runs[-1])
     table(runs)
     return 0 if all(run["right"] for run in runs) else 1
 

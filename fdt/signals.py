@@ -40,6 +40,7 @@ from fdt.patches import replace
 
 ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
 PREEMPTED_BY = (signal.SIGTERM, signal.SIGUSR1)  # sent by batch systems some time before SIGKILL
+GRACE_S = 25.0  # from one of them to the end of a run that saves itself: Slurm and Kubernetes kill 30 s after SIGTERM
 AGAIN_S = 0.01  # between a dropped exception and its signal's repetition: the next line is usually reached before
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdt.errors import EXIT_RESUME, UsageError, UserError
-from fdt.signals import Preempted, undisturbed
+from fdt.signals import GRACE_S, Preempted, undisturbed
 
 if TYPE_CHECKING:
     from fdt.rundir import RunDir
@@ -194,7 +194,7 @@ class RunRequest:
     own_summary: bool = False  # the command prints its own summary
     script: str = ""
     run_dir: Path | None = None  # the value of --run-dir or --resume
-    grace_s: float = 25.0  # seconds that a preempted run has to save itself
+    grace_s: float = GRACE_S  # seconds that a preempted run has to save itself
     detach: bool = False
     early: bool = True  # start the engine before the script, not when it first trains
     typed: Sequence[str] = ()  # our own arguments of the command line, to record with the run

@@ -18,7 +18,7 @@ from fdt.cli import RunRequest, file_of
 from fdt.cli.options import TLS_OPTIONS
 from fdt.cli.program import COMMAND, TYPED
 from fdt.errors import EXIT_INTERRUPTED, UsageError, UserError
-from fdt.signals import Ended
+from fdt.signals import GRACE_S, Ended
 
 if TYPE_CHECKING:  # gRPC and NumPy are slow to import, and --help needs neither
     from fdt.blobs import Blobs
@@ -99,7 +99,7 @@ def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
     if grace_s is not None and kept is None:
         raise UsageError("--grace-period needs --run-dir, which saves the run. Received: --grace-period alone")
     chosen = {name: given[name] for name in REQUEST} | {"log_dir": given["log_dir"] or kept}
-    chosen["grace_s"] = 25.0 if grace_s is None else grace_s
+    chosen["grace_s"] = GRACE_S if grace_s is None else grace_s
     meta = click.get_current_context().meta
     said = {"typed": meta[TYPED], "command": meta.get(COMMAND, ())}
     return RunRequest(engine, **chosen, **said, script=script, run_dir=kept, resumed=given["resume"] is not None)

@@ -26,13 +26,13 @@ class SuspensionVote:
 
     def agreed(self, steps: int) -> bool:
         """Count `steps` more steps. Return whether all ranks stop here. A collective: all ranks count alike."""
-        import tensorflow as tf
-
         if self._comm.size == 1:
             return self._wanted()
         self._done += steps
         if self._done < self._between:
             return False
+        import tensorflow as tf
+
         mine = [int(self._wanted()), self._proposal() if self._comm.rank == 0 else 0]
         asking, self._between = (int(n) for n in self._comm.sum([tf.constant(mine, tf.int64)], "hfdt.suspend")[0])
         self._done, self._voted_at = 0, self._clock()

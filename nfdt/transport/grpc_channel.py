@@ -178,8 +178,9 @@ class GrpcChannel:
         call = self._channel.stream_stream(SESSION)
         self._call = call(self._requests(self._outbox), metadata=credentials(self._token), wait_for_ready=True)
         self._outbox.put([pb.ToServer(hello=hello).SerializeToString()])
-        patience = threading.Timer(WELCOME_S if self._welcomed else threading.TIMEOUT_MAX, self._call.cancel)
-        patience.start()
+        patience = threading.Timer(WELCOME_S, self._call.cancel)
+        if self._welcomed:
+            patience.start()
         try:
             welcome = pb.ToWorker.FromString(next(self._call)).welcome
         finally:

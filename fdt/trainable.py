@@ -96,3 +96,8 @@ def _check(expected: dict[str, list[list[Any]]], trainable: Trainable) -> None:
 def _describe(variable: Any) -> list[Any]:
     dtype = getattr(variable.dtype, "name", variable.dtype)
     return [list(variable.shape), dtype, getattr(variable, "path", variable.name)]
+
+
+def change(now: Array, start: Array) -> Array:
+    """Return the change of a metric's state. A flag keeps its value: the sum of flags over workers is a logical or."""
+    return now if now.dtype == bool else now - start

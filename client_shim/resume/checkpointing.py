@@ -17,9 +17,9 @@ from fdt.blobs import Blobs
 from fdt.errors import CaptureError
 from fdt.job import Data, FeedData
 from fdt.rpc.job_pb2 import State
-from fdt.rpc.session_pb2 import Commit
+from fdt.rpc.session_pb2 import Commit, Remaining
 from fdt.rundir import RunDir
-from fdt.trainable import Trainable
+from fdt.trainable import Trainable, change
 from fdt.typing import Array
 
 Note = Callable[[str], None]
@@ -176,16 +176,20 @@ class FitCheckpoints:
             return None
         model, optimizer, metrics, *by_rank = midst.groups()
         state = State(model=blobs.put_arrays(model), optimizer=blobs.put_arrays(optimizer))
-        header = midst.header
-        return Commit(
+        header, remaining = midst.header, midst.header.get("remaining")
+        commit = Commit(
             epoch=epoch,
             step=header["step"],
             samples=header["samples"],
             state=state,
-            metrics=blobs.put_arrays(metrics),
             skipped=header.get("skipped", 0),
             rank_metrics=blobs.put_arrays(by_rank[0]) if by_rank else None,
         )
+        if remaining is not None:  # NFDT: workers that began with the initial values are to be added
+            commit.remaining.CopyFrom(Remaining(next=remaining[0], returned=remaining[1:]))
+            metrics = [change(now, start) for now, start in zip(metrics, self._trainable.metric_arrays(), strict=True)]
+        commit.metrics.CopyFrom(blobs.put_arrays(metrics))
+        return commit
 
     # -- saving -------------------------------------------------------------------------------------------------------
     def epoch_over(self, epoch: int) -> None:
@@ -195,7 +199,9 @@ class FitCheckpoints:
     def committed(self, commit: Commit, groups: Sequence[Sequence[Array]]) -> None:
         """Save a commit within an epoch, as the ranks have it; the callbacks' states are those of the epoch's start."""
         said = {name: int(getattr(commit, name)) for name in ("epoch", "step", "samples", "skipped")}
-        header = {**said, "counts": [len(group) for group in groups]}
+        header: dict[str, Any] = {**said, "counts": [len(group) for group in groups]}
+        if commit.HasField("remaining"):
+            header["remaining"] = [commit.remaining.next, *commit.remaining.returned]
         arrays = [array for group in groups for array in group]
 
         def write() -> None:

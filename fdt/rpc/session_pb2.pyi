@@ -21,8 +21,16 @@ class Setup(_message.Message):
     generation: int
     def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., snapshot: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
+class Remaining(_message.Message):
+    __slots__ = ("next", "returned")
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    next: int
+    returned: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, next: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Commit(_message.Message):
-    __slots__ = ("epoch", "step", "samples", "state", "metrics", "skipped", "rank_metrics")
+    __slots__ = ("epoch", "step", "samples", "state", "metrics", "skipped", "rank_metrics", "remaining")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +38,7 @@ class Commit(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     RANK_METRICS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     samples: int
@@ -37,7 +46,8 @@ class Commit(_message.Message):
     metrics: _tensor_pb2.BlobRef
     skipped: int
     rank_metrics: _tensor_pb2.BlobRef
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., skipped: _Optional[int] = ..., rank_metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    remaining: Remaining
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., samples: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., skipped: _Optional[int] = ..., rank_metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., remaining: _Optional[_Union[Remaining, _Mapping]] = ...) -> None: ...
 
 class Epoch(_message.Message):
     __slots__ = ("epoch", "changed", "stop", "begin")
@@ -249,7 +259,7 @@ class WorkerShare(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., incarnation: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness")
+    __slots__ = ("epoch", "steps", "samples", "logs", "state", "metrics", "extra", "seconds", "bytes_sent", "bytes_received", "workers", "busy_seconds", "skipped", "memory_bytes", "staleness", "remaining")
     class LogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +289,7 @@ class EpochEnd(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     steps: int
     samples: int
@@ -294,7 +305,8 @@ class EpochEnd(_message.Message):
     skipped: int
     memory_bytes: int
     staleness: float
-    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
+    remaining: Remaining
+    def __init__(self, epoch: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., logs: _Optional[_Mapping[str, float]] = ..., state: _Optional[_Union[_job_pb2.State, _Mapping]] = ..., metrics: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., extra: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerShare, _Mapping]]] = ..., busy_seconds: _Optional[float] = ..., skipped: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., staleness: _Optional[float] = ..., remaining: _Optional[_Union[Remaining, _Mapping]] = ...) -> None: ...
 
 class Evaluated(_message.Message):
     __slots__ = ("epoch", "logs", "metrics")

@@ -110,7 +110,7 @@ class Member:
         self._counts = counts
 
     def commands(self) -> Iterator[Command]:
-        """Yield the engine's commands except FeedBatch (see `pass_feeds_to`), Where and Suspend; stop at Exit."""
+        """Yield the engine's commands except FeedBatch (see `pass_feeds_to`) and Where; stop at Exit."""
         while True:
             command = self._incoming.get()
             if command.HasField("exit"):
@@ -145,6 +145,7 @@ class Member:
                     self.send(Event(job=command.job, standing=self._standing(command.where)))
                 elif command.HasField("suspend"):
                     self._suspended.set()
+                    self._incoming.put(command)
                 else:
                     self._incoming.put(command)
         except grpc.RpcError:

@@ -7,7 +7,6 @@ has sent its snapshot, and every worker its counts and metric states, which are 
 from collections.abc import Container, Sequence
 
 from fdt.blobs import Blobs
-from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import (
     Command,
     EpochEnd,
@@ -23,7 +22,7 @@ from fdt.rpc.session_pb2 import (
 )
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import Outcome, blobs_in
-from nfdt.engine.epochs import EpochAggregator, Feeding
+from nfdt.engine.epochs import EpochAggregator, Feeding, epoch_event, resume, suspendable
 from nfdt.engine.recovery import LossVerdict, ServerRecovery, WorkerMembership
 from nfdt.options import Options
 
@@ -95,7 +94,8 @@ class ServersCoordinator:
     def _client_epoch(self, command: Command) -> Outcome:
         self._wanted_epoch, self._epoch = command.epoch.epoch, command
         outcome = self._end_if_complete()  # overlapped epochs: it may have ended already
-        self._keep(command.epoch.changed)
+        outcome.drop.extend(resume(command))
+        self._changed += blobs_in(command.epoch)
         outcome.commands.insert(0, (self._to_servers, None, command))
         return outcome
 
@@ -103,11 +103,13 @@ class ServersCoordinator:
         if command.step.changed.model.id:
             message = "a batch hook wrote weights, and NFDT's workers train while it runs; hfdt run supports such hooks"
             return self.fail(Failed(message=message))
-        self._keep(command.step.changed)
+        self._changed += blobs_in(command.step)
+        return self._pass_on(command)
+
+    def _pass_on(self, command: Command) -> Outcome:
         return Outcome(commands=[(self._to_servers, None, command)])
 
-    def _client_end_epoch(self, command: Command) -> Outcome:
-        return Outcome(commands=[(self._to_servers, None, command)])
+    _client_end_epoch = _client_suspend = _pass_on
 
     def _client_finish(self, command: Command) -> Outcome:
         self._finishing = True
@@ -247,7 +249,8 @@ class ServersCoordinator:
         self._announced = True
         notes = dict.fromkeys(line for r in self._ready.values() for line in r.notes.splitlines())
         steps = max(ready.steps_per_epoch for (role, _), ready in self._ready.items() if role == WORKER)
-        return Outcome(events=[Event(job=self._job, ready=Ready(steps_per_epoch=steps, notes="\n".join(notes)))])
+        ready = Ready(steps_per_epoch=steps, notes="\n".join(notes), suspendable=suspendable(self._setup.job))
+        return Outcome(events=[Event(job=self._job, ready=ready)])
 
     def _member_epoch_end(self, role: str, rank: int, end: EpochEnd) -> Outcome:
         if end.epoch <= self._given_epoch:  # repeated by restored members
@@ -270,10 +273,10 @@ class ServersCoordinator:
 
     def _epoch_end(self, epoch: EpochAggregator) -> Outcome:
         self._given_epoch = self._wanted_epoch
-        end, spent = epoch.aggregated(self._blobs)
+        end, spent = epoch.aggregated(self._blobs, self._epoch.epoch.begin)
         spent += [*self._read, *self._feeding.passed(end.epoch)]
         self._read, self._changed = self._changed, []
-        return Outcome(events=[Event(job=self._job, epoch_end=end)], drop=spent)
+        return Outcome(events=[epoch_event(self._job, end)], drop=spent)
 
     def _member_finished(self, role: str, rank: int, event: Event) -> Outcome:
         self._finished.add((role, rank))
@@ -295,6 +298,3 @@ class ServersCoordinator:
         """Return the blobs of epochs for which the client did not wait, and of its last commands."""
         refs = [ref for ends in self._epochs.values() for ref in ends.blobs()]
         return [*refs, *self._read, *self._changed, *self._recovery.end()]
-
-    def _keep(self, changed: State) -> None:
-        self._changed += [ref for ref in (changed.model, changed.optimizer) if ref.id]

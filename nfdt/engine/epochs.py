@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fdt.blobs import Blobs
-from fdt.job import FEED_WINDOW
-from fdt.rpc.job_pb2 import State
-from fdt.rpc.session_pb2 import EpochEnd, FeedBatch, FeedWanted
+from fdt.job import FEED_WINDOW, BatchHooks, is_on
+from fdt.rpc.job_pb2 import JobSpec, State
+from fdt.rpc.session_pb2 import Command, Commit, EpochEnd, Event, FeedBatch, FeedWanted
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.supervise.outcome import blobs_in, share_of
 from nfdt.model import add_up
+from nfdt.options import Options
 
 
 @dataclass
@@ -23,26 +24,63 @@ class EpochAggregator:
         """Return the blobs of all reports."""
         return [ref for end in (*self.servers.values(), *self.workers.values()) for ref in blobs_in(end)]
 
-    def aggregated(self, blobs: Blobs) -> tuple[EpochEnd, list[BlobRef]]:
-        """Return the report for the client, and the blobs that are no longer needed."""
+    def aggregated(self, blobs: Blobs, begin: Commit) -> tuple[EpochEnd, list[BlobRef]]:
+        """Return the report for the client, and the blobs that are no longer needed.
+
+        Args:
+            blobs: The blob store.
+            begin: What was done of the epoch before it was suspended; its metric states are changes.
+        """
         first, workers = self.servers[0], [self.workers[rank] for rank in sorted(self.workers)]
         end = EpochEnd(epoch=first.epoch, steps=first.steps, samples=first.samples, extra=first.extra)
         end.skipped = first.skipped
+        if first.HasField("remaining"):
+            end.remaining.CopyFrom(first.remaining)
         end.logs.update(_mean_logs(workers))
         end.seconds = max((w.seconds for w in workers), default=0.0)
         end.bytes_sent, end.bytes_received = sum(w.bytes_sent for w in workers), sum(w.bytes_received for w in workers)
         end.workers.extend(share_of(rank, w) for rank, w in sorted(self.workers.items()))
-        end.metrics.CopyFrom(_metrics(first, workers, blobs))
+        end.metrics.CopyFrom(_metrics(first, [begin.metrics, *(w.metrics for w in workers)], blobs))
         state, spent = _state([self.servers[shard] for shard in sorted(self.servers)], blobs)
         end.state.CopyFrom(state)
         return end, [*spent, *(w.metrics for w in workers)]
 
 
-def _metrics(first: EpochEnd, workers: Sequence[EpochEnd], blobs: Blobs) -> BlobRef:
+def _metrics(first: EpochEnd, others: Sequence[BlobRef], blobs: Blobs) -> BlobRef:
     """Return the summed metric states. In lock step shard 0 has them: workers also count steps that are not applied."""
-    if first.metrics.id or not workers:  # no workers: all were lost before they reported
+    parts = [blobs.get_arrays(ref) for ref in others if ref.id]
+    if first.metrics.id or not parts:  # no parts: all workers were lost before they reported
         return first.metrics
-    return blobs.put_arrays(add_up([blobs.get_arrays(w.metrics) for w in workers]))
+    return blobs.put_arrays(add_up(parts))
+
+
+def suspendable(job: JobSpec) -> bool:
+    """Return whether an epoch of this job can be suspended: the client wants it, and no batch or hook is its own."""
+    options, hooks = Options.read(job.options), job.fit.batch_hooks
+    own = int(hooks) != BatchHooks.NONE or job.data.HasField("feed") or options.overlap_epochs
+    return is_on(job.options, "suspendable") and not own
+
+
+def resume(command: Command) -> list[BlobRef]:
+    """Let an epoch command load the state at which the epoch was suspended. Return the blobs that it loaded before."""
+    epoch = command.epoch
+    if not epoch.HasField("begin"):
+        return []
+    unused = list(blobs_in(epoch.changed))
+    epoch.changed.CopyFrom(epoch.begin.state)
+    epoch.begin.ClearField("state")
+    return unused
+
+
+def epoch_event(job: str, end: EpochEnd) -> Event:
+    """Return the event of an epoch's end: a commit where the epoch was suspended."""
+    if not end.HasField("remaining"):
+        return Event(job=job, epoch_end=end)
+    commit = Commit(epoch=end.epoch, step=end.steps + end.skipped, samples=end.samples, skipped=end.skipped)
+    commit.state.CopyFrom(end.state)
+    commit.metrics.CopyFrom(end.metrics)
+    commit.remaining.CopyFrom(end.remaining)
+    return Event(job=job, commit=commit)
 
 
 def _state(ends: Sequence[EpochEnd], blobs: Blobs) -> tuple[State, list[BlobRef]]:

@@ -45,11 +45,13 @@ class ServerProcess:
         if kind == "setup":
             self._set_up(JobSpec.from_proto(command.setup.job), command.setup)
         elif kind == "epoch":
-            self._shard_service.start_epoch(command.epoch.epoch, _state(command.epoch.changed))
+            self._shard_service.start_epoch(command.epoch.epoch, _state(command.epoch.changed), command.epoch.begin)
         elif kind == "step":
             self._shard_service.step(_state(command.step.changed))
         elif kind == "end_epoch":
             self._shard_service.stop_epoch()
+        elif kind == "suspend":
+            self._shard_service.suspend()
         elif kind == "leave" and command.job == self._job:
             self._shard_service.lose(command.leave.rank, command.leave.incarnation)
         elif kind == "finish":

@@ -2,21 +2,39 @@
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RemainingBatches:
+    """The batches of an epoch that no update has taken: `returned`, in order, and all from `next` on."""
+
+    next: int = 0
+    returned: tuple[int, ...] = ()
 
 
 @dataclass
 class BatchDispatcher:
-    """Batches 0, 1, ... of one epoch. `steps` is None until the length of the source is known."""
+    """Batches 0, 1, ... of one epoch. `steps` is None until the length of the source is known.
+
+    `remaining` is set once the epoch is suspended: `steps` then counts the batches that are done or being computed.
+    """
 
     steps: int | None
     done: int = 0
+    remaining: RemainingBatches | None = None
     _next: int = 0
     _returned: list[int] = field(default_factory=list)  # heap
     _assigned: dict[int, deque[int]] = field(default_factory=dict)  # never an empty deque
     _last: dict[int, int] = field(default_factory=dict)  # by worker: its highest batch so far
     _ahead: set[int] = field(default_factory=set)  # workers with more than one batch; few at an epoch's end
+
+    @classmethod
+    def of(cls, steps: int | None, remaining: RemainingBatches) -> "BatchDispatcher":
+        """Return the dispatcher of an epoch of which only these batches remain."""
+        returned = list(remaining.returned)
+        return cls(steps, done=remaining.next - len(returned), _next=remaining.next, _returned=returned)
 
     def assign(self, worker: int) -> int | None:
         """Assign the lowest free batch to `worker`; return None if none is left."""
@@ -75,8 +93,39 @@ class BatchDispatcher:
             heapq.heappush(self._returned, batch)
         self._update_ahead(worker)
 
+    def suspend(self, computing: Collection[int], at_work: int) -> None:
+        """Assign no more batches. Workers in `computing` finish the `at_work` batches that they compute."""
+        if self.remaining is not None or self.exhausted:
+            return
+        free = self._returned
+        for worker, hand in list(self._assigned.items()):
+            kept = [hand.popleft() for _ in range(min(at_work, len(hand)))] if worker in computing else []
+            free += hand
+            self._assigned[worker] = deque(kept)
+            self._update_ahead(worker)
+        first = self._next if self.steps is None else min(self._next, self.steps)
+        self.remaining = RemainingBatches(first, tuple(sorted(free)))
+        self._returned = []
+        self.steps = self._next = self.done + sum(map(len, self._assigned.values()))
+
+    def _end_suspended_at(self, steps: int) -> None:
+        """Drop batches `steps` and above of a suspended epoch."""
+        assert self.remaining is not None and self.steps is not None
+        beyond = [(worker, batch) for worker, hand in self._assigned.items() for batch in hand if batch >= steps]
+        for worker, batch in beyond:
+            self._assigned[worker].remove(batch)
+            self._update_ahead(worker)
+        lost = [batch for batch in self._returned if batch >= steps]
+        self._returned = [batch for batch in self._returned if batch < steps]
+        self.steps = self._next = self.steps - len(beyond) - len(lost)
+        returned = tuple(batch for batch in self.remaining.returned if batch < steps)
+        self.remaining = RemainingBatches(min(self.remaining.next, steps), returned)
+
     def end_at(self, steps: int) -> None:
         """Drop batches `steps` and above: the source has ended."""
+        if self.remaining is not None:
+            self._end_suspended_at(steps)
+            return
         self.steps = steps if self.steps is None else min(self.steps, steps)
         self._returned = [batch for batch in self._returned if batch < self.steps]
         heapq.heapify(self._returned)
@@ -112,6 +161,18 @@ class BatchDispatcher:
             self._ahead.add(worker)
         else:
             self._ahead.discard(worker)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The part of an epoch that was done before the epoch was suspended: its counts, and what remains."""
+
+    remaining: RemainingBatches = RemainingBatches()
+    samples: int = 0
+    skipped: int = 0
+
+
+NOT_BEGUN = Begun()
 
 
 @dataclass

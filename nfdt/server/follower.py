@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from fdt.job import State
-from fdt.rpc.session_pb2 import EpochEnd, Event
+from fdt.rpc.session_pb2 import Commit, EpochEnd, Event
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.security.auth import credentials
 from fdt.service.transport import open_channel
@@ -81,7 +81,7 @@ class FollowerShardService:
 
     # -- the engine's commands, and shard 0's log ------------------------------------------------------------
 
-    def start_epoch(self, epoch: int, changed: State) -> None:
+    def start_epoch(self, epoch: int, changed: State, begin: Commit | None = None) -> None:
         """Queue the state that the client changed; the log's `load` entry applies it."""
         self._epochs.put(changed)
 
@@ -89,6 +89,9 @@ class FollowerShardService:
         """Do nothing: shard 0 handles it."""
 
     def stop_epoch(self) -> None:
+        """Do nothing: shard 0 handles it."""
+
+    def suspend(self) -> None:
         """Do nothing: shard 0 handles it."""
 
     def finish(self) -> None:

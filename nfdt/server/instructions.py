@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nfdt.rpc import parameter_server_pb2 as pb
+from nfdt.server.batch_dispatcher import RemainingBatches
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
 
@@ -48,7 +49,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """The end of an epoch. `workers` are those that take part in the epoch's end."""
+    """The end of an epoch. `workers` take part in it; `remaining` is set where the epoch was suspended."""
 
     epoch: int
     steps: int
@@ -56,6 +57,7 @@ class EpochDone:
     staleness: Counter[int]
     workers: tuple[int, ...] = ()
     skipped: int = 0
+    remaining: RemainingBatches | None = None
 
 
 Instruction = Send | EpochOver | Release | StepDone | EpochDone

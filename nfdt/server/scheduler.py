@@ -8,7 +8,7 @@ again yet). The gRPC service (service.py) and the simulated clock (nfdt/simulato
 from collections.abc import Callable, Collection
 
 from nfdt.server.algorithm_state import AlgorithmState
-from nfdt.server.batch_dispatcher import BatchDispatcher, Epoch
+from nfdt.server.batch_dispatcher import NOT_BEGUN, BatchDispatcher, Begun, Epoch
 from nfdt.server.instructions import EpochDone, Instruction, NotFinite, Send, StepDone
 from nfdt.transport.channel import EpochOver, Release, WorkerGradient
 
@@ -54,9 +54,13 @@ class Scheduler:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def start_epoch(self, number: int) -> list[Instruction]:
-        """Start an epoch. Every worker first gets the batches of one push, because a barrier needs all of them."""
-        self.epoch = Epoch(number, BatchDispatcher(self.steps))
+    def start_epoch(self, number: int, begun: Begun = NOT_BEGUN) -> list[Instruction]:
+        """Start an epoch, or what remains of a suspended one.
+
+        Every worker first gets the batches of one push, because a barrier needs all of them.
+        """
+        dispatcher = BatchDispatcher.of(self.steps, begun.remaining)
+        self.epoch = Epoch(number, dispatcher, samples=begun.samples, skipped=begun.skipped)
         self._gate_open = True
         for _ in range(self._per_push):
             for worker in self._present():
@@ -112,6 +116,12 @@ class Scheduler:
         for pushed in self._held:
             self._take(*pushed)
         self._held.clear()
+        return self._settle()
+
+    def suspend(self) -> list[Instruction]:
+        """End the epoch after the pushes that are being computed, because the run is preempted."""
+        if self.epoch is not None and not self.epoch.stopping:
+            self.epoch.dispatcher.suspend(self._computing, self._per_push)
         return self._settle()
 
     def end_of_data(self, worker: int, batch: int) -> list[Instruction]:
@@ -278,7 +288,8 @@ class Scheduler:
         self._reply_all(lambda worker: EpochOver(worker, epoch.number))
         there = tuple(self._present())
         applied = epoch.dispatcher.done - epoch.skipped
-        self._out.append(EpochDone(epoch.number, applied, epoch.samples, epoch.staleness, there, epoch.skipped))
+        counts = applied, epoch.samples, epoch.staleness, there, epoch.skipped
+        self._out.append(EpochDone(epoch.number, *counts, epoch.dispatcher.remaining))
         self.epoch = None
 
     def _reply_all(self, reply: Callable[[int], Instruction]) -> None:

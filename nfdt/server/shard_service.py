@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection
 
 from fdt.errors import UserError
 from fdt.job import BatchHooks, State
-from fdt.rpc.session_pb2 import EpochEnd, Event, StepEnd, WorkerShare
+from fdt.rpc.session_pb2 import Commit, EpochEnd, Event, Remaining, StepEnd, WorkerShare
 from fdt.rpc.tensor_pb2 import BlobRef
 from fdt.typing import Array
 from nfdt.model import add_up, staleness_fields
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.server.algorithm_state import AlgorithmState, Applier
+from nfdt.server.batch_dispatcher import Begun, RemainingBatches
 from nfdt.server.instructions import (
     EpochDone,
     Instruction,
@@ -29,6 +30,8 @@ from nfdt.server.instructions import (
 from nfdt.server.job import SchedulerState, ServedJob, restore, save
 from nfdt.server.scheduler import Scheduler
 from nfdt.transport.channel import WorkerGradient
+
+NOT_BEGUN = Commit()
 
 
 class ShardService:
@@ -132,14 +135,22 @@ class ShardService:
 
     # -- the engine's commands -------------------------------------------------------------------------------
 
-    def start_epoch(self, epoch: int, changed: State) -> None:
-        """Load the state that the client changed; start the epoch unless it has started already (overlapped epochs)."""
+    def start_epoch(self, epoch: int, changed: State, begin: Commit = NOT_BEGUN) -> None:
+        """Load the state that the client changed; start the epoch unless it has started already (overlapped epochs).
+
+        Args:
+            epoch: Number of the epoch.
+            changed: The state, empty where the client changed nothing.
+            begin: What was done of the epoch before it was suspended.
+        """
+        remaining = RemainingBatches(begin.remaining.next, tuple(begin.remaining.returned))
+        begun = Begun(remaining, begin.samples, begin.skipped)
 
         def start() -> list[Instruction]:
             self._write(pb.Logged(kind="load", epoch=epoch))
             self.job.load(changed)
             running = self.scheduler.epoch is not None and self.scheduler.epoch.number >= epoch
-            return [] if running or epoch <= self.scheduler.ended else self.scheduler.start_epoch(epoch)
+            return [] if running or epoch <= self.scheduler.ended else self.scheduler.start_epoch(epoch, begun)
 
         self._do(start)
 
@@ -155,6 +166,10 @@ class ShardService:
     def stop_epoch(self) -> None:
         """End the epoch at the client's request."""
         self._do(self.scheduler.stop_epoch)
+
+    def suspend(self) -> None:
+        """End the epoch after the pushes that are being computed: the run is preempted."""
+        self._do(self.scheduler.suspend)
 
     def finish(self) -> None:
         """End the job and its log."""
@@ -264,6 +279,8 @@ class ShardService:
         metrics = self._sum_metrics() if self._metrics else None
         end = EpochEnd(epoch=done.epoch, steps=done.steps, samples=done.samples, extra=extra, metrics=metrics)
         end.skipped = done.skipped
+        if done.remaining is not None:
+            end.remaining.CopyFrom(Remaining(**vars(done.remaining)))
         ranks = sorted({worker // self._lanes for worker in done.workers})
         end.workers.extend(WorkerShare(rank=rank, incarnation=self._incarnations.get(rank, 0)) for rank in ranks)
         self._metrics.clear()

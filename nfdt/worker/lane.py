@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fdt.errors import UserError
 from fdt.tensors import numbers
 from fdt.timeline import SpanRecorder, trace_time
-from fdt.trainable import Trainable
+from fdt.trainable import Trainable, change
 from fdt.typing import Array
 from nfdt.model.shards import Ownership
 from nfdt.transport.channel import EpochOver, Interrupted, ParameterServerChannel, Release, Weights, WorkerGradient
@@ -115,16 +115,11 @@ class EpochCounters:
     def metrics(self) -> list[Array]:
         """Return the arrays to sum over workers: the first worker's values, the others' changes."""
         arrays = self._trainable.metric_arrays()
-        return arrays if self._first else [_change(a, s) for a, s in zip(arrays, self._start, strict=True)]
+        return arrays if self._first else [change(a, s) for a, s in zip(arrays, self._start, strict=True)]
 
     def floats(self) -> dict[str, float]:
         """Return the scalar logs as numbers."""
         return numbers(self.logs)
-
-
-def _change(now: Array, start: Array) -> Array:
-    """Return the difference. A flag keeps its value: the sum of flags over workers is a logical or."""
-    return now if now.dtype == bool else now - start
 
 
 PATIENCE_S = 600.0  # time for the start or restoration of a server; the engine ends workers that wait in vain

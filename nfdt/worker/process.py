@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fdt.blobs import LocalBlobs
 from fdt.environment import warm_up
 from fdt.job import JobSpec, State
-from fdt.rpc.session_pb2 import Command, Event, Finished, Ready
+from fdt.rpc.session_pb2 import Command, Commit, Event, Finished, Ready
 from fdt.service.blame import failure
 from fdt.service.member import Member, reach
 from nfdt.options import Options
@@ -19,8 +19,8 @@ from nfdt.transport.channel import ChannelFactory
 class HostedServer(ChannelFactory, Protocol):
     """A parameter server in the process of its only worker. It takes the engine's commands; a call makes channels."""
 
-    def start_epoch(self, epoch: int, changed: State) -> None:
-        """Load the state that the client changed; start the epoch."""
+    def start_epoch(self, epoch: int, changed: State, begin: Commit) -> None:
+        """Load the state that the client changed; start the epoch, or what remains of it after `begin`."""
         ...
 
     def step(self, changed: State) -> None:
@@ -29,6 +29,10 @@ class HostedServer(ChannelFactory, Protocol):
 
     def stop_epoch(self) -> None:
         """End the epoch at the client's request."""
+        ...
+
+    def suspend(self) -> None:
+        """End the epoch after the pushes that are being computed: the run is preempted."""
         ...
 
     def finish(self) -> None:
@@ -80,11 +84,13 @@ class NfdtWorker:
             self._incarnation = command.setup.incarnation
             self._set_up(JobSpec.from_proto(command.setup.job), [reach(peer) for peer in command.setup.peers])
         elif kind == "epoch":
-            self._server.start_epoch(command.epoch.epoch, state_of(command.epoch.changed))
+            self._server.start_epoch(command.epoch.epoch, state_of(command.epoch.changed), command.epoch.begin)
         elif kind == "step":
             self._server.step(state_of(command.step.changed))
         elif kind == "end_epoch":
             self._server.stop_epoch()
+        elif kind == "suspend":
+            self._server.suspend()
         elif kind == "finish" and self._run is not None:
             self._finish()
             self._run = None

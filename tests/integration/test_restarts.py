@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -59,3 +60,24 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     assert not list(directory.glob("*.ckpt"))
     again = subprocess.run([*RUN, "--resume", directory], capture_output=True, text=True, check=False)
     assert (again.returncode, len(again.stderr.splitlines())) == (1, 1), again.stderr
+
+
+@pytest.mark.parametrize(("before", "after"), [("-np 2 --ps 2", "-np 1"), ("-np 1", "-np 1")])
+def test_nfdt_takes_each_batch_of_a_preempted_epoch_once(tmp_path, before, after):
+    nfdt, script = [sys.executable, "-m", "nfdt", "run"], Path(SCRIPT).with_name("counted.py")
+    command, directory = [*nfdt, *before.split(), "--run-dir", tmp_path / "run", script], tmp_path / "run"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == "begins 0\n"
+        while '"kind": "progress"' not in (directory / "records.jsonl").read_text() and running.poll() is None:
+            time.sleep(0.05)
+        running.terminate()
+        _, err = running.communicate()
+    assert running.returncode == 75, err
+    assert re.search(r"preempted by SIGTERM: the run is saved up to step [\d,]+ of epoch 1 of fit 1", err), err
+    resumed = subprocess.run(
+        [*nfdt, *after.split(), "--resume", directory], capture_output=True, text=True, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert re.search(r"fit 1 continues from step [\d,]+ of epoch 1 of 2", resumed.stderr)
+    assert "rows 3000 3000\n" in resumed.stdout
+    assert float(resumed.stdout.split("accuracy")[1]) > 0.9

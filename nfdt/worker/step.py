@@ -3,23 +3,32 @@
 The step replaces the outermost optimizer's apply by a function that records the gradients. So Keras handles custom
 training steps, losses, sample weights, regularisers and metrics. The step divides by the loss scale that it used,
 because the server's scale may have changed; the server multiplies by its own.
+
+With micro-steps (AsyncAlgorithm.micro_steps) a worker divides a batch into S parts and walks over them. For part s, of
+n_s of n rows, from the pulled weights x_0:
+
+    x_s = x_(s-1) - eta / ((1 - mu) S) g_s        g_s at x_(s-1)
+    pushed: sum_s (n_s / n) g_s                   the gradient of the batch where the step is small
+
+eta / (1 - mu) is what one gradient moves the weights in the end, under SGD with momentum mu. So a push sees S points of
+the path that its own step takes, instead of one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
-from fdt.data.source import leading
-from fdt.errors import CaptureError
+from fdt.data.source import cut_batch, leading
+from fdt.errors import CaptureError, UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others
-from nfdt.model.variables import loss_scale
+from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, assignments
 
@@ -45,7 +54,9 @@ class GradientStep:
         self._local: LocalStep | None = None
 
     def of(self, rule: AsyncAlgorithm) -> Any:
-        """Return the object that computes pushes for `rule`: this one, or LocalSteps. Load the job's state first."""
+        """Return the object that computes pushes for `rule`: a kind of step. Load the job's state first."""
+        if rule.micro_steps > 1:
+            return MicroSteps(self, rule.micro_steps)
         if rule.local_steps is None:
             return self
         self._local = self._local or LocalStep(self._trainable)
@@ -75,15 +86,41 @@ class GradientStep:
             pulled: Weights from each shard. The variables share the buffers' memory: nothing is copied.
         """
         (batch,) = batches
+        return self.at(batch, self.load(owned, pulled))
+
+    def load(self, owned: Sequence[Ownership], pulled: Sequence[Weights]) -> list[Tensor]:
+        """Return the tensors of every pull, for `at`; write those that only some pulls contain."""
         weights, others = self._sort(owned, pulled)
         if others:
             self._assign([variable for variable, _ in others], [tensor for _, tensor in others])
+        return weights
+
+    def at(self, batch: Any, weights: list[Tensor]) -> WorkerGradient:
+        """Compute the gradient of `batch` at the weights that `load` returned."""
         gradients, changes, logs, finite = self._function(batch, weights)
         assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
         return WorkerGradient(whole, finite=bool(finite), changes=changes, changed=self._found.changed, logs=logs)
+
+    def descend(self, weights: list[Tensor], gradient: Sequence[Tensor | None], parts: int) -> list[Tensor]:
+        """Return `weights` after a step of eta / ((1 - mu) parts); `at` has written the optimizer's eta."""
+        optimizer, place = self._model.optimizer, {id(tensor_variable(v)): i for i, v in enumerate(self._every_pull)}
+        pairs = [(v, g) for v, g in zip(self._trainable.trainable, gradient, strict=True) if g is not None]
+        size = current_rate(optimizer) / (max(1.0 - momentum_of(optimizer), 0.01) * parts)
+        moved = list(weights)
+        for (variable, _), g in zip(pairs, clipped(optimizer, [g for _, g in pairs]), strict=True):
+            moved[place[id(tensor_variable(variable))]] -= tf.cast(size, g.dtype) * g
+        return moved
+
+    def alone(self, compute: Callable[[], None]) -> None:
+        """Call `compute`, and restore what its forward passes change in metrics and other variables."""
+        others = [tensor_variable(v) for v in self._others]
+        before, metrics = [v.read_value() for v in others], self._trainable.metric_arrays()
+        compute()
+        self._assign(others, before)
+        self._trainable.write_metrics(metrics)
 
     def _sort(
         self, owned: Sequence[Ownership], pulled: Sequence[Weights]
@@ -137,6 +174,68 @@ class GradientStep:
         scale = loss_scale(self._model.optimizer)
         dense = [tf.convert_to_tensor(by_position[i]) for i in present]
         return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
+
+
+class MicroSteps:
+    """The micro-steps of one job: a push is the mean gradient along a path over the parts of a batch."""
+
+    def __init__(self, step: GradientStep, parts: int) -> None:
+        self._step, self._parts = step, parts
+        self._checked = False
+
+    def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
+        """Compile before the first batch, as GradientStep.trace does, for parts of any number of rows."""
+        self._step.trace(tf.nest.map_structure(_any_rows, batch), owned)
+
+    def run(
+        self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
+    ) -> WorkerGradient:
+        """Walk over the parts of one batch; a part has one row at least. Raises UserError if the loss is no mean."""
+        (batch,) = batches
+        weights, count = self._step.load(owned, pulled), min(self._parts, samples_of(batch))
+        parts = [cut_batch(batch, number, count)[0] for number in range(count)]
+        if not self._checked:
+            self._step.alone(lambda: self._check_mean(batch, parts, weights))
+            self._checked = True
+        pushes: list[WorkerGradient] = []
+        for part in parts:
+            pushes.append(self._step.at(part, weights))
+            if not pushes[-1].finite:
+                return replace(pushes[-1], changes=[tf.zeros_like(change) for change in pushes[-1].changes])
+            weights = self._step.descend(weights, pushes[-1].gradient, self._parts)
+        changes = [tf.add_n(list(each)) for each in zip(*(push.changes for push in pushes), strict=True)]
+        return replace(pushes[-1], gradient=_mean(pushes, parts), changes=changes)
+
+    def _check_mean(self, batch: Any, parts: list[Any], weights: list[Tensor]) -> None:
+        """Compare the batch's gradient with the mean of its parts', all at the same weights."""
+        whole = _norm(self._step.at(batch, weights).gradient)
+        mean = _norm(_mean([self._step.at(part, weights) for part in parts], parts))
+        if mean < whole * len(parts) ** -0.5:  # of a sum it is 1 / len(parts)
+            raise UserError(
+                "micro_steps needs a loss that is a mean over the batch, not a sum; leave micro_steps out. Received: "
+                f"a gradient of norm {whole:.3g} of a batch, and {mean:.3g} as the mean over its parts"
+            )
+
+
+def _mean(pushes: Sequence[WorkerGradient], parts: Sequence[Any]) -> list[Tensor | None]:
+    """Return the mean gradient, each weighted by the rows of its part."""
+    rows = [samples_of(part) for part in parts]
+    shares = [n / sum(rows) for n in rows]
+    columns = zip(*(push.gradient for push in pushes), strict=True)
+    return [
+        None if column[0] is None else tf.add_n([g * tf.cast(n, g.dtype) for g, n in zip(column, shares, strict=True)])
+        for column in columns
+    ]
+
+
+def _norm(gradient: Sequence[Tensor | None]) -> float:
+    return float(tf.linalg.global_norm([tf.cast(g, tf.float32) for g in gradient if g is not None]))
+
+
+def _any_rows(leaf: Any) -> Any:
+    """Return the tf.TensorSpec with any number of rows; other kinds of specs and scalars as they are."""
+    dense = isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype) if dense else leaf
 
 
 def samples_of(batch: Any) -> int:

@@ -132,10 +132,11 @@ def path_gradient(
 ) -> list[Tensor]:
     """Return the mean gradient along `parts` micro-steps of SGD (nfdt/worker/step.py), each of rate `size`."""
     mean = [tf.zeros_like(w) for w in weights]
-    bounds = [len(rows) * part // parts for part in range(parts + 1)]
+    count = rows.shape[0]
+    bounds = [count * part // parts for part in range(parts + 1)]
     for low, high in itertools.pairwise(bounds):
         found = gradient(weights, images, labels, rows[low:high])
-        mean = [m + g * ((high - low) / len(rows)) for m, g in zip(mean, found, strict=True)]
+        mean = [m + g * ((high - low) / count) for m, g in zip(mean, found, strict=True)]
         weights = [w - size * g for w, g in zip(weights, found, strict=True)]
     return mean
 

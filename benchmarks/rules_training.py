@@ -2,6 +2,7 @@
 
 import functools
 import heapq
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import tensorflow as tf  # noqa: E402
 
 from fdt.typing import Tensor  # noqa: E402
 from nfdt import algorithm_registry  # noqa: E402
-from nfdt.model.variables import OwnedVariables  # noqa: E402
+from nfdt.model.variables import OwnedVariables, current_rate, momentum_of  # noqa: E402
 from nfdt.server.algorithm_state import AlgorithmState  # noqa: E402
 from nfdt.server.applier import ModelApplier  # noqa: E402
 from nfdt.server.instructions import EpochDone, Instruction, Send  # noqa: E402
@@ -84,6 +85,17 @@ def load(data: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return images(x), tf.constant(y.ravel(), tf.int32), images(x_test), tf.constant(y_test.ravel(), tf.int32)
 
 
+def rows_of(run: Run) -> tuple[Tensor, Tensor, Any, list[Tensor]]:
+    """Return all training images and labels, the rows of them to train on, and the images and labels to test on."""
+    images, labels, *test = load(run.data)
+    rows = np.arange(len(images))
+    if not run.held_out:
+        return images, labels, rows, test
+    rows = np.random.default_rng(777).permutation(rows)
+    held = tf.constant(rows[-HELD_OUT:])
+    return images, labels, rows[:-HELD_OUT], [tf.gather(images, held), tf.gather(labels, held)]
+
+
 def initial_weights(shapes: Sequence[tuple[int, ...]], rng: np.random.Generator) -> list[Any]:
     """Return Glorot's uniform kernels and zero biases, as in Keras."""
     weights: list[Any] = []
@@ -115,6 +127,21 @@ def gradient(weights: list[Tensor], images: Tensor, labels: Tensor, rows: Tensor
 
 
 @tf.function(autograph=False)
+def path_gradient(
+    weights: list[Tensor], images: Tensor, labels: Tensor, rows: Tensor, parts: int, size: Tensor
+) -> list[Tensor]:
+    """Return the mean gradient along `parts` micro-steps of SGD (nfdt/worker/step.py), each of rate `size`."""
+    mean = [tf.zeros_like(w) for w in weights]
+    count = rows.shape[0]
+    bounds = [count * part // parts for part in range(parts + 1)]
+    for low, high in itertools.pairwise(bounds):
+        found = gradient(weights, images, labels, rows[low:high])
+        mean = [m + g * ((high - low) / count) for m, g in zip(mean, found, strict=True)]
+        weights = [w - size * g for w, g in zip(weights, found, strict=True)]
+    return mean
+
+
+@tf.function(autograph=False)
 def hits(weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
     return tf.reduce_sum(tf.cast(tf.argmax(logits(weights, images), -1, tf.int32) == labels, tf.float32))
 
@@ -143,18 +170,13 @@ class Cluster:
 
     def __init__(self, run: Run, task: Task) -> None:
         self.rng, self.clock = np.random.default_rng(run.seed), np.random.default_rng(run.seed + 1000)
-        self.images, self.labels, *test = load(run.data)
-        self.rows, self.test = np.arange(len(self.images)), test
-        if run.held_out:
-            self.rows = np.random.default_rng(777).permutation(self.rows)
-            self.rows, held = self.rows[:-HELD_OUT], tf.constant(self.rows[-HELD_OUT:])
-            self.test = [tf.gather(self.images, held), tf.gather(self.labels, held)]
+        self.images, self.labels, self.rows, self.test = rows_of(run)
         self.workers, self.steps = run.workers, -(-len(self.rows) // BATCH)
         optimizer = task.optimizer(self.steps * run.epochs, run.rate)
         trainable = initial_weights(task.shapes, self.rng)
         optimizer.build(trainable)
-        self.applier = ModelApplier(OwnedVariables(optimizer, trainable))
-        rule = algorithm_registry.make("asgd" if run.rule == ALONE else run.rule)
+        self.optimizer, self.applier = optimizer, ModelApplier(OwnedVariables(optimizer, trainable))
+        self.rule = rule = algorithm_registry.make("asgd" if run.rule == ALONE else run.rule)
         self.policy = Scheduler(AlgorithmState(rule, self.applier, run.workers), self.steps)
         self.now, self.events, self.computing = 0.0, 0, []  # (when done, order, step_s, Send)
         self.pushes, self.taus = [0] * run.workers, [0, 0]
@@ -177,13 +199,21 @@ class Cluster:
             self.now, _, seconds, sent = heapq.heappop(self.computing)
             batch = sent.batches[0]
             rows = order[batch * BATCH : (batch + 1) * BATCH]
-            found = gradient(list(sent.sent.trainable), self.images, self.labels, tf.constant(rows, tf.int32))
+            found = self.gradient(list(sent.sent.trainable), tf.constant(rows, tf.int32))
             self.pushes[sent.worker] += 1
             pushed = WorkerGradient(found, len(rows), seconds, batches=(batch,))
             self.take(self.policy.push(sent.worker, self.pushes[sent.worker], pushed))
             if not self.pushed():
                 return False
         return True
+
+    def gradient(self, weights: list[Tensor], rows: Tensor) -> list[Tensor]:
+        """Return what a worker pushes for `rows`."""
+        parts = min(self.rule.micro_steps, len(rows))
+        if parts == 1:
+            return gradient(weights, self.images, self.labels, rows)
+        size = current_rate(self.optimizer) / ((1 - momentum_of(self.optimizer)) * parts)
+        return path_gradient(weights, self.images, self.labels, rows, parts, size)
 
     def take(self, instructions: Sequence[Instruction]) -> None:
         for said in instructions:

@@ -149,6 +149,8 @@ class AsyncAlgorithm:
         optimizer: If given, the optimizer of Keras that applies updates on the server in place of the captured one, as
             keras.optimizers.serialize writes it (nfdt/model/settings.py). The captured one counts the `steps`
             of each AlgorithmUpdate; None: 1.
+        micro_steps: Number of parts of a batch on which a worker takes steps of plain SGD, one after another. Their
+            gradients' mean is the pushed gradient (nfdt/worker/step.py).
     """
 
     init: Callable[[Tree, int], tuple[State, State]]
@@ -163,6 +165,7 @@ class AsyncAlgorithm:
     note: str = ""
     local_steps: int | None = None
     optimizer: Mapping[str, Any] | None = None
+    micro_steps: int = 1
 
     @property
     def batches_per_push(self) -> int:
@@ -172,4 +175,5 @@ class AsyncAlgorithm:
     @property
     def immediate(self) -> bool:
         """Whether each push is one gradient, which the captured optimizer applies when it arrives."""
-        return not (self.waits or self.holds) and self.local_steps is None and self.optimizer is None
+        whole = self.local_steps is None and self.micro_steps == 1
+        return whole and self.optimizer is None and not (self.waits or self.holds)

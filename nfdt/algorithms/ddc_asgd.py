@@ -12,6 +12,9 @@ docs/algorithms.md explains their derivation and the effect of each term. For wo
 r is the running size of one update; p is that of an update per unit of direction. Both are measured on the weights, so
 they do not depend on the optimizer. With a single worker there is no delay: the captured optimizer works alone.
 
+With `micro_steps` a worker's g is the mean gradient along some steps of SGD over parts of its batch, instead of the
+gradient at w_m (nfdt/worker/step.py). This matters where many workers leave few rounds.
+
 Hakimi et al. 2019 (arXiv:1907.11612) give momentum per worker and look-ahead; Barkai et al. 2020 (arXiv:1909.10802)
 give a penalty by drift. An optimizer whose momentum cannot be off (nfdt/model/variables.py) keeps it: `momentum` is
 then "captured", and only the penalty applies.
@@ -52,12 +55,14 @@ class Mine(NamedTuple):
     sent: list[Array]
 
 
-def rule(k: float = 4.0, momentum: str = "algorithm") -> AsyncAlgorithm:
+def rule(k: float = 4.0, momentum: str = "algorithm", micro_steps: int = 1) -> AsyncAlgorithm:
     """Return DDC-ASGD.
 
     Args:
         k: Drift, in updates in a gradient's own direction, at which the gradient counts half; > 0.
         momentum: "algorithm": the algorithm's replaces the optimizer's. "captured": the optimizer keeps its own.
+        micro_steps: Parts of a batch over which a worker takes steps of SGD; the push is their mean gradient. More than
+            1 needs SGD.
 
     Raises:
         ValueError: If a parameter is out of range.
@@ -66,6 +71,7 @@ def rule(k: float = 4.0, momentum: str = "algorithm") -> AsyncAlgorithm:
     require(
         momentum in ("algorithm", "captured"), "ddc_asgd", "momentum must be algorithm or captured", momentum=momentum
     )
+    require(micro_steps >= 1, "ddc_asgd", "micro_steps must be >= 1", micro_steps=micro_steps)
 
     def init(params: Tree, workers: int) -> tuple[Shared | None, Mine | None]:
         if workers == 1:
@@ -98,7 +104,7 @@ def rule(k: float = 4.0, momentum: str = "algorithm") -> AsyncAlgorithm:
             return shared
         return shared._replace(total=sum_without(shared.total, mine.v))
 
-    return AsyncAlgorithm(init, pull, push, leave)
+    return AsyncAlgorithm(init, pull, push, leave, needs_sgd=micro_steps > 1, micro_steps=micro_steps)
 
 
 def _weigh(g: Array, w: Array, w_m: Array, step: Array, k: float) -> Array:

@@ -69,16 +69,20 @@ def rule(s: int = 0) -> AsyncAlgorithm:
         return replace(now, members=now.members | {worker})
 
     def flush(now: Collected, params: Tree) -> tuple[AlgorithmUpdate | None, Collected]:
-        mean = _mean_of_means(list(now.means.values()))
-        return (None if mean is None else AlgorithmUpdate(mean)), Collected(now.members, now.number + 1)
+        update = AlgorithmUpdate(mean_of_means(now.means)) if now.means else None
+        return update, Collected(now.members, now.number + 1)
 
     return AsyncAlgorithm(init, pull, push, leave, join, flush, holds=True, note=NOTE)
 
 
-def _mean_of_means(means: list[RoundMean]) -> list[Array] | None:
-    """Return the mean of the workers' means, each counted once, in the shapes of the variables; None without any."""
-    mean: list[Array] | None = None
-    for number, each in enumerate(means):
+def mean_of_means(means: Mapping[int, RoundMean]) -> list[Array]:
+    """Return the mean of the workers' means, each counted once, in the shapes of the variables.
+
+    Args:
+        means: By worker: the mean of its gradients; at least one.
+    """
+    mean: list[Array] = []
+    for number, each in enumerate(means.values()):
         assert each.mean is not None
-        mean = each.mean if mean is None else averaged(mean, float(number), each.mean, 1.0)[0]
+        mean = averaged(mean, float(number), each.mean, 1.0)[0] if mean else each.mean
     return mean

@@ -19,8 +19,8 @@ from nfdt.server.algorithm_state import AlgorithmState
 from nfdt.transport.channel import WorkerGradient
 
 HELD = (
-    "a training loop of the script's own needs an algorithm that applies each push when it arrives. Received: {}; use "
-    + PLAIN
+    "a training loop of the script's own needs an algorithm that applies each gradient when it arrives. Received: {}; "
+    f"use {PLAIN}"
 )
 
 

@@ -3,6 +3,15 @@
 The step replaces the outermost optimizer's apply by a function that records the gradients. So Keras handles custom
 training steps, losses, sample weights, regularisers and metrics. The step divides by the loss scale that it used,
 because the server's scale may have changed; the server multiplies by its own.
+
+With micro-steps (AsyncAlgorithm.micro_steps) a worker divides a batch into S parts and walks over them. For part s, of
+n_s of n rows, from the pulled weights x_0:
+
+    x_s = x_(s-1) - eta / ((1 - mu) S) g_s        g_s at x_(s-1)
+    pushed: sum_s (n_s / n) g_s                   the gradient of the batch where the step is small
+
+eta / (1 - mu) is what one gradient moves the weights in the end, under SGD with momentum mu. So a push sees S points of
+the path that its own step takes, instead of one.
 """
 
 from collections.abc import Sequence
@@ -11,15 +20,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from fdt.data import source
 from fdt.data.source import leading
-from fdt.errors import CaptureError
+from fdt.errors import CaptureError, UserError
 from fdt.keras.variables import is_loss_scaled, tensor_variable
 from fdt.ops import all_finite
 from fdt.trainable import Trainable
 from fdt.typing import Tensor
 from nfdt.algorithm import AsyncAlgorithm
 from nfdt.model.shards import Ownership, own, summable_others
-from nfdt.model.variables import loss_scale
+from nfdt.model.variables import clipped, current_rate, loss_scale, momentum_of
 from nfdt.transport.channel import Weights, WorkerGradient
 from nfdt.worker.local_steps import Assign, ByShape, LocalStep, LocalSteps, assign, assignments
 
@@ -41,11 +51,13 @@ class GradientStep:
         self._found: TracedGradient | None = None
         self._assign = Assign()
         self._every_pull: list[Any] = []
-        self._function = ByShape(self._compute, trainable)
+        self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
 
     def of(self, rule: AsyncAlgorithm) -> Any:
-        """Return the object that computes pushes for `rule`: this one, or LocalSteps. Load the job's state first."""
+        """Return the object that computes pushes for `rule`: a kind of step. Load the job's state first."""
+        if rule.micro_steps > 1:
+            return MicroSteps(self, self._trainable, rule.micro_steps)
         if rule.local_steps is None:
             return self
         self._local = self._local or LocalStep(self._trainable)
@@ -60,8 +72,18 @@ class GradientStep:
         """
         if self._found is None:
             self._every_pull = [v for shard in owned for v in (*shard.part.trainable, *shard.part.scalars)]
-            weights = [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
-            self._function.trace(batch, weights)
+            self._function.trace(batch, self.specs)
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """Specs of the tensors of every pull."""
+        return [tf.TensorSpec(v.shape, tensor_variable(v).dtype) for v in self._every_pull]
+
+    @property
+    def changed(self) -> list[int]:
+        """Positions of the other variables that the forward pass changes, once traced."""
+        assert self._found is not None
+        return self._found.changed
 
     def run(
         self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
@@ -75,15 +97,43 @@ class GradientStep:
             pulled: Weights from each shard. The variables share the buffers' memory: nothing is copied.
         """
         (batch,) = batches
+        return self.at(batch, self.load(owned, pulled))
+
+    def load(self, owned: Sequence[Ownership], pulled: Sequence[Weights]) -> list[Tensor]:
+        """Return the tensors of every pull, for `at`; write those that only some pulls contain."""
         weights, others = self._sort(owned, pulled)
         if others:
             self._assign([variable for variable, _ in others], [tensor for _, tensor in others])
-        gradients, changes, logs, finite = self._function(batch, weights)
+        return weights
+
+    def at(self, batch: Any, weights: list[Tensor]) -> WorkerGradient:
+        """Compute the gradient of `batch` at the weights that `load` returned."""
+        return self.push_of(self._function(batch, weights))
+
+    def push_of(self, computed: tuple[list[Tensor], list[Tensor], Any, Tensor]) -> WorkerGradient:
+        """Return the push of what `compute` returned."""
+        gradients, changes, logs, finite = computed
         assert self._found is not None
         whole: list[Tensor | None] = [None] * len(self._trainable.trainable)
         for position, gradient in zip(self._found.present, gradients, strict=True):
             whole[position] = gradient
         return WorkerGradient(whole, finite=bool(finite), changes=changes, changed=self._found.changed, logs=logs)
+
+    def descend(self, weights: list[Tensor], gradients: Sequence[Tensor], scale: Tensor) -> list[Tensor]:
+        """Return `weights` after a step of eta / (1 - mu) times `scale`, clipped as the optimizer clips.
+
+        Args:
+            weights: The tensors of every pull.
+            gradients: The gradients that `compute` has found.
+            scale: Factor on the rate, 0-d.
+        """
+        assert self._found is not None
+        optimizer, place = self._model.optimizer, {id(tensor_variable(v)): i for i, v in enumerate(self._every_pull)}
+        rate, moved = scale * current_rate(optimizer) / max(1.0 - momentum_of(optimizer), 0.01), list(weights)
+        for position, g in zip(self._found.present, clipped(optimizer, gradients), strict=True):
+            index = place[id(tensor_variable(self._trainable.trainable[position]))]
+            moved[index] -= tf.cast(rate, g.dtype) * g
+        return moved
 
     def _sort(
         self, owned: Sequence[Ownership], pulled: Sequence[Weights]
@@ -102,7 +152,8 @@ class GradientStep:
                     weights.append(tensor)
         return weights, others
 
-    def _compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
+    def compute(self, batch: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
+        """Return gradients, changes of other variables, logs, and whether all is finite. It is traced."""
         assign([tensor_variable(v) for v in self._every_pull], weights)
         others = [tensor_variable(v) for v in self._others]
         before = [v.read_value() for v in others]
@@ -137,6 +188,73 @@ class GradientStep:
         scale = loss_scale(self._model.optimizer)
         dense = [tf.convert_to_tensor(by_position[i]) for i in present]
         return present, dense if scale is None else [g / tf.cast(scale, g.dtype) for g in dense]
+
+
+class MicroSteps:
+    """The micro-steps of one job: a push is the mean gradient along a path over the parts of a batch."""
+
+    def __init__(self, step: GradientStep, trainable: Trainable, parts: int) -> None:
+        self._step, self._trainable, self._parts = step, trainable, parts
+        self._others = [tensor_variable(v) for v in summable_others(trainable)]
+        self._paths: dict[int, ByShape] = {}  # by number of parts
+        self._checked = False
+
+    def trace(self, batch: Any, owned: Sequence[Ownership]) -> None:
+        """Compile before the first batch, as GradientStep.trace does."""
+        self._step.trace(batch, owned)
+        self._path(self._parts).trace(batch, [*self._step.specs, tf.TensorSpec((), tf.float32)])
+
+    def run(
+        self, lane: int, batches: Sequence[Any], owned: Sequence[Ownership], pulled: Sequence[Weights]
+    ) -> WorkerGradient:
+        """Walk over the parts of one batch; a part has one row at least. Raises UserError if the loss is no mean."""
+        (batch,) = batches
+        weights, path = self._step.load(owned, pulled), self._path(min(self._parts, samples_of(batch)))
+        if not self._checked:
+            self._check_mean(batch, weights, path)
+            self._checked = True
+        return self._step.push_of(path(batch, [*weights, tf.constant(1.0)]))
+
+    def _path(self, parts: int) -> ByShape:
+        if parts not in self._paths:
+            self._paths[parts] = ByShape(lambda batch, tensors: self._walk(parts, batch, tensors), self._trainable)
+        return self._paths[parts]
+
+    def _walk(self, parts: int, batch: Any, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Any, Tensor]:
+        """Return what GradientStep.compute does, of `parts` parts. `tensors`: weights, and a factor on the rate."""
+        *weights, scale = tensors
+        before, rows = [v.read_value() for v in self._others], tf.cast(source.rows(batch), tf.float32)
+        means: list[Tensor] = []
+        finite = tf.constant(True)
+        for number in range(parts):
+            part, _ = source.cut_batch(batch, number, parts)
+            gradients, _, logs, fine = self._step.compute(part, weights)
+            share, finite = tf.cast(source.rows(part), tf.float32) / rows, tf.logical_and(finite, fine)
+            weighted = [g * tf.cast(share, g.dtype) for g in gradients]
+            means = [m + g for m, g in zip(means, weighted, strict=True)] if means else weighted
+            weights = self._step.descend(weights, gradients, scale / self._parts)
+        changes = []
+        for i in self._step.changed:  # as GradientStep.compute does
+            self._others[i].assign(tf.where(finite, self._others[i], before[i]))
+            changes.append(self._others[i].read_value() - before[i])
+        return means, changes, logs, finite
+
+    def _check_mean(self, batch: Any, weights: list[Tensor], path: ByShape) -> None:
+        """Compare the batch's gradient with the mean of its parts', all at the same weights. Leave no other trace."""
+        before, metrics = [v.read_value() for v in self._others], self._trainable.metric_arrays()
+        whole = _norm(self._step.at(batch, weights).gradient)
+        mean = _norm(path(batch, [*weights, tf.constant(0.0)])[0])
+        assign(self._others, before)
+        self._trainable.write_metrics(metrics)
+        if mean < whole * min(self._parts, samples_of(batch)) ** -0.5:  # of a sum it is a part's share of `whole`
+            raise UserError(
+                "micro_steps needs a loss that is a mean over the batch, not a sum; leave micro_steps out. Received: "
+                f"a gradient of norm {whole:.3g} of a batch, and {mean:.3g} as the mean over its parts"
+            )
+
+
+def _norm(gradient: Sequence[Tensor | None]) -> float:
+    return float(tf.linalg.global_norm([tf.cast(g, tf.float32) for g in gradient if g is not None]))
 
 
 def samples_of(batch: Any) -> int:

@@ -161,6 +161,14 @@ def test_two_workers_learn(pair, digits):
     assert model.evaluate(x, y, verbose=0)[1] > 0.9
 
 
+def test_micro_steps_learn(pair, digits):
+    x, y = digits
+    model = dense(keras.optimizers.SGD(0.05, momentum=0.9), norm=True)
+    ends = pair.fit(model, x[:1500], y[:1500], epochs=4, rule="ddc_asgd(micro_steps=4)")
+    assert [(end.steps, end.samples) for end in ends] == [(24, 1500)] * 4, "a push is one step of the batch's rows"
+    assert model.evaluate(x, y, verbose=0)[1] > 0.9
+
+
 LOCAL_STEPS = {"rule": "server_optimizer(local_steps=3)", "overlap": "on"}  # two lanes with slots of their own
 
 

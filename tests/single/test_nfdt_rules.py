@@ -239,6 +239,7 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         ("gap_aware(keep=2)", "keep must be in"),
         ("dana_dc(lam=-1)", "lam must be >= 0"),
         ("ddc_asgd(k=0)", "k must be > 0"),
+        ("ddc_asgd(micro_steps=0)", "micro_steps must be >= 1"),
         ("ssp(bound=-1)", "bound must be >= 0"),
         ("k_sync(k=-1)", "k must be >= 0"),
         ("rennala(batch=-1)", "batch must be >= 0"),

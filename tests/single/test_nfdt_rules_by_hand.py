@@ -17,6 +17,7 @@ from nfdt.algorithms import (
     k_sync,
     malenia,
     rennala,
+    ringleader,
     ringmaster,
     server_optimizer,
     ssgd,
@@ -138,6 +139,36 @@ def test_malenia_collects_until_the_harmonic_mean_of_counts(order, updates):
     for worker in order:
         run.push(worker, 1.0)
     assert run.core.version == updates
+
+
+def test_ringleader_gives_every_worker_one_update_in_a_round():
+    run = Pushes(ringleader.rule(), workers=3)
+    assert [run.push(0, 2.0), run.push(0, 4.0), run.push(1, 3.0)] == [0.0, 0.0, 0.0], "phase 1 needs every worker"
+    assert run.push(2, 6.0) == 4.0, "the mean of 3, 3 and 6"
+    assert run.push(2, 90.0) == 0.0, "worker 2 has had its update: this is for the next round"
+    assert run.push(0, 9.0) == pytest.approx((5 + 3 + 6) / 3), "worker 0's own mean is that of 2, 4 and 9"
+    assert run.push(1, 5.0) == pytest.approx((5 + 4 + 6) / 3)
+    assert [run.push(0, 30.0), run.push(1, 60.0)] == [0.0, 60.0], "the next round's table began with worker 2's 90"
+
+
+def test_ringleader_sends_new_weights_only_with_the_update_that_a_worker_triggers():
+    run = Pushes(ringleader.rule())
+    run.push(0, 1.0)
+    npt.assert_array_equal(run.core.pull(0)[0], START)
+    run.push(1, 1.0)
+    npt.assert_array_equal(run.core.pull(0)[0], START)
+    npt.assert_array_equal(run.core.pull(1)[0], run.core.applier.params[0])
+    run.push(0, 1.0)
+    npt.assert_array_equal(run.core.pull(0)[0], run.core.applier.params[0])
+
+
+def test_ringleader_applies_at_an_epochs_end_what_no_update_has_used():
+    run = Pushes(ringleader.rule())
+    run.push(0, 4.0)
+    run.core.flush()
+    npt.assert_allclose(run.core.applier.params[0], START - [0.4, 0.0])
+    npt.assert_array_equal(run.core.pull(0)[0], run.core.applier.params[0])
+    assert [run.push(0, 2.0), run.push(1, 4.0)] == [0.0, 3.0], "a new round"
 
 
 def test_ringmaster_drops_what_is_too_stale():

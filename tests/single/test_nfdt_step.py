@@ -9,9 +9,11 @@ keras = pytest.importorskip("keras")
 import tensorflow as tf  # noqa: E402
 
 from fdt.data import source  # noqa: E402
+from fdt.errors import UserError  # noqa: E402
 from fdt.keras import named  # noqa: E402
 from fdt.keras.variables import tensor_variable  # noqa: E402
 from fdt.trainable import Trainable  # noqa: E402
+from nfdt import algorithm_registry  # noqa: E402
 from nfdt.transport.channel import Weights  # noqa: E402
 from nfdt.worker.local_steps import (  # noqa: E402
     ByShape,  # noqa: E402
@@ -91,3 +93,47 @@ def test_workers_that_have_nothing_to_do_are_said_at_start(batches, said):
 )
 def test_rows_of_a_batch(batch):
     assert samples_of(batch) == int(source.rows(batch)) == 4
+
+
+def linear(loss="mse", momentum=0.5):
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    made.compile(keras.optimizers.SGD(0.1, momentum=momentum), loss)
+    made.optimizer.build(made.trainable_variables)
+    named("keras").build(made, (tf.TensorSpec((None, 1), tf.float32), tf.TensorSpec((None,), tf.float32), None))
+    return Trainable(named("keras"), made)
+
+
+def micro_steps(trainable, parts, x, y):
+    owned = ownerships(trainable, 1)
+    part = owned[0].part
+    behind = len(part.trainable) + len(part.others)
+    positions = [*range(len(part.trainable)), *range(behind, behind + len(part.scalars))]
+    pulled = [Weights(positions, [tensor_variable(v).read_value() for v in (*part.trainable, *part.scalars)])]
+    step = GradientStep(trainable).of(algorithm_registry.make(f"ddc_asgd(micro_steps={parts})"))
+    x, y = tf.constant(x, tf.float32)[:, None], tf.constant(y, tf.float32)
+    step.trace((tf.TensorSpec((len(x), 1), tf.float32), tf.TensorSpec((len(x),), tf.float32)), owned)
+    return step.run(0, [(x, y)], owned, pulled)
+
+
+def test_micro_steps_push_the_mean_gradient_along_their_path():
+    # The gradient of (w x)**2 is 2 w x**2, and w is 1. The parts have one row of x = 1 and two of x = 2.
+    # The first gradient is 2; eta / ((1 - mu) 2) = .1, so w = .8; the second is 2 * 2 * 1.6 = 6.4.
+    trainable = linear()
+    pushed = micro_steps(trainable, 2, [1.0, 2.0, 2.0], [0.0, 0.0, 0.0])
+    np.testing.assert_allclose(pushed.gradient[0], [[2 / 3 + 6.4 * 2 / 3]], rtol=1e-6)
+    np.testing.assert_allclose(trainable.model.get_metrics_result()["loss"], (1.0 + 1.6**2 * 2) / 3, rtol=1e-6)
+
+
+def test_a_batch_of_fewer_rows_than_micro_steps_has_as_many_as_rows():
+    pushed = micro_steps(linear(), 4, [1.0], [0.0])
+    np.testing.assert_allclose(pushed.gradient[0], [[2.0]], rtol=1e-6)
+
+
+def test_micro_steps_refuse_a_loss_that_is_a_sum():
+    with pytest.raises(UserError, match="needs a loss that is a mean over the batch"):
+        micro_steps(linear(keras.losses.MeanSquaredError(reduction="sum")), 4, [1.0] * 8, [0.0] * 8)
+
+
+def test_micro_steps_leave_no_trace_of_a_gradient_that_is_not_finite():
+    pushed = micro_steps(linear(), 2, [1.0, np.nan], [0.0, 0.0])
+    assert not pushed.finite

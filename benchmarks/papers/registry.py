@@ -1,9 +1,17 @@
 """The experiments by name, in the order of the sources."""
 
-from benchmarks.papers import redundancy
+from benchmarks.papers import (
+    grouped,
+    grouped_times,
+    redundancy,
+)
 from benchmarks.papers.experiment import Experiment
 
-MODULES = (redundancy,)
+MODULES = (
+    grouped,
+    grouped_times,
+    redundancy,
+)
 
 
 def experiments() -> dict[str, Experiment]:

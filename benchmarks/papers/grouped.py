@@ -32,7 +32,7 @@ def run(
     cluster: str, label: str, algorithm: str, rate: float, momentum: float, seed: int, quick: bool, **more: Any
 ) -> Run:
     settings = {"cluster": cluster, "label": label, "algorithm": algorithm, "rate": rate, "momentum": momentum}
-    rows, epochs = (3_000, 1) if quick else (None, more.pop("epochs", EPOCHS))
+    rows, epochs = (9_000, 1) if quick else (None, more.pop("epochs", EPOCHS))
     recipe = clusters.Recipe("fashion_mnist", rate, momentum, rows=rows, **more)
     settings |= {"seed": seed, "epochs": epochs, "rows": rows, **more}
     return Run(settings, lambda: clusters.train(recipe, CLUSTERS[cluster], algorithm, seed, epochs))

@@ -1,6 +1,7 @@
 """The experiments by name, in the order of the sources."""
 
 from benchmarks.papers import (
+    compensation,
     grouped,
     grouped_times,
     redundancy,
@@ -8,6 +9,7 @@ from benchmarks.papers import (
 from benchmarks.papers.experiment import Experiment
 
 MODULES = (
+    compensation,
     grouped,
     grouped_times,
     redundancy,

@@ -2,6 +2,7 @@
 # make check   style, types, imports, generated code         make setup   what they all need; nothing the second time
 # make test-slurm  runs under a real Slurm, which it sets up on this machine and takes down again
 # make compat  every style of script under both engines (TENSORFLOW=2.16: the oldest)
+# make papers  every figure and table of the source documents (ARGS=--quick: minutes)
 # make docs    the documentation site, into site/             make wheel   builds the wheel, installs it, runs its commands
 #
 # PYTHON=python3.12 chooses the interpreter of .venv. What is missing is set up by whichever is called first.
@@ -19,7 +20,7 @@ PROTOC := .cache/protoc/$(PROTOC_VERSION)
 GENERATE = $(PROTOC)/bin/python -W ignore -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slurm compat check wheel docs protos check-protos
+.PHONY: help setup demo test test-slurm compat papers check wheel docs protos check-protos
 .DELETE_ON_ERROR:
 
 help:
@@ -75,6 +76,9 @@ test-slurm: setup
 # ARGS=--continue leaves out what is done; ARGS=--quick takes a third; TENSORFLOW=2.16 is the oldest.
 compat: setup
 	@$(BIN)/python -m tests.integration.compat $(ARGS)
+
+papers: setup
+	@$(BIN)/python -m benchmarks.papers $(ARGS)
 
 check: setup check-protos
 	$(BIN)/ruff check .

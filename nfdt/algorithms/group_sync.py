@@ -9,26 +9,35 @@ seconds:
                next group; or `groups` groups, separated where neighbours differ most
     in a group a round is one batch of each member; their mean by samples is one update, as in ssgd; so each worker's
                share of the data follows its group's speed
-    between    w <- w - eta (n_g / n) / max(tau_g, 1) mean_g    n_g of n workers; tau_g updates of other groups
-               (linear scaling: Goyal et al. 2017, arXiv:1706.02677; division by staleness: Zhang et al. 2016,
-               arXiv:1511.05950)
+    between    v_g <- mu v_g + mean_g;  w <- w - eta (n_g / n) v_g       n_g of n workers
+               sent: w - mu p sum_g (n_g / n) v_g      p: measured size of a step by unit of direction, as in ddc_asgd
+               (linear scaling: Goyal et al. 2017, arXiv:1706.02677; momenta and look-ahead: Hakimi et al. 2019,
+               arXiv:1907.11612, with groups in place of workers)
     drift      if a worker's t_m has changed by more than sqrt(ratio) since the grouping, all workers are grouped
                again, and the held gradients are applied with the round that ends
 
-One group of all workers is ssgd. A worker that joins later forms its own group until its speed is measured.
+The captured optimizer's momentum over the updates of several groups makes stale gradients of one group unstable. With
+momentum="captured" it stays, and a group's rate is divided by its staleness: eta (n_g / n) / max(tau_g, 1), with tau_g
+updates of other groups (Zhang et al. 2016, arXiv:1511.05950).
+
+One group of all workers is ssgd; a look-ahead is for two and more. A worker that joins later forms its own group until
+its speed is measured.
 """
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nfdt.algorithm import AlgorithmUpdate, AsyncAlgorithm, Hyper, Push, State, require
 from nfdt.algorithms.ssgd import RoundMean
-from nfdt.tree import Array, Tree, maximum
+from nfdt.tree import Array, Tree, look_ahead, maximum, running_square, with_momentum, zeros, zip_map
 
 NOTE = "group_sync: a round is one batch of every worker of a group; optimizer.iterations and schedules count rounds"
 KEEP = 0.9  # decay of the running mean of times, once it covers ten
+KEEP_SQUARE = 0.99  # of running squares
 TINY = 1e-9  # seconds
+TINY_SQUARE = 1e-30
 BY_WORKER = ("counts", "seconds", "grouped", "group_of")  # fields of Shared
 
 
@@ -44,6 +53,16 @@ class Held(RoundMean):
 
 
 @dataclass(frozen=True)
+class Momenta:
+    """State of momentum="algorithm"; arrays have the shapes of the trainable variables."""
+
+    direction: list[Array]  # running square of the directions applied
+    step: list[Array]  # running square of the resulting change of the weights
+    v: Mapping[int, list[Array]] = field(default_factory=dict)  # by group
+    mu: Array = 0.0  # the captured optimizer's
+
+
+@dataclass(frozen=True)
 class Shared:
     """State of the algorithm."""
 
@@ -53,15 +72,20 @@ class Shared:
     grouped: Mapping[int, float] = field(default_factory=dict)  # t_m by which groups were made; empty in the warm-up
     group_of: Mapping[int, int] = field(default_factory=dict)
     held: Mapping[int, Held] = field(default_factory=dict)  # by group
+    momenta: Momenta | None = None  # None: the captured optimizer's momentum
 
 
-def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorithm:
+def rule(
+    groups: int = 0, ratio: float = 1.5, warm_up: int = 5, momentum: str = "algorithm", rate: str = "own"
+) -> AsyncAlgorithm:
     """Return group synchronisation.
 
     Args:
         groups: Number of groups; 0: `ratio` decides.
         ratio: Largest ratio of times within a group, > 1.
         warm_up: Number of rounds in which speeds are measured, >= 1.
+        momentum: "algorithm": one momentum per group. "captured": the optimizer's, with rates divided by staleness.
+        rate: "own": a group's rate follows its number of workers. "equal": every group has the rate eta / groups.
 
     Raises:
         ValueError: If a parameter is out of range.
@@ -69,6 +93,13 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
     require(groups >= 0, "group_sync", "groups must be >= 0", groups=groups)
     require(ratio > 1, "group_sync", "ratio must be > 1", ratio=ratio)
     require(warm_up >= 1, "group_sync", "warm_up must be >= 1", warm_up=warm_up)
+    known = momentum in ("algorithm", "captured")
+    require(known, "group_sync", "momentum must be algorithm or captured", momentum=momentum)
+    require(rate in ("own", "equal"), "group_sync", "rate must be own or equal", rate=rate)
+
+    def init(params: Tree, workers: int) -> tuple[Shared, State]:
+        own = Momenta(zeros(params), zeros(params)) if momentum == "algorithm" and workers > 1 else None
+        return Shared(frozenset(range(workers)), momenta=own), None
 
     def push(now: Shared, mine: State, params: Tree, push: Push) -> tuple[AlgorithmUpdate | None, Shared, State]:
         group = _group(now, push.worker)
@@ -76,28 +107,28 @@ def rule(groups: int = 0, ratio: float = 1.5, warm_up: int = 5) -> AsyncAlgorith
         now = replace(_measured(now, push), held={**now.held, group: held})
         if _members(now, group) - held.arrived:
             return None, now, mine
-        if not _regroup(now, ratio, warm_up):
-            return _update(now, [group]), _without(now, group), mine
-        return *flush(now, params), mine
+        if now.momenta is not None:
+            now = replace(now, momenta=_sized(now.momenta, params, push))
+        return *end_rounds(now, list(now.held) if _regroup(now, ratio, warm_up) else [group]), mine
+
+    def end_rounds(now: Shared, ended: list[int]) -> tuple[AlgorithmUpdate | None, Shared]:
+        """Apply the rounds of the groups `ended` as one, and group the workers again if necessary."""
+        shares = {group: _share(now, group, rate) for group in ended}
+        update, now = _with_momenta(now, shares) if now.momenta else (_with_staleness(now, shares), now)
+        now = replace(now, held={group: held for group, held in now.held.items() if group not in ended})
+        if now.held or not _regroup(now, ratio, warm_up):
+            return update, now
+        return update, _grouped(now, groups_by_speed(now.seconds, ratio, groups), rate)
 
     def flush(now: Shared, params: Tree) -> tuple[AlgorithmUpdate | None, Shared]:
-        """Apply all held gradients as one round, and group the workers again if necessary."""
-        update = _update(now, list(now.held))
-        now = replace(now, held={})
-        if not _regroup(now, ratio, warm_up):
-            return update, now
-        return update, replace(now, grouped=now.seconds, group_of=groups_by_speed(now.seconds, ratio, groups))
+        return end_rounds(now, list(now.held))
 
-    return AsyncAlgorithm(_init, _pull, push, _leave, _join, flush, waits=True, note=NOTE)
+    def pull(now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
+        if hyper.worker in now.held.get(_group(now, hyper.worker), Held()).arrived:
+            return None, now, mine
+        return (_ahead(now, now.momenta, params, hyper.mu, rate) if now.momenta else params), now, mine
 
-
-def _init(params: Tree, workers: int) -> tuple[Shared, State]:
-    return Shared(frozenset(range(workers))), None
-
-
-def _pull(now: Shared, mine: State, params: Tree, hyper: Hyper) -> tuple[Tree | None, Shared, State]:
-    held = now.held.get(_group(now, hyper.worker), Held())
-    return (None if hyper.worker in held.arrived else params), now, mine
+    return AsyncAlgorithm(init, pull, push, _leave, _join, flush, waits=True, note=NOTE)
 
 
 def _leave(now: Shared, mine: State, worker: int) -> Shared:
@@ -160,15 +191,72 @@ def _measured(now: Shared, push: Push) -> Shared:
     return replace(now, counts={**now.counts, push.worker: count}, seconds={**now.seconds, push.worker: mean})
 
 
-def _update(now: Shared, groups: list[int]) -> AlgorithmUpdate | None:
-    """Return one update from the finished rounds of `groups`: the mean by samples, at the rate of all their workers."""
-    total = functools.reduce(Held.plus, (now.held[group] for group in groups), Held())
+# -- updates: `shares` has the shares of the rate, by group -----------------------------------------------------------
+
+
+def _share(now: Shared, group: int, rate: str) -> float:
+    """Return a group's share of the rate."""
+    if rate == "equal":
+        return 1 / max(1, len(set(now.group_of.values())))
+    return max(1, len(_members(now, group))) / max(1, len(now.members))
+
+
+def _with_staleness(now: Shared, shares: Mapping[int, float]) -> AlgorithmUpdate | None:
+    """Return one update from finished rounds: the mean by samples, at the rate of all their groups."""
+    total = functools.reduce(Held.plus, (now.held[group] for group in shares), Held())
     if total.mean is None:
         return None
-    workers = sum(len(_members(now, group)) for group in groups)
-    share_of_all = max(1, workers) / max(1, len(now.members))
-    return AlgorithmUpdate(total.mean, lr_scale=share_of_all / maximum(total.tau, 1.0))
+    return AlgorithmUpdate(total.mean, lr_scale=sum(shares.values()) / maximum(total.tau, 1.0))
 
 
-def _without(now: Shared, group: int) -> Shared:
-    return replace(now, held={other: held for other, held in now.held.items() if other != group})
+def _with_momenta(now: Shared, shares: Mapping[int, float]) -> tuple[AlgorithmUpdate | None, Shared]:
+    """Return one update from finished rounds, along the momenta of their groups."""
+    own, means = now.momenta, {group: now.held[group].mean for group in shares}
+    shares = {group: share for group, share in shares.items() if means[group] is not None}
+    if own is None or not shares:
+        return None, now
+    new = {g: with_momentum(own.v[g], means[g], own.mu) if g in own.v else means[g] for g in shares}
+    rate = sum(shares.values())
+    parts = {group: share / rate for group, share in shares.items()}
+    along, fresh = _sum(parts, new), _sum(parts, means)
+    direction = running_square(own.direction, [rate * a for a in along], KEEP_SQUARE)
+    update = AlgorithmUpdate(along, lr_scale=rate, momentum="algorithm", fresh=fresh)
+    return update, replace(now, momenta=replace(own, direction=direction, v={**own.v, **new}))
+
+
+def _sized(own: Momenta, params: Tree, push: Push) -> Momenta:
+    """Measure the last step."""
+    step = running_square(own.step, zip_map(lambda w, before: w - before, params, push.before), KEEP_SQUARE)
+    return replace(own, step=step, mu=push.mu)
+
+
+def _ahead(now: Shared, own: Momenta, params: Tree, mu: Array, rate: str) -> Tree:
+    """Return the weights after the steps of all groups' momenta, or `params` where one group has no other."""
+    shares = {group: _share(now, group, rate) for group in own.v if _members(now, group)}
+    if len(shares) < 2:
+        return params
+    total = _sum(shares, own.v)
+    scale = zip_map(lambda step, v: mu * (step / (v + TINY_SQUARE)) ** 0.5, own.step, own.direction)
+    return look_ahead(params, total, scale)
+
+
+def _grouped(now: Shared, group_of: Mapping[int, int], rate: str) -> Shared:
+    """Return the state with new groups. Each begins with the momentum of all, so that their sum stays."""
+    own = now.momenta
+    if own is not None and own.v:
+        all_v = _sum({group: _share(now, group, rate) for group in own.v}, own.v)
+        own = replace(own, v=dict.fromkeys(group_of.values(), all_v))
+    return replace(now, grouped=now.seconds, group_of=group_of, momenta=own)
+
+
+def _sum(weights: Mapping[int, float], of: Mapping[int, Any]) -> list[Array]:
+    """Return the sum of lists of arrays with these weights. A list with weight 1 alone stays bit-identical."""
+    (first, weight), *others = weights.items()
+    found: list[Array] = of[first] if weight == 1 and not others else [weight * a for a in of[first]]
+    for group, weight in others:
+        found = zip_map(functools.partial(_plus, weight), found, of[group])
+    return found
+
+
+def _plus(weight: float, total: Array, array: Array) -> Array:
+    return total + weight * array

@@ -251,6 +251,8 @@ def test_a_rule_that_needs_sgd_is_refused_with_another(name):
         ("group_sync(groups=-1)", "groups must be >= 0"),
         ("group_sync(ratio=1.0)", "ratio must be > 1"),
         ("group_sync(warm_up=0)", "warm_up must be >= 1"),
+        ("group_sync(momentum='mine')", "momentum must be algorithm or captured"),
+        ("group_sync(rate='one')", "rate must be own or equal"),
         ("server_optimizer(local_steps=0)", "local_steps must be >= 1"),
         ("server_optimizer(optimizer='lion', tau=1)", "tau go with the paper's. Received: beta2=None, tau=1.0"),
         ("server_optimizer(optimizer=3)", "must be a name or a config with class_name"),

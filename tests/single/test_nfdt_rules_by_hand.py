@@ -195,9 +195,9 @@ def test_group_sync_parts_workers_where_their_speeds_do():
 class Groups:
     """Workers that take the given seconds a batch, each gradient one."""
 
-    def __init__(self, seconds, **parameters):
+    def __init__(self, seconds, mu=0.0, **parameters):
         self.seconds = list(seconds)
-        self.core = AlgorithmState(group_sync.rule(**parameters), PlainApplier([START], eta=1.0), len(seconds))
+        self.core = AlgorithmState(group_sync.rule(**parameters), PlainApplier([START], 1.0, mu), len(seconds))
         self.pushes = [0] * len(seconds)
 
     def pull(self, *workers):
@@ -219,15 +219,29 @@ class Groups:
         return self
 
 
-def test_group_sync_waits_within_a_group_only():
-    run = Groups([1.0, 1.1, 3.0], warm_up=1).warmed_up()
+@pytest.mark.parametrize(("parameters", "late"), [({}, 1 / 3), ({"momentum": "captured"}, 1 / 3 / 2)])
+def test_group_sync_waits_within_a_group_only(parameters, late):
+    run = Groups([1.0, 1.1, 3.0], warm_up=1, **parameters).warmed_up()
     assert run.push(0) == 0.0
     assert run.pull(0) == [False], "it waits for the other fast one"
     assert run.push(1) == pytest.approx(2 / 3), "two of three workers, nothing came between"
     assert run.pull(0, 1) == [True, True]
     run.push(0, 1)
-    assert run.push(2) == pytest.approx(1 / 3 / 2), "one of three, two updates late"
+    assert run.push(2) == pytest.approx(late), "one of three, two updates late"
     assert run.pull(2) == [True]
+
+
+def test_group_sync_has_a_momentum_for_each_group_and_looks_ahead():
+    run = Groups([1.0, 1.1, 3.0], mu=0.5, warm_up=1).warmed_up()
+    assert run.push(0, 1) == pytest.approx(2 / 3 * 1.5), "each group begins with the momentum of all: 1"
+    w, p = run.core.applier.params[0], (0.01 / (0.99 * 0.01 + 0.01)) ** 0.5  # steps and directions: 1, then 1
+    npt.assert_allclose(run.core.pull(0)[0], w - 0.5 * p * (2 / 3 * 1.5 + 1 / 3 * 1))
+    assert run.push(2) == pytest.approx(1 / 3 * 1.5)
+
+
+def test_group_sync_can_give_every_group_one_rate():
+    run = Groups([1.0, 1.1, 3.0], warm_up=1, rate="equal").warmed_up()
+    assert [run.push(0, 1), run.push(2)] == pytest.approx([1 / 2, 1 / 2])
 
 
 def test_group_sync_groups_anew_when_speeds_drift():

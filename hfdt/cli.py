@@ -105,6 +105,7 @@ main = program(
         "config": "frontends.config_command:config_command",
         "inspect": "frontends.inspect_command:hfdt_command",
         "doctor": "hfdt.doctor:doctor_command",
+        "join": "hfdt.join_command:join_command",
         "report": "frontends.report.command:report_command",
         "ui": "frontends.ui.command:ui_command",
     },

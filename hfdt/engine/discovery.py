@@ -11,21 +11,19 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fdt.errors import UserError
 from fdt.launch.hosts import Host, is_here, last_line, parse
 from fdt.launch.mpirun import find_mpirun
 from fdt.launch.placement import HOROVOD, failure_of, probe_hosts
-from hfdt.engine.host_pool import HostPool, total
+from hfdt.engine.host_pool import LOCALHOST, MOST_SLOTS, HostPool, total
 
 POLL_S = 1.0
 SCRIPT_S = 20.0  # how long the script may take
 ROOM = 1 << 16  # bytes that it may print
-MOST_SLOTS = 4096  # of one host; more is a mistake
 OPTION = "--host-discovery-script"
-LOCAL_NAMES = ("localhost", "127.0.0.1")
 
 
 def run_script(script: Path, timeout_s: float = SCRIPT_S) -> list[Host]:
@@ -186,15 +184,10 @@ class HostDiscovery:
         """Return why a host on the network cannot be used, or "" and this machine's address as it sees it."""
         if not find_mpirun():
             return "workers on other hosts need mpirun, which is neither on PATH nor beside this Python", ""
-        if local := [host.name for host in self._pool.available() if host.name in LOCAL_NAMES]:
-            return f"beside it, this machine needs the name that other hosts reach it by. Received: {local[0]}", ""
+        if self._pool.own_name == LOCALHOST and self._pool.uses(LOCALHOST):
+            return f"beside it, this machine needs the name that other hosts reach it by. Received: {LOCALHOST}", ""
         try:
             (found,) = probe_hosts([Host(name, 1)], self._unneeded)
         except UserError as error:
             return str(error), ""
         return ("", found.route) if found.ok else (failure_of(found), "")
-
-
-def fixed(hosts: Sequence[Host]) -> Callable[[], list[Host]]:
-    """Return a function that always finds these hosts."""
-    return lambda: list(hosts)

@@ -18,30 +18,45 @@ from fdt.report import quantity
 SETTLE_S, MOST_SETTLE_S = 3.0, 300.0
 ASIDE_S = 60.0  # until a host that was not ready is checked again
 ANSWER_S = 10.0
+MOST_SLOTS = 4096  # of one host; more is a mistake
+LOCALHOST = "localhost"
 
 
 @dataclass
 class Listing:
-    """The slots of one host over time. `withdrawn`: how often slots in use were withdrawn."""
+    """The slots of one host over time.
+
+    Attributes:
+        changes: When the discovery script began to list how many slots.
+        withdrawn: How often slots in use were withdrawn.
+        offered: Slots that `hfdt join` offers; they count at once.
+    """
 
     changes: list[tuple[float, int]] = field(default_factory=lambda: [(float("-inf"), 0)])
     withdrawn: int = 0
+    offered: int = 0
+
+    @property
+    def listed(self) -> int:
+        """The slots that the script lists now."""
+        return self.changes[-1][1]
 
     @property
     def now(self) -> int:
-        """The slots that are listed now."""
-        return self.changes[-1][1]
+        """All slots that there are now."""
+        return self.listed + self.offered
 
     def set(self, slots: int, now: float) -> None:
         """Record the slots that are listed at `now`."""
-        if slots != self.now:
+        if slots != self.listed:
             self.changes = [*self.changes[-20:], (now, slots)]
 
     def settled(self, now: float) -> int:
-        """Return the slots that were listed all the time for long enough."""
+        """Return the slots that were listed all the time for long enough, and those that are offered."""
         since = now - min(SETTLE_S * 2**self.withdrawn, MOST_SETTLE_S)
         ends = [*(time for time, _ in self.changes[1:]), float("inf")]
-        return min(slots for (_, slots), end in zip(self.changes, ends, strict=True) if end > since)
+        steady = min(slots for (_, slots), end in zip(self.changes, ends, strict=True) if end > since)
+        return steady + self.offered
 
 
 class HostPool:
@@ -73,14 +88,28 @@ class HostPool:
             for name in (name for name in slots if name not in self._listings):
                 self._listings[name] = Listing()
             for name, listing in list(self._listings.items()):
-                if slots.get(name, 0) < self._used(name) <= listing.now:
+                if slots.get(name, 0) + listing.offered < self._used(name) <= listing.now:
                     listing.withdrawn += 1
                 listing.set(slots.get(name, 0), float("-inf") if settled else now)
-                if name not in slots:
-                    self._forget(name)
+                self._forget(name)
+
+    def offer(self, host: Host) -> Callable[[], None]:
+        """Add slots that may be used at once; return a function that withdraws them."""
+        with self._lock:
+            self._listings.setdefault(host.name, Listing()).offered += host.slots
+
+        def withdraw() -> None:
+            with self._lock:
+                if (listing := self._listings.get(host.name)) is not None:
+                    listing.offered -= host.slots
+                    self._forget(host.name)
+
+        return withdraw
 
     def _forget(self, name: str) -> None:
-        """Forget a host that is not listed: should it come back, it is checked anew."""
+        """Forget a host without slots: should it come back, it is checked anew."""
+        if self._listings[name].now:
+            return
         self._failed.pop(name, None)
         self._aside.pop(name, None)
         self.routes.pop(name, None)
@@ -115,6 +144,17 @@ class HostPool:
             slots = {name: listing.settled(now) - self._failed[name] for name, listing in self._listings.items()}
             usable = [Host(name, n) for name, n in slots.items() if n > 0 and name in self.routes]
             return sorted(usable, key=lambda host: not self._used(host.name))
+
+    @property
+    def own_name(self) -> str:
+        """The name of this machine: as it is listed, else "localhost"."""
+        with self._lock:
+            return next((name for name in self._listings if name in self.routes and is_here(name)), LOCALHOST)
+
+    def uses(self, name: str) -> bool:
+        """Return whether a host has slots."""
+        with self._lock:
+            return name in self._listings and self._listings[name].now > 0
 
     def listed(self) -> str:
         """Return the listed slots for a message: "host1:2, host2:1"."""

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66\x64t/rpc/join.proto\x12\x07\x66\x64t.rpc\"=\n\x0bJoinRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x03 \x01(\t\"X\n\x05Place\x12\r\n\x05ranks\x18\x01 \x03(\r\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x11\n\taddresses\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\t\x12\x10\n\x08identity\x18\x05 \x01(\t2=\n\x0bJoinService\x12.\n\x04Join\x12\x14.fdt.rpc.JoinRequest\x1a\x0e.fdt.rpc.Place0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66\x64t/rpc/join.proto\x12\x07\x66\x64t.rpc\"M\n\x0bJoinRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\"X\n\x05Place\x12\r\n\x05ranks\x18\x01 \x03(\r\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x11\n\taddresses\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\t\x12\x10\n\x08identity\x18\x05 \x01(\t2=\n\x0bJoinService\x12.\n\x04Join\x12\x14.fdt.rpc.JoinRequest\x1a\x0e.fdt.rpc.Place0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,9 +22,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fdt.rpc.join_pb2', _globals
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_JOINREQUEST']._serialized_start=31
-  _globals['_JOINREQUEST']._serialized_end=92
-  _globals['_PLACE']._serialized_start=94
-  _globals['_PLACE']._serialized_end=182
-  _globals['_JOINSERVICE']._serialized_start=184
-  _globals['_JOINSERVICE']._serialized_end=245
+  _globals['_JOINREQUEST']._serialized_end=108
+  _globals['_PLACE']._serialized_start=110
+  _globals['_PLACE']._serialized_end=198
+  _globals['_JOINSERVICE']._serialized_start=200
+  _globals['_JOINSERVICE']._serialized_end=261
 # @@protoc_insertion_point(module_scope)

@@ -87,7 +87,7 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
     """
 
     def __init__(self, join_endpoint: JoinEndpoint, run_dir: Path, admit: Admit, engine: str) -> None:
-        self._admit = admit
+        self._admit, self._engine = admit, engine
         self.remote = join_endpoint.remote
         self._server = new_server(join_endpoint.token, join_endpoint.identity)
         join_pb2_grpc.add_JoinServiceServicer_to_server(self, self._server)
@@ -116,6 +116,9 @@ class JoinListener(join_pb2_grpc.JoinServiceServicer):
         """Admit a caller until the call or the run ends."""
         if request.version != __version__:
             said = f"a worker must have the run's version, {__version__}. Received: {request.version or 'none'}"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, said)
+        if request.engine != self._engine:
+            said = f"the run is {self._engine}'s; use `{self._engine} join`. Received: {request.engine or 'none'}"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, said)
         try:
             admission = self._admit(request, context.peer())
@@ -147,7 +150,7 @@ class JoinConnection:
     def __init__(self, address: str, token: str, identity: TlsIdentity | None, workers: int, engine: str) -> None:
         self._address, self._engine = address, engine
         self._channel = open_channel(address, identity)
-        request = JoinRequest(version=__version__, workers=workers, host=socket.gethostname())
+        request = JoinRequest(version=__version__, workers=workers, host=socket.gethostname(), engine=engine)
         self._call: Any = JoinServiceStub(self._channel).Join(request, metadata=credentials(token))
         self.over = threading.Event()
         self._error: grpc.RpcError | None = None

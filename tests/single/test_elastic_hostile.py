@@ -17,7 +17,8 @@ def honest(rng):
     """Of another version, or for workers by the thousand or by none."""
     return [
         JoinRequest(version="9" * 1000, workers=1),
-        JoinRequest(version=__version__, workers=rng.choice([0, MOST + 1, 2**32 - 1])),
+        JoinRequest(version=__version__, workers=rng.choice([0, MOST + 1, 2**32 - 1]), engine="nfdt"),
+        JoinRequest(version=__version__, workers=1, engine=rng.choice(["", "hfdt", "x" * 1000])),
         JoinRequest(host="x" * 10_000),
     ]
 

@@ -110,6 +110,8 @@ def test_who_is_not_let_in_hears_why_in_one_line(registry, reception, monkeypatc
     assert re.search("a run that workers can join does not answer at", refused(address="127.0.0.1:1"))
     monkeypatch.setattr(joining, "JoinRequest", lambda **fields: JoinRequest(**{**fields, "version": "0.0"}))
     assert "a worker must have the run's version" in refused()
+    monkeypatch.setattr(joining, "JoinRequest", lambda **fields: JoinRequest(**{**fields, "engine": "hfdt"}))
+    assert "the run is nfdt's; use `nfdt join`" in refused()
     assert registry.elastic.release_all() == [] and registry.inbox.empty()
 
 

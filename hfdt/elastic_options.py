@@ -94,7 +94,7 @@ def make_elastic(given: Mapping[str, Any]) -> "Callable[[Path], HfdtEngine] | No
     timeout_s = TIMEOUT_S if given["elastic_timeout"] is None else given["elastic_timeout"]
 
     def make(logs: Path) -> "HfdtEngine":
-        from hfdt.engine.discovery import HostDiscovery, run_script
+        from hfdt.engine.discovery import DiscoveryScript, HostDiscovery
         from hfdt.engine.elastic import ElasticHfdtEngine
         from hfdt.engine.growing import SizeLimits
         from hfdt.engine.host_pool import HostPool
@@ -104,7 +104,9 @@ def make_elastic(given: Mapping[str, Any]) -> "Callable[[Path], HfdtEngine] | No
         limits = SizeLimits(given["min_np"] or started, given["max_np"] or 0, timeout_s)
         with contextlib.ExitStack() as stack:
             unneeded = ("Horovod",) if given["comm"] == "mpi" else ()
-            find = partial(run_script, script) if script is not None else partial(list, hosts)
+            find: Callable[[], list[Host]] = partial(list, hosts)
+            if script is not None:
+                find = stack.enter_context(contextlib.closing(DiscoveryScript(script))).hosts
             discovery = stack.enter_context(contextlib.closing(HostDiscovery(find, pool, unneeded)))
             discovery.start()
             if endpoint is not None:

@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import IO
 
 from fdt.errors import UserError
+from fdt.launch import describe
 from fdt.launch.hosts import Host, is_here, last_line, parse
 from fdt.launch.mpirun import find_mpirun
 from fdt.launch.placement import HOROVOD, failure_of, probe_hosts
@@ -26,55 +28,70 @@ ROOM = 1 << 16  # bytes that it may print
 OPTION = "--host-discovery-script"
 
 
-def run_script(script: Path, timeout_s: float = SCRIPT_S) -> list[Host]:
-    """Run a discovery script.
+class DiscoveryScript:
+    """The script of --host-discovery-script.
 
     Args:
-        script: The executable.
+        path: The executable.
         timeout_s: How long it may take.
-
-    Returns:
-        The hosts that it printed, perhaps none.
-
-    Raises:
-        UserError: It failed, printed something else, or took too long.
     """
-    with tempfile.TemporaryFile() as errors:
+
+    def __init__(self, path: Path, timeout_s: float = SCRIPT_S) -> None:
+        self._path, self._timeout_s = path, timeout_s
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def hosts(self) -> list[Host]:
+        """Run the script; return the hosts that it printed, perhaps none.
+
+        Raises:
+            UserError: It failed, printed something else, or took too long.
+        """
+        with tempfile.TemporaryFile() as errors:
+            printed, code, late = self._run(errors)
+            errors.seek(0)
+            said = last_line(errors.read(ROOM).decode(errors="replace"))
+        if len(printed) > ROOM:
+            raise UserError(f"{OPTION} must print lines host:slots. Received: more than {ROOM} bytes")
+        if late:
+            raise UserError(f"{OPTION} has not ended within {self._timeout_s:g} s: {self._path}")
+        if code:
+            raise UserError(f"{OPTION} failed with {describe(code)}{said and f': {said}'}")
+        return _hosts(printed.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Kill the script if it runs, with its children."""
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+
+    def _run(self, errors: IO[bytes]) -> tuple[bytes, int, bool]:
+        """Return what the script printed, its exit code, and whether it took too long."""
+        words, pipe = [str(self._path)], subprocess.PIPE
         try:
             running = subprocess.Popen(
-                [str(script)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
+                words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=errors, start_new_session=True
             )
         except OSError as error:  # without a #! line, of another architecture, deleted meanwhile
             raise UserError(f"{OPTION} cannot be run: {error}") from None
-        late = threading.Event()
+        self._running, late = running, threading.Event()
 
         def give_up() -> None:
             late.set()
-            _kill(running)
+            self.close()
 
-        patience = threading.Timer(timeout_s, give_up)
+        patience = threading.Timer(self._timeout_s, give_up)
         patience.start()
         try:
             with running:
                 assert running.stdout is not None
                 printed = running.stdout.read(ROOM + 1)
                 if len(printed) > ROOM:
-                    raise UserError(f"{OPTION} must print lines host:slots. Received: more than {ROOM} bytes")
-                code = running.wait()
+                    self.close()
+                return printed, running.wait(), late.is_set()
         finally:
             patience.cancel()
-            _kill(running)
-        errors.seek(0)
-        said = last_line(errors.read(ROOM).decode(errors="replace"))
-    if late.is_set():
-        raise UserError(f"{OPTION} has not ended within {timeout_s:g} s: {script}")
-    if code:
-        raise UserError(f"{OPTION} failed with exit code {code}{said and f': {said}'}")
-    return _hosts(printed.decode(errors="replace"))
+            self.close()  # its children
+            self._running = None
 
 
 def _hosts(text: str) -> list[Host]:
@@ -89,11 +106,6 @@ def _hosts(text: str) -> list[Host]:
                 f"{OPTION} may print {MOST_SLOTS} slots of a host at most. Received: {host.name}:{host.slots}"
             )
     return found
-
-
-def _kill(running: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(running.pid, signal.SIGKILL)
 
 
 class HostDiscovery:

@@ -78,6 +78,7 @@ class HostPool:
         self._clock, self._lock = clock, threading.RLock()
         self._listings: dict[str, Listing] = {}
         self._failed: Counter[str] = Counter()  # slots whose ranks were lost
+        self._suspected = False  # a rank was lost that is not known
         self._aside: dict[str, tuple[float, str]] = {}  # until when a host is not checked again, and why
 
     # -- which hosts there are -------------------------------------------------------------------------------------
@@ -125,7 +126,8 @@ class HostPool:
     def ready(self, name: str, route: str) -> None:
         """Record that a host passed its check."""
         with self._lock:
-            self._aside.pop(name, None)
+            if self._aside.pop(name, None) is not None:  # it did not answer, so that its ranks were lost
+                self._failed.pop(name, None)
             self.routes[name] = route
 
     def put_aside(self, name: str, reason: str) -> None:
@@ -170,8 +172,12 @@ class HostPool:
         """
         chosen = allot(self.available(), min(count, total(self.available())))
         others = {host.name: "" for host in chosen if not is_here(host.name)}
-        for name, said in everywhere(others, ["true"], ANSWER_S).items():
+        silent = everywhere(others, ["true"], ANSWER_S)
+        for name, said in silent.items():
             self.put_aside(name, f"no answer: {said}")
+        if self._suspected and not silent and self.in_use:
+            self._failed[self.in_use[-1].name] += 1
+        self._suspected = False
         if (room := total(self.available())) < count:
             raise TooFew(f"there are {quantity(room, 'slot')} for {count} workers ({self.listed()})", room)
         with self._lock:
@@ -179,10 +185,15 @@ class HostPool:
             return self.in_use
 
     def lost(self, rank: int | None) -> None:
-        """Use the slot of a lost rank no more, until its host is withdrawn and listed again."""
-        with self._lock:
-            names = [host.name for host in self.in_use for _ in range(host.slots)]
-            if names:
+        """Use the slot of a lost rank no more, until its host is withdrawn and listed again.
+
+        Where mpirun does not say which rank, the hosts that do not answer have lost theirs.
+        """
+        names = [host.name for host in self.in_use for _ in range(host.slots)]
+        if rank is None and not self.all_here:
+            self._suspected = True
+        elif names:
+            with self._lock:
                 self._failed[names[-1 if rank is None or rank >= len(names) else rank]] += 1
 
     def gone(self) -> list[Host]:

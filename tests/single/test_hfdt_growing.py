@@ -17,7 +17,7 @@ from fdt.rpc.session_pb2 import Command, Commit, Epoch, EpochEnd, Evaluate, Even
 from fdt.supervise.joining import JoinConnection, JoinEndpoint
 from hfdt import cli
 from hfdt.engine import discovery, host_pool
-from hfdt.engine.discovery import HostDiscovery, run_script
+from hfdt.engine.discovery import DiscoveryScript, HostDiscovery
 from hfdt.engine.elastic import ElasticHfdtEngine
 from hfdt.engine.growing import REMOVE_S, GrowingCoordinator, SizeLimits
 from hfdt.engine.host_pool import ASIDE_S, SETTLE_S, HostPool, total
@@ -124,6 +124,22 @@ def test_too_few_slots_and_hosts_that_do_not_answer(pool, monkeypatch):
     assert pool.take(1) == [Host("localhost", 1)]
 
 
+def test_an_unknown_loss_is_the_silent_hosts_else_the_last_slots(pool, monkeypatch):
+    silent = {}
+    monkeypatch.setattr(host_pool, "everywhere", lambda said, argv, timeout: silent)
+    listed(pool, localhost=1, h=1, i=1)
+    pool.take(3)
+    pool.lost(None)
+    with pytest.raises(TooFew, match="2 slots for 3"):
+        pool.take(3)
+    assert counted(pool) == {"localhost": 1, "h": 1}
+    pool.lost(None)
+    silent["h"] = "timed out"
+    with pytest.raises(TooFew):
+        pool.take(2)
+    assert counted(pool) == {"localhost": 1}
+
+
 # -- the script ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def script(tmp_path):
@@ -137,8 +153,9 @@ def script(tmp_path):
 
 
 def test_the_script_prints_hosts(script):
-    assert run_script(script("#!/bin/sh\necho localhost:2; echo; echo ' h '")) == [Host("localhost", 2), Host("h", 1)]
-    assert run_script(script("#!/bin/sh\n")) == []
+    printed = script("#!/bin/sh\necho localhost:2; echo; echo ' h '")
+    assert DiscoveryScript(printed).hosts() == [Host("localhost", 2), Host("h", 1)]
+    assert DiscoveryScript(script("#!/bin/sh\n")).hosts() == []
 
 
 @pytest.mark.parametrize(
@@ -158,8 +175,26 @@ def test_the_script_prints_hosts(script):
 )
 def test_a_script_that_fails_is_said_in_one_line(script, text, said):
     with pytest.raises(UserError, match=said) as error:
-        run_script(script(text), timeout_s=0.5 if "600" in text else 60)
+        DiscoveryScript(script(text), timeout_s=0.5 if "600" in text else 60).hosts()
     assert "\n" not in str(error.value)
+
+
+def test_a_script_that_hangs_is_killed_with_the_run(script, tmp_path):
+    running = DiscoveryScript(script(f"#!/bin/sh\necho > {tmp_path}/began; sleep 600"), timeout_s=600)
+    found = []
+
+    def run():
+        with pytest.raises(UserError, match="signal 9"):
+            running.hosts()
+        found.append("ended")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not (tmp_path / "began").exists():
+        pass
+    running.close()
+    thread.join(60)
+    assert found == ["ended"]
 
 
 def test_after_the_start_a_failing_script_changes_nothing(pool, monkeypatch):

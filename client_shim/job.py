@@ -22,7 +22,8 @@ def capture_call(run: ScriptRun, call: FitCall) -> Captured:
     own_evaluate = type(call.model).evaluate is call.flavor.keras.Model.evaluate
     remotely = run.engine == "hfdt" and own_evaluate and not watches_tests(call.callbacks)
     whole_batches = run.engine == "nfdt" or run.settings.options.get("batch") == "per-worker"
-    divide = run.client.hello.workers > 1 and not whole_batches
+    may_divide = run.client.hello.workers > 1 or "elastic" in run.settings.options
+    divide = may_divide and not whole_batches
     return capture_data(
         call.flavor.name, run.blobs, **given, validate_remotely=remotely, divide=divide, model=call.model
     )
@@ -69,6 +70,7 @@ def make_job(
     """
     first = _first_epoch(call, captured, fit_checkpoints)
     arguments, blobs = call.arguments, run.blobs
+    suspendable = fit_checkpoints is not None or "elastic" in run.settings.options
     return JobSpec(
         id=secrets.token_hex(8),
         program=capture_program(call.flavor, call.model, blobs),
@@ -86,7 +88,7 @@ def make_job(
             batch_hooks=call.hooks,
         ),
         seed=seed,
-        options=run.settings.options | ({"suspendable": "1"} if fit_checkpoints is not None else {}),
+        options=run.settings.options | ({"suspendable": "1"} if suspendable else {}),
     )
 
 

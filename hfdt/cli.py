@@ -43,6 +43,7 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.errors import EXIT_CODES, UsageError
 from frontends.report import write_run_report
 from frontends.settings import config_options, configure
+from hfdt.elastic_options import ELASTIC_FLAGS, check_elastic, elastic_options, is_elastic, make_elastic
 from hfdt.options import RANKS, algorithm_options, compressor_of, number_options, rank_fault_options, rank_options
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ JOB_OPTIONS = (
 RANK_OPTIONS = ("launcher", "comm", "bind_to")
 REPLICA_OPTIONS = ("rule", "compress", "bucket_mb", "allow_replicated", "bind_to")
 NOT_EMULATED = {
+    **ELASTIC_FLAGS,
     "workers": "-np",
     "server": "--server",
     "launcher": "--launcher",
@@ -103,6 +105,7 @@ main = program(
         "config": "frontends.config_command:config_command",
         "inspect": "frontends.inspect_command:hfdt_command",
         "doctor": "hfdt.doctor:doctor_command",
+        "join": "hfdt.join_command:join_command",
         "report": "frontends.report.command:report_command",
         "ui": "frontends.ui.command:ui_command",
     },
@@ -150,6 +153,7 @@ def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
 @algorithm_options
 @number_options
 @hosts_options
+@elastic_options
 @rank_options
 @emulate_option(RANKS)
 @fault_options
@@ -174,14 +178,14 @@ def run_command(script: str, words: list[str], **given: Any) -> int:
     checked(given)
     verify_first(NAME, script, words, given, size_of(chosen_hosts(given), given["workers"], DEFAULT_WORKERS))
     request = replace(requested(NAME, script, given), write_report=write_run_report)
-    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, "run_dir") if name not in REPLICA_OPTIONS]
+    of_fit = [name for name in (*JOB_OPTIONS, *RANK_OPTIONS, *ELASTIC_FLAGS, "run_dir") if name not in REPLICA_OPTIONS]
     if replicas.wanted(script, given, of_fit, by_hand=True):
         _check_own_loop(given)
         options = {"bind_to": "cores", **job_options(given, REPLICA_OPTIONS)}
         hosts, emulate = chosen_hosts(given), given["emulate"]
         return replicas.run(request, script, words, given["seed"], options, "hfdt.replica", hosts, emulate)
     settings, engine = engine_of(given)
-    early = bool(given["emulate"] or names_hosts(given))  # a host may not answer
+    early = bool(given["emulate"] or is_elastic(given) or names_hosts(given))  # a host may not answer
     with starting_over(NAME, given):
         return fits.run(request, words, settings, engine, early=early)
 
@@ -238,8 +242,11 @@ def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], HfdtEn
     """Return a run's settings, and the function that makes its engine, as the options choose them."""
     from client_shim.state import Settings
 
-    engine = make_emulation(given) if given["emulate"] is not None else make_engine(given)
-    return Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract"), engine
+    options, elastic = job_options(given, JOB_OPTIONS), make_elastic(given)
+    if elastic is not None:
+        options["elastic"] = "1"
+    engine = elastic or (make_emulation(given) if given["emulate"] is not None else make_engine(given))
+    return Settings(options, given["seed"], own_loops=given["capture"] == "extract"), engine
 
 
 def checked(given: dict[str, Any]) -> None:
@@ -277,8 +284,9 @@ def checked(given: dict[str, Any]) -> None:
             f"Received: --commit-every {given['commit_every']}steps alone"
         )
     check_emulated(given, NOT_EMULATED)
+    check_elastic(given)
     if given["server"]:
-        for name in (*RANK_OPTIONS, *HOST_OPTIONS):
+        for name in (*RANK_OPTIONS, *HOST_OPTIONS, *ELASTIC_FLAGS):
             if given[name]:
                 raise UsageError(
                     f"{flag(name)} must be given to `hfdt serve`, not with --server. Received: {given[name]}"

@@ -12,10 +12,13 @@ from client_shim.verify.options import request_of, steps_option, verdict_option,
 from fdt.cli import detach
 from fdt.cli.hosts import (
     HOST_FLAGS,
+    announce,
     check_emulated,
     chosen_hosts,
     emulate_option,
     hosts_options,
+    join_at_option,
+    join_endpoint,
     names_hosts,
     placement_on,
     report_hosts,
@@ -43,7 +46,6 @@ from fdt.cli.serve import address_of, serve, tls_files
 from fdt.errors import EXIT_CODES, UsageError
 from frontends.report import write_run_report
 from frontends.settings import config_options, configure
-from nfdt.engine.join_command import announce, join_at_option, join_endpoint
 from nfdt.run_options import (
     RESTARTS,
     TRANSPORT,
@@ -129,7 +131,7 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
         placement = placement_on(hosts, workers, servers)
         engine = NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement, join_endpoint=endpoint)
         if not given.get("quiet"):
-            announce(engine.reception)
+            announce(NAME, engine.reception)
         return engine
 
     return make

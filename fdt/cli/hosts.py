@@ -1,4 +1,4 @@
-"""Hosts of a cluster: the options -H and --hostfile, the report of `doctor` about hosts, and the command `certs`.
+"""Hosts of a cluster: the options -H, --hostfile and --join-at, the report of `doctor`, and the command `certs`.
 
 `certs` makes a private authority for a cluster, a certificate for each host, and one for its users.
 """
@@ -19,6 +19,8 @@ from fdt.errors import UsageError
 if TYPE_CHECKING:
     from fdt.launch.hosts import Host
     from fdt.launch.placement import Placement
+    from fdt.security.auth import TlsIdentity
+    from fdt.supervise.joining import JoinEndpoint, JoinListener
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -166,3 +168,53 @@ def check_emulated(given: dict[str, Any], flags: Mapping[str, str]) -> None:
     for name, spelled in flags.items() if given["emulate"] is not None else ():
         if given[name]:
             raise UsageError(f"--emulate takes the workers from its file. Received: {spelled} {given[name]} too")
+
+
+JOIN_GROUP = "Workers that join"
+LOOPBACK = "127.0.0.1"
+
+
+def join_at_option(function: Decorated) -> Decorated:
+    """Add --join-at to a command."""
+    text = (
+        "Address at which workers can join by `join`; port 0: any free port. Other addresses than loopback need "
+        "--tls-... . The token is in join.token beside the logs, or is that of FDT_TOKEN.  [default: no joining]"
+    )
+    return option(JOIN_GROUP, "--join-at", metavar="[HOST:]PORT", help=text)(function)
+
+
+def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
+    """Return the endpoint of a run's options; FDT_TOKEN is removed from the environment. Raises UsageError."""
+    if given["join_at"] is None:
+        return None
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # hides gRPC's messages about foreign handshakes
+    from fdt.cli.connect import identity
+    from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
+    from fdt.supervise.joining import JoinEndpoint
+
+    text = str(given["join_at"])
+    address = text if ":" in text else f"{LOOPBACK}:{text}"
+    if address.startswith("unix:"):
+        raise UsageError(f"--join-at must be [HOST:]PORT. Received: {text}")
+    ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
+    chosen = checked(os.environ.pop(TOKEN_VARIABLE, "").strip())
+    return JoinEndpoint(address, chosen or new_token(), ours, keep=not chosen)
+
+
+def announce(engine: str, listener: "JoinListener | None") -> None:
+    """Print the command to join on stderr."""
+    if listener is not None:
+        token = f"--token-file {listener.token_file}" if listener.token_file else "with the run's token in FDT_TOKEN"
+        tls = " --tls-cert ... --tls-key ... --tls-ca ..." if listener.remote else ""
+        click.echo(f"{engine}: to join: {engine} join {listener.address} {token}{tls}", err=True)
+
+
+def join_credentials(engine: str, address: str, given: Mapping[str, Any]) -> "tuple[str, TlsIdentity | None]":
+    """Return the token and the certificate of the command `join` for the run at `address`. Raises UsageError."""
+    from fdt.cli.connect import identity, take_token
+
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    if address.startswith("unix:"):
+        raise UsageError(f"the address must be HOST:PORT, as the run printed it. Received: {address}")
+    ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
+    return take_token(given["token_file"], f"`{engine} join`"), ours

@@ -38,9 +38,9 @@ class Host:
     slots: int
 
 
-def parse(text: str) -> list[Host]:
-    """Parse `host1:4,host2:4`; a host without a number has one slot. Raises UsageError."""
-    return _unique([_host(*word.partition(":")[::2]) for word in text.split(",")], "-H")
+def parse(text: str, where: str = "-H") -> list[Host]:
+    """Parse `host1:4,host2:4`, which `where` gave; a host without a number has one slot. Raises UsageError."""
+    return _unique([_host(*word.partition(":")[::2]) for word in text.split(",")], where)
 
 
 def read_hostfile(path: Path) -> list[Host]:

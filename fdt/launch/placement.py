@@ -121,8 +121,8 @@ def demand(hosts: Sequence[Host], unneeded: Collection[str] = ()) -> list[Probed
         report("hosts", [check for check in table(found) if check.ok is False], _console())
         names = ", ".join(one.host.name for one in bad)
         raise UserError(
-            f"not ready: {names} ({len(bad)} of {quantity(len(found), 'host')}): {_first(bad[0])}; `doctor -H` shows "
-            "all checks"
+            f"not ready: {names} ({len(bad)} of {quantity(len(found), 'host')}): {failure_of(bad[0])}; `doctor -H` "
+            "shows all checks"
         )
     return found
 
@@ -198,7 +198,8 @@ def _answer(listening: socket.socket) -> None:
             return
 
 
-def _first(one: Probed) -> str:
+def failure_of(one: Probed) -> str:
+    """Return the first failed check of a host that is not ready, and what to do."""
     check = next(check for check in one.checks if check.ok is False)
     return f"{check.component}: {check.found or 'none'} ({check.advice})"
 

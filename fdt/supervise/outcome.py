@@ -22,6 +22,7 @@ class Outcome:
 
     Attributes:
         relaunch: End all members and start this many workers instead; 0: do not.
+        pause: End all members; a later `relaunch` starts others.
         restart: (role, rank) of lost members to replace. Commands to them wait for the replacement.
         commands: (role, rank, command) to send; rank None: to all members of the role.
         events: To send to the client.
@@ -35,6 +36,7 @@ class Outcome:
     events: list[Event] = field(default_factory=list)
     drop: list[BlobRef] = field(default_factory=list)
     kill: list[tuple[str, int]] = field(default_factory=list)
+    pause: bool = False
 
     def followed_by(self, other: "Outcome") -> "Outcome":
         """Return an outcome with the consequences of both, this one's first."""
@@ -45,6 +47,7 @@ class Outcome:
             self.events + other.events,
             self.drop + other.drop,
             self.kill + other.kill,
+            self.pause or other.pause,
         )
 
 

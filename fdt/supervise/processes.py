@@ -26,7 +26,7 @@ class LaunchedProcesses:
 
     def __init__(self, launches: Sequence[tuple[Launcher, Task]], env: Mapping[str, str]) -> None:
         self._launches, self._env = launches, env
-        self._workers = 0  # how many, where fewer than the task asks for; else 0
+        self._workers = 0  # how many, where other than the task asks for; else 0
         self._running: list[Processes] = []
         self._lost: set[tuple[str, int]] = set()  # (role, rank) of exits that have been handled
         self._stopping = threading.Lock()
@@ -34,27 +34,22 @@ class LaunchedProcesses:
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    @property
-    def complete(self) -> bool:
-        """Whether all requested processes were started and none has ended."""
-        return not self._workers and not self.exits()
+    def complete(self, workers: int = 0) -> bool:
+        """Return whether so many workers, as `resize` counts them, were started and no process has ended."""
+        return self._workers == workers and not self.exits()
 
     @property
     def counts(self) -> dict[str, int]:
         """The number of processes of each role."""
         return {task.role: self._count(task) for _, task in self._launches}
 
-    @held_back()  # otherwise a process that is just started could not be ended
-    def start(self, workers: int = 0) -> None:
-        """Start the processes.
-
-        Args:
-            workers: The number of workers to start; 0: as many as the task asks for.
-
-        Raises:
-            UserError: A task cannot be started. Others may run then, until `stop`.
-        """
+    def resize(self, workers: int = 0) -> None:
+        """Set the number of workers that `start` starts; 0: as many as the task asks for."""
         self._workers = workers
+
+    @held_back()  # otherwise a process that is just started could not be ended
+    def start(self) -> None:
+        """Start the processes. Raises UserError where a task cannot be started. Others may run then, until `stop`."""
         self._lost.clear()
         for launcher, task in self._launches:
             self._running.append(launcher.start(self._prepared(task)))

@@ -66,17 +66,21 @@ class Supervisor:
         self._job_blobs: list[BlobRef] = []  # the blobs of the job's Setup; the client drops them unless it is lost
         self._passed_blobs = PassedBlobs(blobs)
 
-    def start(self) -> None:
-        """Start the members unless they run. Where one was lost since the last job, restart all."""
-        if self._warm and not self.launched.complete:
+    def start(self, workers: int = 0) -> None:
+        """Start the members unless they run. Where one was lost since the last job, restart all.
+
+        `workers`: how many workers there are to be; 0: as many as their task asks for.
+        """
+        if self._warm and not self.launched.complete(workers):
             self.end()
         if not self.launched:
-            self._launch()
+            self._launch(workers)
 
     def _launch(self, workers: int = 0) -> None:
-        self.registry.forget_members()
+        self.launched.resize(workers)
+        self.registry.forget_members(self.launched.counts)
         try:
-            self.launched.start(workers)
+            self.launched.start()
         except BaseException:
             self.end()  # a partial set must neither keep running nor count as complete at the next start
             raise
@@ -252,8 +256,9 @@ class Supervisor:
             self.registry.kill(*member)
         if self._abandoned.is_set():  # what would start now would only have to be ended
             outcome = Outcome(events=outcome.events, drop=outcome.drop)
-        if outcome.relaunch:
+        if outcome.relaunch or outcome.pause:
             self.end()
+        if outcome.relaunch:
             self._launch(outcome.relaunch)
         for member in outcome.restart:
             self.launched.restart(*member)

@@ -145,12 +145,14 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         """Return whether the rank is a current elastic worker's."""
         return role == "worker" and rank in self.elastic
 
-    def forget_members(self) -> None:
+    def forget_members(self, members: Mapping[str, int]) -> None:
         """Drop the outboxes of launched members, which have ended, and ignore their unread messages.
 
-        New members will attach in their place. Elastic workers stay: the engine cannot launch them.
+        New members will attach in their place: for each role, as many as `members` says. Elastic workers stay: the
+        engine cannot launch them.
         """
         with self._lock:
+            self.members = members
             gone = [member for member in self._outboxes if not self.is_elastic(*member)]
             outboxes = [self._outboxes.pop(member) for member in gone]
             self.attached = {member: a for member, a in self.attached.items() if self.is_elastic(*member)}

@@ -103,15 +103,21 @@ class RanksCoordinator:
         return self._again(failure, how, quantity(missing, "worker"), "left out")
 
     def _again(self, failure: Failed, how: str, member: str, action: str) -> Outcome:
-        recovery = self._recovery
+        since = self._recovery.since
+        fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {since}")
+        return self._replayed().followed_by(Outcome(events=[Event(job=self._job, fault=fault)]))
+
+    def _replayed(self) -> Outcome:
+        """Start `recovery.size` new ranks from the last commit."""
+        self._forget_ranks()
+        again = [*self._recovery.replay(self._pending), *([self._suspend] if self._suspend is not None else [])]
+        return Outcome(relaunch=self._recovery.size, commands=[("worker", None, command) for command in again])
+
+    def _forget_ranks(self) -> None:
+        """Forget what ranks have reported that do not exist after a restart."""
         self._waiting.clear()
         self._stalls = None
-        self._standing.clear()  # their ranks may not exist after the restart
-        replayed = Outcome(relaunch=recovery.size)
-        again = [*recovery.replay(self._pending), *([self._suspend] if self._suspend is not None else [])]
-        replayed.commands.extend(("worker", None, command) for command in again)
-        fault = Fault(message=f"{failure.message}; {how}", member=member, action=f"{action} from {recovery.since}")
-        return replayed.followed_by(Outcome(events=[Event(job=self._job, fault=fault)]))
+        self._standing.clear()
 
     def tick(self, now: float) -> Outcome:
         """Name ranks that keep others waiting; later handle them as lost."""

@@ -9,6 +9,7 @@ from fdt.errors import TooFew
 from fdt.launch import Launcher, Task
 from fdt.launch.placement import Placement
 from fdt.rpc.session_pb2 import Command, Event, Failed
+from fdt.security.auth import TlsIdentity
 from fdt.supervise.supervisor import Supervisor
 from hfdt.engine.coordinator import RanksCoordinator
 from hfdt.engine.launchers import choose_launcher
@@ -28,6 +29,7 @@ class HfdtEngine:
         bind_to: "cores" binds each rank to its part of the cores, "none" leaves it to the scheduler.
         placement: The hosts, where there are others than this one.
         blobs: The store of the jobs' blobs, which stays when the engine stops; None: one of the engine's own.
+        identity: The certificate of the ranks, where some may be on other hosts; None: the placement's.
 
     Raises:
         UserError: The launcher does not work on this machine.
@@ -45,6 +47,7 @@ class HfdtEngine:
         bind_to: str = "cores",
         placement: Placement | None = None,
         blobs: LocalBlobs | None = None,
+        identity: TlsIdentity | None = None,
     ) -> None:
         self.workers, self.run_dir = workers, run_dir
         if not isinstance(launcher, str):
@@ -62,9 +65,8 @@ class HfdtEngine:
         if placement is None:  # the files of a killed mpirun are removed too: Open MPI 5, 4
             env.update(dict.fromkeys(("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"), segments))
         task = Task("worker", (sys.executable, "-m", "hfdt.worker.process"), workers, env)
-        self._supervisor = Supervisor(
-            self.name, run_dir, self.blobs, [(started_by, task)], placement.identity if placement else None
-        )
+        members = placement.identity if placement else identity
+        self._supervisor = Supervisor(self.name, run_dir, self.blobs, [(started_by, task)], members)
 
     def start(self) -> None:
         """Start the ranks."""
@@ -79,14 +81,18 @@ class HfdtEngine:
         return self._train(commands)
 
     def _train(self, commands: Iterator[Command], missing: TooFew | None = None) -> Iterator[Event]:
-        recovery = RankRecovery(self.blobs, self.workers)
-        coordinator = RanksCoordinator(recovery)
+        recovery, coordinator = self._coordinated()
         if missing is not None:
             coordinator.short(missing.room, Failed(message=str(missing)))
         try:
             yield from self._supervisor.run(coordinator, commands)
         finally:
             recovery.drop()
+
+    def _coordinated(self) -> tuple[RankRecovery, RanksCoordinator]:
+        """Return the coordinator of a job, and its recovery."""
+        recovery = RankRecovery(self.blobs, self.workers)
+        return recovery, RanksCoordinator(recovery)
 
     def stop(self) -> None:
         """Stop the ranks and release shared memory."""

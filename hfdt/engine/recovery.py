@@ -18,12 +18,13 @@ class RankRecovery:
     """The recovery of a job on `size` ranks.
 
     `restarts`: how often all ranks may still be restarted; after that the job continues with fewer ranks, at least
-    `least`.
+    `least`. `elastic`: the number of ranks may change at any commit.
     """
 
-    def __init__(self, blobs: LocalBlobs, size: int) -> None:
+    def __init__(self, blobs: LocalBlobs, size: int, *, elastic: bool = False) -> None:
         self.size = self.least = size
         self.restarts = self.used = 0
+        self.elastic = elastic
         self.note = ""  # why losses end this job although recovery was requested
         self.since = "the beginning"  # the point from which ranks restart
         self._blobs = blobs
@@ -36,10 +37,15 @@ class RankRecovery:
         self._setup.CopyFrom(setup)
         job = setup.setup.job
         restarts, least = (int(job.options.get(name, "0")) for name in ("restarts", "min_np"))
-        if not restarts and not least:
+        if not restarts and not least and not self.elastic:
             return
         reason = _not_replayed(job)
-        if reason:
+        if reason and self.elastic:
+            self.elastic, self.note = (
+                False,
+                f"the number of workers does not change, and no loss is recovered: {reason}",
+            )
+        elif reason:
             self.note = f"--restarts and --min-np are not used: {reason}"
         else:
             self.restarts, self.least = restarts, least or self.size
@@ -51,7 +57,16 @@ class RankRecovery:
     @property
     def wanted(self) -> bool:
         """Whether the job may continue after a loss."""
-        return self.restarts > 0 or self.least < self.size
+        return self.elastic or self.restarts > 0 or self.least < self.size
+
+    @property
+    def restart_left(self) -> bool:
+        """Whether a loss may restart all ranks."""
+        return self.used < self.restarts
+
+    def resize(self, size: int) -> None:
+        """Set the number of ranks that `replay` is for."""
+        self.size = size
 
     def commit(self, epoch: int, state: State) -> None:
         """Store the state at the end of `epoch`, independently of the client's copy."""
@@ -74,7 +89,7 @@ class RankRecovery:
 
     def lose(self) -> str:
         """Handle the loss of a rank: return how the job continues, perhaps with fewer ranks; "" where it cannot."""
-        if self.used < self.restarts:
+        if self.restart_left:
             self.used += 1
             return f"all workers restart from {self.since}, restart {self.used} of {self.restarts}"
         if self.size > self.least:

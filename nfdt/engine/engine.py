@@ -12,10 +12,10 @@ from fdt.launch.placement import Placement, run_identity
 from fdt.rpc.session_pb2 import Command, Event
 from fdt.service.member import ANYWHERE
 from fdt.service.transport import free_ports
+from fdt.supervise.joining import JoinEndpoint, JoinListener, admit_workers
 from fdt.supervise.processes import MOST
 from fdt.supervise.supervisor import Supervisor
 from nfdt.engine.coordinator import ServersCoordinator
-from nfdt.engine.rendezvous import JoinEndpoint, JoinListener
 
 
 class NfdtEngine:
@@ -63,7 +63,8 @@ class NfdtEngine:
         self._supervisor = Supervisor(self.name, run_dir, self.blobs, launches, members)
         try:
             if join_endpoint is not None:
-                self.reception = JoinListener(join_endpoint, self._supervisor.registry, workers, members)
+                admit = admit_workers(self._supervisor.registry, workers, members)
+                self.reception = JoinListener(join_endpoint, run_dir, admit, self.name)
         except BaseException:
             self.stop()
             raise

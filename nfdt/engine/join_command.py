@@ -1,22 +1,21 @@
-"""Command `nfdt join`, and the option --join-at of the commands that accept elastic workers."""
+"""Command `nfdt join`: starts workers on this machine for a run that accepts elastic workers."""
 
-import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fdt.cli.hosts import JOIN_GROUP, join_credentials
 from fdt.cli.options import Address, CountType, tls_options, token_option
 from fdt.cli.program import Command, option
-from fdt.errors import UsageError
+from fdt.errors import UserError
 
 if TYPE_CHECKING:
-    from nfdt.engine.rendezvous import JoinEndpoint, JoinListener
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-LOOPBACK = "127.0.0.1"
-GROUP = "Workers that join"
+    from fdt.launch import LocalProcesses
+    from fdt.rpc.join_pb2 import Place
+    from fdt.security.auth import TlsIdentity
+    from fdt.supervise.joining import JoinConnection
 
 EXAMPLES = """\b
 Examples:
@@ -30,45 +29,10 @@ Examples:
 """
 
 
-def join_at_option(function: Decorated) -> Decorated:
-    """Add --join-at to a command."""
-    text = (
-        "Address at which workers can join by `nfdt join`; port 0: any free port. Other addresses than loopback need "
-        "--tls-... . The token is in join.token beside the logs, or is that of FDT_TOKEN.  [default: no joining]"
-    )
-    return option(GROUP, "--join-at", metavar="[HOST:]PORT", help=text)(function)
-
-
-def join_endpoint(given: Mapping[str, Any]) -> "JoinEndpoint | None":
-    """Return the endpoint of a run's options; FDT_TOKEN is removed from the environment. Raises UsageError."""
-    if given["join_at"] is None:
-        return None
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # hides gRPC's messages about foreign handshakes
-    from fdt.cli.connect import identity
-    from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
-    from nfdt.engine.rendezvous import JoinEndpoint
-
-    text = str(given["join_at"])
-    address = text if ":" in text else f"{LOOPBACK}:{text}"
-    if address.startswith("unix:"):
-        raise UsageError(f"--join-at must be [HOST:]PORT. Received: {text}")
-    ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
-    chosen = checked(os.environ.pop(TOKEN_VARIABLE, "").strip())
-    return JoinEndpoint(address, chosen or new_token(), ours, keep=not chosen)
-
-
-def announce(reception: "JoinListener | None") -> None:
-    """Print the command to join on stderr."""
-    if reception is not None:
-        token = f"--token-file {reception.token_file}" if reception.token_file else "with the run's token in FDT_TOKEN"
-        tls = " --tls-cert ... --tls-key ... --tls-ca ..." if reception.remote else ""
-        click.echo(f"nfdt: to join: nfdt join {reception.address} {token}{tls}", err=True)
-
-
 @click.command("join", cls=Command, epilog=EXAMPLES)
 @click.argument("address", metavar="HOST:PORT", type=Address())
 @option(
-    GROUP,
+    JOIN_GROUP,
     "-np",
     "--num-proc",
     "workers",
@@ -84,15 +48,9 @@ def join_command(address: str, workers: int, **given: Any) -> int:
     They get the job and the data from the run, and leave it at its end or at Ctrl-C. The other workers then get their
     batches.
     """
-    from fdt.cli.connect import identity, take_token
     from fdt.cli.run import log_directory
-    from nfdt.engine.rendezvous import join
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    if address.startswith("unix:"):
-        raise UsageError(f"the address must be HOST:PORT, as the run printed it. Received: {address}")
-    ours = identity(address, given["tls_cert"], given["tls_key"], given["tls_ca"])
-    token = take_token(given["token_file"], "`nfdt join`")
+    token, ours = join_credentials("nfdt", address, given)
     try:
         with log_directory("nfdt-join", None) as logs:
             join(address, token, ours, workers, logs.directory)
@@ -101,3 +59,69 @@ def join_command(address: str, workers: int, **given: Any) -> int:
         return 0
     click.echo("nfdt: the run has ended", err=True)
     return 0
+
+
+POLL_S = 0.5
+LAST_WORD_S = 15.0  # workers may end before the run's last message arrives
+
+
+def join(address: str, token: str, identity: "TlsIdentity | None", workers: int, logs: Path) -> None:
+    """Train for the run at `address` until it ends. Raises UserError, and KeyboardInterrupt on a signal."""
+    from fdt.signals import held_back, undisturbed
+    from fdt.supervise.joining import JoinConnection
+
+    call = JoinConnection(address, token, identity, workers, "nfdt")
+    processes: LocalProcesses | None = None
+    try:
+        ranks = list(call.place.ranks)
+        with held_back():
+            processes = _start(call.place, address, logs)
+        names = ", ".join(f"worker {rank}" for rank in ranks)
+        click.echo(f"nfdt: joined the run at {address} as {names}; Ctrl-C leaves it", err=True)
+        _watch(call, processes, ranks, logs)
+    finally:
+        with undisturbed():
+            call.close()
+            if processes is not None:
+                processes.stop()
+
+
+def _start(place: "Place", address: str, logs: Path) -> "LocalProcesses":
+    from fdt import environment
+    from fdt.launch import LocalLauncher, Task
+    from fdt.security import auth
+    from fdt.service.member import ANYWHERE, ENGINE_VARIABLE, SIZE_VARIABLE, is_our_socket, reachable_address
+
+    addresses = place.addresses.replace(f"{ANYWHERE}:", f"{address.rpartition(':')[0]}:")
+    nearest = reachable_address(addresses)
+    if nearest.startswith("unix:") and not is_our_socket(Path(nearest.removeprefix("unix:"))):
+        raise UserError(
+            "a run that listens on loopback accepts workers of the same user, host and /dev/shm only, and no socket of "
+            f"this user is at {nearest}; --join-at HOST:PORT with --tls-... accepts others"
+        )
+    env = {
+        **environment.variables(),
+        ENGINE_VARIABLE: addresses,
+        auth.TOKEN_VARIABLE: place.token,
+        SIZE_VARIABLE: str(place.size),
+        **({auth.TLS_VARIABLE: place.identity} if place.identity else {}),
+    }
+    launcher = LocalLauncher(logs, lambda number: {"FDT_RANK": str(place.ranks[number])})
+    return launcher.start(Task("worker", (sys.executable, "-m", "nfdt.worker.process"), len(place.ranks), env))
+
+
+def _watch(call: "JoinConnection", processes: "LocalProcesses", ranks: list[int], logs: Path) -> None:
+    """Wait until the run ends, or all workers of this process have ended."""
+    from fdt.supervise.outcome import tail
+
+    told: set[int] = set()
+    while not call.over.wait(POLL_S):
+        ended = {end.rank: end.cause for end in processes.exits() if end.rank is not None and end.rank not in told}
+        told.update(ended)
+        if ended and not call.over.wait(LAST_WORD_S):
+            for rank, cause in ended.items():
+                click.echo(f"nfdt: worker {ranks[rank]} has ended: {cause}", err=True)
+        if len(told) == len(ranks) and not call.over.is_set():
+            said = " ".join(tail(logs / "worker-0.log", lines=1).split())
+            raise UserError(f"all workers ended before the run: {said or 'see their logs'}")
+    call.check()

@@ -5,6 +5,7 @@ A host is a network, UTS, IPC, mount and PID namespace with its own /dev/shm, /r
 
 import re
 import shutil
+import signal
 import subprocess
 import textwrap
 import time
@@ -277,6 +278,74 @@ class Started:
     def close(self):
         self._running.kill()
         self._running.communicate()
+
+
+GROWS = """
+    import sys
+    from pathlib import Path
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(640, 8)).astype("float32")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.001, momentum=0.9), "mse")
+
+    class Says(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, flush=True)
+            self.model.stop_training = not Path(sys.argv[1]).exists()
+
+    model.fit(x, x.sum(1), batch_size=8, epochs=1_000_000, shuffle=False, verbose=0, callbacks=[Says()])
+    print("done", flush=True)
+"""
+
+
+def tls(certificates: Path, whose: str) -> list[str]:
+    files = {"cert": f"{whose}.pem", "key": f"{whose}.key", "ca": "ca.pem"}
+    return [f"--tls-{kind}={certificates / file}" for kind, file in files.items()]
+
+
+@pytest.mark.timeout(900)
+def test_hosts_train_while_a_script_lists_them_or_they_have_joined(hosts, tmp_path):
+    """host1 begins, and host2 is listed; then host3 joins, and host2 is listed no more; then host3 leaves."""
+    path, listed, go, finds = (tmp_path / name for name in ("grows.py", "listed", "go", "finds.sh"))
+    path.write_text(textwrap.dedent(GROWS))
+    finds.write_text(f"#!/bin/sh\ncat {listed}\n")
+    finds.chmod(0o755)
+    listed.write_text("host1:1\n")
+    go.touch()
+    hosts.run(*HFDT, "certs", tmp_path / "certs", "host1")
+    where = ("--host-discovery-script", finds, "--join-at", "host1:0", *tls(tmp_path / "certs", "host1"))
+    run = Started(hosts, tmp_path, *HFDT, "run", *where, "--log-dir", tmp_path / "logs", path, go)
+    join = None
+    try:
+        run.until(run.epochs, 300)
+        listed.write_text("host1:1\nhost2:1\n")
+        run.until_said("1 slot of host2 joined; training continues from ", 300)
+        before = run.epochs()
+        run.until(lambda: run.epochs() > before, 300)
+        listed.write_text("host1:1\n")
+        address, token = ((tmp_path / "logs" / f"join.{name}").read_text().strip() for name in ("address", "token"))
+        call = hosts.on("host3", f"FDT_TOKEN={token}", *HFDT, "join", address, *tls(tmp_path / "certs", "client"))
+        join = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+        run.until_said("1 slot of host2 left", 300)
+        run.until_said("1 slot of host3 joined", 300)
+        before = run.epochs()
+        run.until(lambda: run.epochs() > before, 300)
+        assert hosts.output("host2", "sh", "-c", "pgrep -f 'fdt[.]service' || true") == ""
+        join.send_signal(signal.SIGINT)
+        run.until_said("1 slot of host3 left", 300)
+        go.unlink()
+        printed, _ = run.end()
+        assert printed.endswith("done\n")
+    finally:
+        run.close()
+        if join is not None:
+            join.kill()
+            _, said = join.communicate()
+    assert "left the run; training continues without this machine" in said
+    assert hosts.left() == []
 
 
 @pytest.fixture

@@ -10,19 +10,20 @@ import pytest
 
 from fdt.blobs import LocalBlobs
 from fdt.errors import UserError
+from fdt.rpc.join_pb2 import JoinRequest
 from fdt.rpc.session_pb2 import Attached, Command, EpochEnd, Event, Failed, Setup
 from fdt.security.auth import credentials
 from fdt.service.member import is_our_socket, reach, reachable_address
 from fdt.service.transport import open_channel
+from fdt.supervise import joining
+from fdt.supervise.joining import JoinConnection, JoinEndpoint, JoinListener, admit_workers
 from fdt.supervise.outcome import Outcome
 from fdt.supervise.processes import MOST, WorkerJoined, WorkerLeft
 from fdt.supervise.supervisor import Supervisor
 from fdt.supervise.worker_registry import MemberMessage, WorkerRegistry
 from nfdt import cli
-from nfdt.engine import rendezvous
+from nfdt.engine import join_command
 from nfdt.engine.coordinator import ServersCoordinator
-from nfdt.engine.rendezvous import JoinConnection, JoinEndpoint, JoinListener
-from nfdt.rpc.join_pb2 import JoinRequest
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -36,9 +37,14 @@ def registry(run_dir):
     blobs.close()
 
 
+def listener(registry):
+    admit = admit_workers(registry, 2, None)
+    return JoinListener(JoinEndpoint("127.0.0.1:0", "secret"), registry.run_dir, admit, "nfdt")
+
+
 @pytest.fixture
 def reception(registry):
-    reception = JoinListener(JoinEndpoint("127.0.0.1:0", "secret"), registry, 2, None)
+    reception = listener(registry)
     yield reception
     registry.release_all()
     reception.close()
@@ -59,7 +65,7 @@ def attach(registry, rank):
 
 
 def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, reception):
-    first, second = (JoinConnection(reception.address, "secret", None, count) for count in (2, 1))
+    first, second = (JoinConnection(reception.address, "secret", None, count, "nfdt") for count in (2, 1))
     assert [list(call.place.ranks) for call in (first, second)] == [[2, 3], [4]]
     assert (first.place.size, first.place.token, first.place.addresses) == (2, registry.token, registry.address)
     commands, said = attach(registry, 3)
@@ -70,7 +76,7 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, recepti
     assert gone == {MemberMessage("worker", rank, WorkerLeft("left"), 0) for rank in (2, 3)}
     assert [command.WhichOneof("kind") for command in commands] == ["exit"], "whoever is left of it ends"
     said.set()
-    third = JoinConnection(reception.address, "secret", None, 1)
+    third = JoinConnection(reception.address, "secret", None, 1, "nfdt")
     assert list(third.place.ranks) == [2]
     registry.release_all()
     for call in (second, third):
@@ -80,38 +86,40 @@ def test_who_joins_gets_free_ranks_and_what_a_member_must_know(registry, recepti
 
 
 def test_a_full_disk_is_said_in_one_line(registry, monkeypatch):
-    write_anew = rendezvous._write_anew
+    write_anew = joining._write_anew
 
     def full(path, text):
         write_anew(path, "")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rendezvous, "_write_anew", full)
+    monkeypatch.setattr(joining, "_write_anew", full)
     with pytest.raises(UserError, match="cannot be written beside the logs: .*No space left"):
-        JoinListener(JoinEndpoint("127.0.0.1:0", "secret"), registry, 2, None)
+        listener(registry)
     assert not list(registry.run_dir.iterdir())
 
 
 def test_who_is_not_let_in_hears_why_in_one_line(registry, reception, monkeypatch):
     def refused(address=reception.address, token="secret", workers=1):
         with pytest.raises(UserError) as error:
-            JoinConnection(address, token, None, workers)
+            JoinConnection(address, token, None, workers, "nfdt")
         return str(error.value)
 
     assert "was started with another token" in refused(token="wrong")
     assert f"Received: {MOST + 1}" in refused(workers=MOST + 1)
     assert "where another kind of server listens" in refused(address=registry.address, token=registry.token)
     assert re.search("a run that workers can join does not answer at", refused(address="127.0.0.1:1"))
-    monkeypatch.setattr(rendezvous, "JoinRequest", lambda **fields: JoinRequest(**{**fields, "version": "0.0"}))
+    monkeypatch.setattr(joining, "JoinRequest", lambda **fields: JoinRequest(**{**fields, "version": "0.0"}))
     assert "a worker must have the run's version" in refused()
+    monkeypatch.setattr(joining, "JoinRequest", lambda **fields: JoinRequest(**{**fields, "engine": "hfdt"}))
+    assert "the run is nfdt's; use `nfdt join`" in refused()
     assert registry.elastic.release_all() == [] and registry.inbox.empty()
 
 
 def test_a_run_out_of_reach_is_said_before_a_worker_starts(registry, reception, tmp_path):
-    call = JoinConnection(reception.address, "secret", None, 1)
+    call = JoinConnection(reception.address, "secret", None, 1, "nfdt")
     call.place.addresses = f"unix:{tmp_path}/elsewhere.sock"
     with pytest.raises(UserError, match="accepts workers of the same user, host and"):
-        rendezvous._start(call.place, reception.address, tmp_path)
+        join_command._start(call.place, reception.address, tmp_path)
     call.close()
 
 

@@ -76,13 +76,15 @@ def test_a_crew_that_went_on_with_fewer_is_whole_again_at_its_next_start():
     launcher = Counting()
     launched = LaunchedProcesses([(launcher, Task("worker", ("nobody",), 3))], {})
     launched.start()
-    assert launched.complete
+    assert launched.complete()
     launched.stop()
-    launched.start(2)
-    assert not launched.complete and launched.counts == {"worker": 2}
-    launched.stop()
+    launched.resize(2)
     launched.start()
-    assert launched.complete and launcher.sizes == [(3, "3"), (2, "2"), (3, "3")]
+    assert not launched.complete() and launched.complete(2) and launched.counts == {"worker": 2}
+    launched.stop()
+    launched.resize()
+    launched.start()
+    assert launched.complete() and launcher.sizes == [(3, "3"), (2, "2"), (3, "3")]
 
 
 def test_half_a_crew_is_ended(tmp_path):

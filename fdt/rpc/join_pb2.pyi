@@ -6,14 +6,16 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Op
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("version", "workers", "host")
+    __slots__ = ("version", "workers", "host", "engine")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     version: str
     workers: int
     host: str
-    def __init__(self, version: _Optional[str] = ..., workers: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+    engine: str
+    def __init__(self, version: _Optional[str] = ..., workers: _Optional[int] = ..., host: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("ranks", "size", "addresses", "token", "identity")

@@ -2,7 +2,7 @@
 """Client and server classes corresponding to protobuf-defined services."""
 import grpc
 
-from nfdt.rpc import join_pb2 as nfdt_dot_rpc_dot_join__pb2
+from fdt.rpc import join_pb2 as fdt_dot_rpc_dot_join__pb2
 
 
 class JoinServiceStub(object):
@@ -15,9 +15,9 @@ class JoinServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Join = channel.unary_stream(
-                '/nfdt.rpc.JoinService/Join',
-                request_serializer=nfdt_dot_rpc_dot_join__pb2.JoinRequest.SerializeToString,
-                response_deserializer=nfdt_dot_rpc_dot_join__pb2.Place.FromString,
+                '/fdt.rpc.JoinService/Join',
+                request_serializer=fdt_dot_rpc_dot_join__pb2.JoinRequest.SerializeToString,
+                response_deserializer=fdt_dot_rpc_dot_join__pb2.Place.FromString,
                 )
 
 
@@ -35,12 +35,12 @@ def add_JoinServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Join': grpc.unary_stream_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=nfdt_dot_rpc_dot_join__pb2.JoinRequest.FromString,
-                    response_serializer=nfdt_dot_rpc_dot_join__pb2.Place.SerializeToString,
+                    request_deserializer=fdt_dot_rpc_dot_join__pb2.JoinRequest.FromString,
+                    response_serializer=fdt_dot_rpc_dot_join__pb2.Place.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'nfdt.rpc.JoinService', rpc_method_handlers)
+            'fdt.rpc.JoinService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
 
 
@@ -59,8 +59,8 @@ class JoinService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(request, target, '/nfdt.rpc.JoinService/Join',
-            nfdt_dot_rpc_dot_join__pb2.JoinRequest.SerializeToString,
-            nfdt_dot_rpc_dot_join__pb2.Place.FromString,
+        return grpc.experimental.unary_stream(request, target, '/fdt.rpc.JoinService/Join',
+            fdt_dot_rpc_dot_join__pb2.JoinRequest.SerializeToString,
+            fdt_dot_rpc_dot_join__pb2.Place.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -1,0 +1,63 @@
+"""An elastic run of HFDT as a user has it: a script lists slots, a process joins and leaves, and the numbers stay."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HFDT = [sys.executable, "-m", "hfdt"]
+SCRIPT = str(Path(__file__).parent / "scripts" / "grown.py")
+LEFT = "left the run; training continues without this machine"
+
+
+def read_until(lines, wanted):
+    """Read lines up to one that matches; return all of them."""
+    read = []
+    for line in lines:
+        read.append(line)
+        if re.search(wanted, line):
+            return "".join(read)
+    raise AssertionError(f"no {wanted!r} in:\n{''.join(read)}")
+
+
+@pytest.mark.timeout(600)
+def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
+    listed, finds, go, logs = (tmp_path / name for name in ("listed", "finds.sh", "go", "logs"))
+    listed.write_text("localhost:1\n")
+    finds.write_text(f"#!/bin/sh\ncat {listed}\n")
+    finds.chmod(0o755)
+    go.touch()
+    options = ["--host-discovery-script", finds, "--max-np", "2", "--join-at", "0", "--log-dir", logs]
+    with subprocess.Popen(
+        [*HFDT, "run", *options, SCRIPT, go], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        try:
+            read_until(run.stdout, "^epoch 0")
+            listed.write_text("localhost:2\n")
+            read_until(run.stdout, "1 slot of localhost joined; .* with -np 2 instead of 1")
+            read_until(run.stdout, "^epoch")
+            address, token = (logs / "join.address").read_text().strip(), logs / "join.token"
+            call = [*HFDT, "join", address, "--token-file", token]
+            with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as join:
+                try:
+                    read_until(join.stderr, "may use 1 slot of this machine")
+                    listed.write_text("localhost:1\n")  # two slots are left, so nothing changes
+                    read_until(run.stdout, "^epoch")
+                    join.send_signal(signal.SIGINT)
+                    assert LEFT in join.stderr.read()
+                finally:
+                    join.kill()
+            left = read_until(run.stdout, "1 slot of localhost left; .* with -np 1 instead of 2")
+            assert "joined" not in left
+            read_until(run.stdout, "^epoch")
+            go.unlink()
+            rest = run.stdout.read()
+        finally:
+            run.kill()
+    assert run.returncode == 0, rest
+    assert re.search("hfdt: joined: +localhost:1 joined, localhost:1 left", rest)
+    weights, history = (float(re.search(f"{what}: (.*)", rest)[1]) for what in ("weights", "history"))
+    assert weights < 1e-5 and history < 1e-5, rest

@@ -23,6 +23,7 @@ from typing import Protocol
 from fdt import shm_reaper, tensors
 from fdt.errors import UserError
 from fdt.rpc.tensor_pb2 import BlobRef
+from fdt.security import is_private
 from fdt.shm_reaper import DISK
 from fdt.signals import shielded
 from fdt.tensors import Buffer
@@ -90,6 +91,11 @@ class LocalBlobs:
     def open(cls, directory: str) -> "LocalBlobs":
         """Return the store that another process created."""
         return cls(Path(directory))
+
+    def is_store(self) -> bool:
+        """Return whether the directory is a store that `create` made for this user."""
+        directory = self.directory
+        return is_private(directory) and directory.name.startswith(PREFIX) and (directory / LOCK).is_file()
 
     def holds(self, name: str) -> bool:
         """Return whether a blob of this name exists, which is so only on the host (and mount) that made it."""

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from fdt.security import without_links
+
 if TYPE_CHECKING:
     from fdt.blobs import Blobs
 
@@ -111,7 +113,7 @@ def log_to(path: Path) -> None:
     """Redirect this process's stdout and stderr, also those of C++, to the file `path`; a full disk loses output."""
     sys.stdout.flush()
     sys.stderr.flush()
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    file = without_links(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)

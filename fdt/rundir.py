@@ -20,7 +20,7 @@ import json
 import os
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ PARTS = (".fit-*.ckpt.*.part", f".{FILE}.*.part")  # temporary files of a proces
 KEPT = 2  # checkpoints of an unfinished fit
 
 Checkpoint = tuple[dict[str, Any], list[Array]]
+Check = Callable[[dict[str, Any], list[Array]], object]
+# What reading a header raises that somebody else wrote.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -134,22 +137,30 @@ class RunDir:
         for old in (*self._files(fit), self._step(fit)):
             old.unlink(missing_ok=True)
 
-    def load(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
-        """Return the last complete checkpoint of a `fit`, or None, and messages about damaged ones."""
-        return self._first_whole(self._done(fit), *self._files(fit))
+    def load(self, fit: int, check: Check = lambda header, arrays: None) -> tuple[Checkpoint | None, list[str]]:
+        """Return the last complete checkpoint of a `fit`, or None, and messages about damaged ones.
 
-    def load_step(self, fit: int) -> tuple[Checkpoint | None, list[str]]:
+        `check` raises one of MALFORMED for a header and arrays that are no checkpoint of a `fit`.
+        """
+        return self._first_whole(check, self._done(fit), *self._files(fit))
+
+    def load_step(self, fit: int, check: Check = lambda header, arrays: None) -> tuple[Checkpoint | None, list[str]]:
         """Return the checkpoint of `save_step`, as `load` does."""
-        return self._first_whole(self._step(fit))
+        return self._first_whole(check, self._step(fit))
 
-    def _first_whole(self, *files: Path) -> tuple[Checkpoint | None, list[str]]:
+    def _first_whole(self, check: Check, *files: Path) -> tuple[Checkpoint | None, list[str]]:
         said: list[str] = []
         for file in files:
             try:
                 _check_ours(file, "a checkpoint")
-                return read_checkpoint(file), said
+                header, arrays = read_checkpoint(file)
+                check(header, arrays)
+                return (header, arrays), said
             except FileNotFoundError:
                 continue
+            except MALFORMED as error:
+                reason = f"{type(error).__name__} {error}"
+                said.append(f"{file.name} is no checkpoint of a fit: {reason}. An earlier one is used, if there is one")
             except (Damaged, OSError) as error:
                 said.append(f"{file.name} is damaged: {error}. An earlier checkpoint is used, if there is one")
         return None, said
@@ -179,7 +190,7 @@ def read_arguments(directory: Path, engine: str) -> Arguments:
         raise UserError(
             f"--resume needs the directory of a run that has not ended, made by --run-dir. Received: {directory}"
         ) from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"--resume needs the directory of a run; {directory / FILE} cannot be read: {error}") from None
     if arguments.engine != engine:
         raise UserError(f"the run in {directory} is {arguments.engine}'s; use `{arguments.engine} run --resume`")
@@ -283,8 +294,10 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], list[Array]]:
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     try:
         header, arrays = json.loads(bytes(body[start : start + length])), tensors.unpack(body[start + length :])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(str(error)) from None
+    if not isinstance(header, dict):
+        raise Damaged("its header is no JSON object")
     if (name := header.pop(NAME, path.name)) != path.name:
         raise Damaged(f"it is {name} under another name")
     return header, arrays

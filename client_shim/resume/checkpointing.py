@@ -18,7 +18,7 @@ from fdt.errors import CaptureError
 from fdt.job import Data, FeedData
 from fdt.rpc.job_pb2 import State
 from fdt.rpc.session_pb2 import Commit, Remaining
-from fdt.rundir import RunDir
+from fdt.rundir import MALFORMED, RunDir
 from fdt.trainable import Trainable, change
 from fdt.typing import Array
 
@@ -63,7 +63,7 @@ class FitCheckpoints:
         """Find and load what was saved. Raises CaptureError if the script's `fit` differs from the saved one."""
         self.seed = seed
         self._signature = signature(self._call, self._data, self._trainable, blobs)
-        found, said = self._directory.load(self.number) if self._directory.resumed else (None, [])
+        found, said = self._directory.load(self.number, Saved.check) if self._directory.resumed else (None, [])
         for line in said:
             self._note(line)
         if found is None:
@@ -72,11 +72,16 @@ class FitCheckpoints:
         self._is_saved(self.saved.epoch, done=self.saved.done)
         self._check(self.saved.header["signature"])
         self.seed = int(self.saved.header["seed"])
-        self.saved.load(self._trainable)
+        try:
+            self.saved.load(self._trainable)
+        except MALFORMED as error:
+            raise CaptureError(
+                f"fit {self.number} has a checkpoint whose arrays are not the model's: {error}; {_CARRIED_ON}"
+            ) from None
         self._look_for_midst()
 
     def _look_for_midst(self) -> None:
-        found, said = self._directory.load_step(self.number)
+        found, said = self._directory.load_step(self.number, Saved.check_step)
         for line in said:
             self._note(line)
         if found is not None and int(found[0]["epoch"]) == self.first:

@@ -13,6 +13,8 @@ from fdt.job import ArrayData, Data, GraphData
 from fdt.trainable import Trainable
 from fdt.typing import Array
 
+GROUPS = 3  # of arrays: the model's, the optimizer's, the metrics'
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -20,6 +22,30 @@ class Saved:
 
     header: dict[str, Any]
     arrays: list[Array]
+
+    @classmethod
+    def check(cls, header: dict[str, Any], arrays: list[Array]) -> None:
+        """Read every entry. Raises one of fdt.rundir.MALFORMED for a checkpoint that another program made."""
+        saved = cls(header, arrays)
+        for name in ("epoch", "seed"):
+            int(header[name])
+        for name in ("history", "epochs", "random"):
+            saved.plain(name)
+        for _, said in header["callbacks"]:
+            for value in said.values():
+                plain.decode(value, arrays)
+        if not {"done", "stopped"} <= header.keys() or len(saved.groups()) < GROUPS:
+            raise KeyError("done, stopped, counts")
+        if not isinstance(header["signature"], dict) or not isinstance(header["left_out"], list):
+            raise TypeError("signature, left_out")
+
+    @classmethod
+    def check_step(cls, header: dict[str, Any], arrays: list[Array]) -> None:
+        """Read every entry of a commit within an epoch, as `check` does."""
+        for name in ("epoch", "step", "samples"):
+            int(header[name])
+        if len(cls(header, arrays).groups()) < GROUPS:
+            raise KeyError("counts")
 
     @property
     def epoch(self) -> int:

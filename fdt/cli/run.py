@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -79,6 +80,8 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        if directory.stat().st_mode & stat.S_IWOTH:
+            raise UserError(f"--log-dir must not be writable to all users, who could put links there: {directory}")
         for file in directory.iterdir():
             if not resumed and _MEMBER_LOG.fullmatch(file.name):
                 file.unlink()

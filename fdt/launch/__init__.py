@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from fdt.environment import thread_variables
+from fdt.security import without_links
 from fdt.signals import shielded
 
 
@@ -112,7 +113,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.
 
     It is `shielded` from a batch system's signals: STOP is the signal that ends it.
     """
-    with open(log, "ab") as out, shielded():
+    with open(log, "ab", opener=without_links) as out, shielded():
         return subprocess.Popen(
             list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )

@@ -27,6 +27,7 @@ from fdt.errors import UsageError, UserError
 from fdt.launch import Exit, Task, delay, describe, stop_all
 from fdt.network import Cluster, NetworkLink
 from fdt.network.topology import SERVER, Topology
+from fdt.security import without_links
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.service.transport import EMULATED_SUBNET
 from fdt.signals import shielded
@@ -215,7 +216,10 @@ class EmulatedLauncher:
             ours[ENGINE_VARIABLE] = f"unix:{socket}"
         namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount"]
         argv = [*namespaces, "sh", "-c", _HOST, "host", host.name, host.address, engine, str(socket), *task.argv]
-        with open(self._run_dir / f"{task.role}-{self._first + rank}.log", "ab") as out, shielded():
+        with (
+            open(self._run_dir / f"{task.role}-{self._first + rank}.log", "ab", opener=without_links) as out,
+            shielded(),
+        ):
             return subprocess.Popen(
                 argv,
                 env={**os.environ, **thread_variables(task.count), **task.env, **ours, **self._rank_env(rank)},

@@ -42,10 +42,13 @@ def find_mpirun() -> str | None:
 
 
 class MpirunLauncher:
-    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, which have one slot for each rank."""
+    """Starts all ranks of a task by one mpirun: on this host, or on `hosts`, which have one slot for each rank.
 
-    def __init__(self, run_dir: Path, hosts: Sequence[Host] = ()) -> None:
-        self._run_dir, self._hosts = run_dir, hosts
+    `wrapper`: a command that runs mpirun, whose command line follows it.
+    """
+
+    def __init__(self, run_dir: Path, hosts: Sequence[Host] = (), wrapper: Sequence[str] = ()) -> None:
+        self._run_dir, self._hosts, self._wrapper = run_dir, hosts, wrapper
 
     def start(self, task: Task) -> "MpirunProcesses":
         """Implement Launcher."""
@@ -57,7 +60,7 @@ class MpirunLauncher:
         own = launch_environment() if self._hosts else os.environ
         env = {**own, **self._variables(task), **task.env}
         log = self._run_dir / log_name(task.role)
-        argv = [mpirun, *_flags(mpirun), *self._placed(mpirun), "-np", str(task.count), *task.argv]
+        argv = [*self._wrapper, mpirun, *_flags(mpirun), *self._placed(mpirun), "-np", str(task.count), *task.argv]
         said = log.stat().st_size if log.exists() else 0
         return MpirunProcesses(task.role, spawn(argv, env, log), log, said)
 

@@ -24,6 +24,7 @@ from fdt.report import JobSummary, Reporter
 from fdt.report.status import Clock, Status
 from fdt.report.summary import Summary, as_record
 from fdt.rpc.session_pb2 import EpochEnd, Event, Progress
+from fdt.security import without_links
 
 FILE = "records.jsonl"
 _WITHIN_EPOCHS = ("progress", "training")
@@ -52,7 +53,7 @@ class Jsonl(Reporter):
         limit: int = 0,
     ) -> None:
         # noqa: SIM115  closed by `close`
-        self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8")
+        self._file = open(directory / FILE, "a" if append else "w", buffering=1, encoding="utf-8", opener=without_links)
         self._lock = threading.Lock()
         self._sum = Summary("", workers, "", quiet=True)
         self._job, self._limit = "", limit

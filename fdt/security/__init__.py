@@ -1,8 +1,19 @@
-"""Security between processes and users: tokens, certificates, TLS, private directories."""
+"""Security between processes and users: tokens, certificates, TLS, private directories, owners of TCP sockets."""
 
+import errno
 import os
+import socket
 import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+
+from fdt.errors import UserError
+
+ROOT = 0  # the user number of root, who is trusted
+_LISTENS = "0A"  # a state in /proc/net/tcp (TCP_LISTEN)
+_MAPPED = "0000000000000000FFFF0000"  # begins an IPv4 address in /proc/net/tcp6
 
 
 def is_private(directory: Path) -> bool:
@@ -12,3 +23,91 @@ def is_private(directory: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def without_links(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """Open a file, as an `opener` of open(). Raises UserError for a link, which another user may have put there."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a symbolic link, which is not followed for a log: remove it") from None
+        raise
+
+
+@dataclass(frozen=True)
+class TcpSocket:
+    """A TCP socket of this machine as the kernel lists it: addresses as (hexadecimal IP, port), and the owner's uid."""
+
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    listens: bool
+    uid: int
+    inode: int
+
+
+def tcp_sockets(pid: int | str = "self") -> list[TcpSocket]:
+    """Return the TCP sockets in the network namespace of a process; none where the kernel does not list them."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for _, local, remote, state, _, _, _, uid, _, inode, *_ in map(str.split, lines):
+            found.append(TcpSocket(_address(local), _address(remote), state == _LISTENS, int(uid), int(inode)))
+    return found
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.partition(":")
+    return host.removeprefix(_MAPPED), int(port, 16)
+
+
+def own_sockets(pid: int | str = "self") -> dict[int, int]:
+    """Return the sockets that a process of this user has open: file descriptors by inode."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:  # closed meanwhile
+            continue
+        if link.startswith("socket:["):
+            found[int(link[8:-1])] = int(name)
+    return found
+
+
+def owner_of(local: tuple[str, int], remote: tuple[str, int], sockets: Iterable[TcpSocket]) -> int | None:
+    """Return the uid that owns the socket at `local` which is connected to `remote`; None where no socket is listed.
+
+    A closed socket has no inode, and is listed as root's.
+    """
+    return next((s.uid for s in sockets if s.inode and (s.local, s.remote) == (local, remote)), None)
+
+
+def is_own_call(connection: socket.socket) -> bool:
+    """Return whether the other end of a TCP connection over IPv4 is a socket of this user on this machine."""
+    local, remote = (_hexadecimal(*address[:2]) for address in (connection.getsockname(), connection.getpeername()))
+    return owner_of(remote, local, tcp_sockets()) == os.geteuid()
+
+
+def listens_for_another(host: str, port: int) -> bool:
+    """Return whether a process of another user, not root's, listens at this loopback address."""
+    try:
+        hosts = {_hexadecimal(host, port)[0]}
+    except OSError:  # a name, or IPv6
+        hosts = {_hexadecimal("127.0.0.1", port)[0], "0" * 24 + _hexadecimal("0.0.0.1", port)[0]}
+    places = {(each, port) for each in (*hosts, "0" * 8, "0" * 32)}
+    return any(s.listens and s.local in places and s.uid not in (ROOT, os.geteuid()) for s in tcp_sockets())
+
+
+def is_anothers(path: Path) -> bool:
+    """Return whether the file at `path` is another user's, not root's."""
+    try:
+        return path.stat().st_uid not in (ROOT, os.geteuid())
+    except OSError:
+        return False
+
+
+def _hexadecimal(host: str, port: int) -> tuple[str, int]:
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}", port

@@ -151,6 +151,9 @@ class RemoteBlobs:
 
 
 def reachable_blobs(hello: HelloReply, channel: grpc.Channel, metadata: Metadata) -> Blobs:
-    """Return the engine's own store where this process can map it, else a RemoteBlobs over the channel."""
+    """Return the engine's own store where this process can map it, else a RemoteBlobs over the channel.
+
+    A server could name any directory of the caller's, whose files would then be read and removed as blobs.
+    """
     local = LocalBlobs.open(hello.blobs)
-    return local if local.holds(hello.nonce) else RemoteBlobs(channel, metadata)
+    return local if local.is_store() and local.holds(hello.nonce) else RemoteBlobs(channel, metadata)

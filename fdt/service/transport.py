@@ -10,12 +10,13 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from fdt.errors import UsageError, UserError
-from fdt.security import auth
+from fdt.security import auth, is_anothers, listens_for_another
 from fdt.security.auth import RequireToken, TlsIdentity
 
 _MALFORMED = object()
@@ -213,11 +214,29 @@ def free_ports(count: int) -> list[int]:
 
 
 def open_channel(address: str, identity: TlsIdentity | None = None) -> grpc.Channel:
-    """Return a channel to `address`. TLS uses `identity`; only addresses of this machine work without TLS."""
+    """Return a channel to `address`. TLS uses `identity`; only addresses of this machine work without TLS.
+
+    Raises:
+        UsageError: The address is not local and there is no certificate.
+        UserError: Another user's process listens there without TLS; it would receive the token.
+    """
     identity = _for(address, identity)
     if identity is None:
+        _check_owner(address)
         return grpc.insecure_channel(address, options=OPTIONS + PINGS if _is_emulated(address) else OPTIONS)
     return grpc.secure_channel(address, identity.caller(), options=[*OPTIONS, *PINGS, *identity.options()])
+
+
+def _check_owner(address: str) -> None:
+    """Raise UserError for a Unix socket or a loopback port of another user."""
+    host, _, port = address.rpartition(":")
+    if address.startswith("unix:"):
+        taken, instead = is_anothers(Path(address.removeprefix("unix:"))), "use a server with TLS at a port"
+    else:
+        taken = _is_loopback(host.strip("[]")) and listens_for_another(host.strip("[]"), int(port))
+        instead = "give --tls-ca if it is the right server, which then proves it"
+    if taken:
+        raise UserError(f"a process of another user listens at {address}, and would get the token: {instead}")
 
 
 def _for(address: str, identity: TlsIdentity | None) -> TlsIdentity | None:

@@ -3,9 +3,11 @@
 import importlib.util
 import os
 import traceback
+from collections.abc import Collection
 from typing import Any, cast
 
 from fdt.errors import UserError
+from fdt.security import own_sockets, owner_of, tcp_sockets
 from hfdt.collectives.base import Comm, MulticastTransport
 
 __all__ = ["MulticastTransport", "Comm", "choose", "explained", "multicasting"]
@@ -92,7 +94,22 @@ def _horovod(rank: int, size: int) -> Comm:
         raise UserError("--comm horovod needs Horovod, which is not installed; run `hfdt doctor --install-horovod`")
     from hfdt.collectives.horovod import HorovodComm
 
-    return _checked(HorovodComm(), rank, size)
+    before = own_sockets()
+    comm = HorovodComm()
+    if os.environ.get("HOROVOD_GLOO_IFACE") == "lo":
+        _check_peers(own_sockets().keys() - before)
+    return _checked(comm, rank, size)
+
+
+def _check_peers(opened: Collection[int]) -> None:
+    """Raise UserError if another user's process is at the other end of a socket of Gloo, which asks for no proof."""
+    sockets = tcp_sockets()
+    for each in sockets:
+        if each.inode in opened and owner_of(each.remote, each.local, sockets) not in (None, os.geteuid()):
+            raise UserError(
+                "a process of another user has connected to this rank's port instead of a rank, so nothing was "
+                "exchanged; use --launcher mpi, or a machine without other users"
+            )
 
 
 def _mpi(rank: int, size: int) -> Comm:

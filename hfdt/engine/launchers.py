@@ -1,5 +1,6 @@
 """The launchers of HFDT's ranks: mpirun, or, without any MPI, plain processes with a Gloo rendezvous."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, LocalLauncher, LocalProcesses, Task
 from fdt.launch.mpirun import MpirunLauncher, find_mpirun
+from hfdt.engine import local_mpirun
 from hfdt.engine.rendezvous import LOOPBACK, gloo_variables, start_rendezvous
 
 
@@ -27,7 +29,7 @@ def choose_launcher(name: str, run_dir: Path, workers: int) -> Launcher:
     if workers == 1 and name == "auto":
         return LocalLauncher(run_dir)
     if name == "mpi" or (name == "auto" and find_mpirun()):
-        return MpirunLauncher(run_dir)
+        return MpirunLauncher(run_dir, wrapper=(sys.executable, "-I", "-S", local_mpirun.__file__))
     return GlooLauncher(run_dir)
 
 

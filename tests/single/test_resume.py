@@ -210,6 +210,56 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(keras, client, t
     assert any("continues from the end of epoch 1" in line for line in notes)
 
 
+WRITTEN = {  # the header of a checkpoint as a run writes it
+    "epoch": 1,
+    "seed": 5,
+    "done": False,
+    "stopped": False,
+    "counts": [1, 0, 0],
+    "history": {"dict": [["loss", {"list": [0.5]}]]},
+    "epochs": {"list": [0]},
+    "random": {"list": [{"array": 0}]},
+    "callbacks": [["Own", {"losses": {"list": [0.5]}}]],
+    "left_out": [],
+    "signature": {"epochs": 3},
+}
+WRONG = {
+    "epoch": "x",
+    "seed": None,
+    "counts": [1],
+    "history": {"array": 9},
+    "epochs": {"list": 5},
+    "random": {"a": [], "b": []},
+}
+WRONG |= {"callbacks": [["Own"]], "left_out": "x", "signature": [1], "done": KeyError, "stopped": KeyError}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_forged_checkpoint_is_passed_over_for_the_one_before(tmp_path, name):
+    """A right digest, and an entry that is missing or of another kind."""
+    directory, arrays = begun(tmp_path), [np.ones(3)]
+    directory.save(1, 1, WRITTEN, arrays)
+    assert directory.load(1, Saved.check)[1] == []
+    for bad in ({k: v for k, v in WRITTEN.items() if k != name}, {**WRITTEN, name: WRONG[name]}):
+        if bad.get(name) is not KeyError:
+            directory.save(1, 2, bad, arrays)
+            (header, _), (said,) = directory.load(1, Saved.check)
+            assert header == WRITTEN and said.startswith("fit-0001-epoch-00002.ckpt is no checkpoint of a fit: ")
+    directory.close(ended_well=False)
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b"[]", b'"x"'])
+def test_a_checkpoint_with_a_header_of_another_kind_is_damaged(tmp_path, header):
+    with pytest.raises(rundir.Damaged):
+        read_forged(tmp_path / "forged", header)
+
+
+def read_forged(path, header):
+    parts = [rundir.MAGIC, len(header).to_bytes(8, "little"), header, rundir.tensors.pack([])]
+    rundir.replace_file(path, parts, digest=True)
+    return rundir.read_checkpoint(path)
+
+
 def test_another_script_is_refused_by_what_differs(client, tmp_path):
     keras = importlib.import_module("keras")
     again = interrupted(keras, client, begun(tmp_path), at=1)

@@ -1,0 +1,177 @@
+"""Starts mpirun for ranks of this host alone, so that only this user's processes can connect to its ports.
+
+`python -I -S local_mpirun.py MPIRUN [ARGUMENT...] -np RANKS ...` runs mpirun as its child, and ends as that ends.
+
+Open MPI's mpirun listens on TCP ports, one of them on every interface. Their protocols trust the user number that the
+caller states (PMIx) or ask for none (PRRTE's daemons), and both can start programs: whoever can connect runs programs
+as this user. No setting closes them. So this process gives each listening socket a packet filter (SO_ATTACH_FILTER,
+which needs no privilege) that lets only those connections complete that the kernel lists as sockets of this user, and
+none after all ranks have connected. It takes the sockets by pidfd_getfd (Linux 5.6), which a parent may do. Where the
+system forbids that, as most containers do, mpirun runs without filters and its log says so.
+
+A connection is held after its SYN until its owner is known: the caller's kernel repeats its first data after 0.2 s.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from fdt.security import TcpSocket, own_sockets, tcp_sockets
+
+POLLS_S = 0.002, 0.05, 0.5  # until mpirun listens, until START_S, and then until all ranks have connected
+START_S = 30.0
+STRANGER = "a process of another user connected to mpirun's port before it was filtered, so the run was ended"
+UNFILTERED = "mpirun's ports are not filtered, other users of this machine and of its network can reach them"
+_GETFD = 438  # the system call pidfd_getfd, by the same number on every architecture but Alpha
+_SO_ATTACH_FILTER = 26
+_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+_SYN = 0x02  # a flag in byte 13 of a TCP header
+_IP_SOURCE = 0xFFF0000C  # SKF_NET_OFF + 12: the source address in an IPv4 header
+_LOAD_WORD, _LOAD_HALF, _LOAD_BYTE, _IF_EQUAL, _IF_SET, _RETURN = 0x20, 0x28, 0x30, 0x15, 0x45, 0x06
+_ALL, _NONE = 0xFFFFFFFF, 0  # bytes of a packet that a filter lets pass
+Caller = tuple[str, int]
+Instruction = tuple[int, int, int, int]
+
+
+def program(callers: Iterable[Caller], *, more: bool) -> list[Instruction]:
+    """Return a classic BPF program that passes the packets of `callers`, and with `more` the SYN of any other."""
+    made = [(_LOAD_BYTE, 0, 0, 13), (_IF_SET, 0, 1, _SYN), (_RETURN, 0, 0, _ALL if more else _NONE)]
+    for address, port in callers:
+        number = int.from_bytes(bytes.fromhex(address), sys.byteorder)
+        made += [(_LOAD_WORD, 0, 0, _IP_SOURCE), (_IF_EQUAL, 0, 3, number)]
+        made += [(_LOAD_HALF, 0, 0, 0), (_IF_EQUAL, 0, 1, port), (_RETURN, 0, 0, _ALL)]
+    return [*made, (_RETURN, 0, 0, _NONE)]
+
+
+def attach(listening: socket.socket, instructions: Sequence[Instruction]) -> None:
+    """Give a socket a filter in place of its earlier one. Raises OSError."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in instructions))
+    listening.setsockopt(
+        socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(instructions), ctypes.addressof(code))
+    )
+
+
+class StrangerConnected(Exception):
+    """A process of another user connected to a port before its filter was there."""
+
+
+class PortFilters:
+    """The filters of a process's listening sockets.
+
+    Args:
+        pid: A child of this process.
+        expected: How many connections to one port to let through.
+    """
+
+    def __init__(self, pid: int, expected: int) -> None:
+        self._pid, self._expected = pid, expected
+        self._handle = os.pidfd_open(pid)
+        self._filtered: dict[int, socket.socket] = {}  # by inode
+        self._callers: dict[int, list[Caller]] = {}  # by inode
+        self.done = False  # whether all connections were let through
+
+    @property
+    def begun(self) -> bool:
+        """Whether the process listens."""
+        return bool(self._filtered)
+
+    def update(self) -> None:
+        """Filter new listening sockets and let new connections of this user through.
+
+        Raises:
+            StrangerConnected: Another user's process is connected already.
+            OSError: The system does not let this process take the sockets.
+        """
+        sockets = tcp_sockets(self._pid)
+        descriptors = own_sockets(self._pid)
+        for each in sockets:
+            if each.listens and each.inode in descriptors:
+                if each.inode not in self._filtered:
+                    self._take(each, descriptors[each.inode])
+                self._admit(each, sockets)
+
+    def close(self) -> None:
+        """Release the sockets; their filters stay."""
+        for each in self._filtered.values():
+            each.close()
+        os.close(self._handle)
+
+    def _take(self, each: TcpSocket, descriptor: int) -> None:
+        number = ctypes.CDLL(None, use_errno=True).syscall(_GETFD, self._handle, descriptor, 0)
+        if number < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        taken = self._filtered[each.inode] = socket.socket(fileno=number)
+        attach(taken, program([], more=True))
+        sockets = tcp_sockets(self._pid)
+        connected = {s.remote for s in sockets if s.local[1] == each.local[1] and s.remote[1]}
+        if connected - {s.local for s in self._own(sockets, each)}:
+            raise StrangerConnected
+
+    def _own(self, sockets: Iterable[TcpSocket], to: TcpSocket) -> list[TcpSocket]:
+        """Return this user's sockets that are connected to `to`, or about to be. A closed one is listed as root's."""
+        return [s for s in sockets if s.inode and s.uid == os.geteuid() and s.remote[1] == to.local[1]]
+
+    def _admit(self, each: TcpSocket, sockets: Iterable[TcpSocket]) -> None:
+        callers = sorted(s.local for s in self._own(sockets, each) if len(s.local[0]) == len("7F000001"))
+        if callers != self._callers.get(each.inode):
+            self._callers[each.inode] = callers
+            attach(self._filtered[each.inode], program(callers, more=True))
+        if len(callers) >= self._expected:
+            self.done = True
+
+    def end(self) -> None:
+        """Let no further connection through."""
+        for inode, taken in self._filtered.items():
+            attach(taken, program(self._callers.get(inode, []), more=False))
+
+
+def watch(process: "subprocess.Popen[bytes]", ranks: int) -> None:
+    """Filter the ports of `process` until all ranks have connected. Kills it where a stranger came first."""
+    filters = PortFilters(process.pid, ranks)
+    ended = select.poll()
+    ended.register(filters._handle, select.POLLIN)
+    deadline = time.monotonic() + START_S
+    try:
+        while not filters.done:
+            filters.update()
+            if ended.poll(1000 * POLLS_S[2 if time.monotonic() > deadline else filters.begun]):
+                return
+        filters.end()
+    except StrangerConnected:
+        process.kill()
+        print(STRANGER, file=sys.stderr)
+    finally:
+        filters.close()
+
+
+def main(*argv: str) -> None:
+    """Run mpirun and end as it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # mpirun gets them, too, and ends
+        signal.signal(number, lambda *_: None)
+    libc = ctypes.CDLL(None)
+    process = subprocess.Popen(argv, preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGTERM))  # if this is killed
+    try:
+        watch(process, int(argv[argv.index("-np") + 1]))
+    except (OSError, AttributeError) as error:
+        print(f"{UNFILTERED}: {error}", file=sys.stderr, flush=True)
+    code = process.wait()
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

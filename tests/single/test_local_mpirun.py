@@ -1,0 +1,149 @@
+"""Only this user's processes reach the ports of mpirun and of Gloo's rendezvous on one host."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fdt import security
+from fdt.errors import UserError
+from hfdt import collectives
+from hfdt.engine import local_mpirun, rendezvous
+
+# Listens, prints its port, and prints the first byte of the first connection.
+SERVER = """
+import socket
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+print(listening.accept()[0].recv(1).decode(), flush=True)
+"""
+
+STRANGER = """
+import os, socket, sys
+os.setuid(65534)
+called = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+called.sendall(b"s")
+print(flush=True)
+called.recv(1)
+"""
+
+
+@contextlib.contextmanager
+def server(argv=(sys.executable, "-c", SERVER), **words):
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, **words)
+    try:
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def filtered(pid):
+    """Filters of a child, or a skip where the system does not let a parent take its sockets, as in a container."""
+    filters = local_mpirun.PortFilters(pid, 1)
+    try:
+        filters.update()
+    except OSError as error:
+        filters.close()
+        pytest.skip(f"no pidfd_getfd: {error}")
+    return filters
+
+
+def is_accepted(port):
+    """Whether the server's kernel has a complete connection at this port."""
+    return any(s.local[1] == port and s.remote[1] and not s.listens and s.inode for s in security.tcp_sockets())
+
+
+def test_a_connection_is_complete_once_its_owner_is_known(monkeypatch):
+    with server() as (process, port), contextlib.closing(filtered(process.pid)) as filters:
+        with socket.create_connection(("127.0.0.1", port)) as called:
+            called.sendall(b"x")
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "geteuid", lambda: 12345)  # then the caller is another user
+                filters.update()
+            assert not is_accepted(port) and not filters.done
+            filters.update()
+            assert filters.done and process.stdout.readline() == "x\n"
+        filters.end()
+        with socket.socket() as late:
+            late.settimeout(0.05)
+            with pytest.raises(OSError):
+                late.connect(("127.0.0.1", port))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_is_not_served():
+    """The stranger calls first; mpirun's stand-in gets the byte of this user's process all the same."""
+    argv = (sys.executable, "-I", "-S", local_mpirun.__file__, sys.executable, "-c", SERVER, "-np", "1")
+    with server(argv) as (process, port):
+        words = (sys.executable, "-I", "-S", "-c", STRANGER, str(port))
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as stranger:
+            stranger.stdout.readline()
+            said = ""
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as called:
+                called.sendall(b"o")
+                said = process.stdout.readline()
+            stranger.kill()
+        assert said in ("o\n", ""), "the stranger was served"  # "": it came before the filter, and the server was ended
+
+
+def test_a_process_that_listens_to_a_stranger_already_is_ended(monkeypatch, capfd):
+    with server() as (process, port), socket.create_connection(("127.0.0.1", port)):
+        contextlib.closing(filtered(process.pid)).__exit__(None, None, None)
+    with server() as (process, port), socket.create_connection(("127.0.0.1", port)):
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        local_mpirun.watch(process, 1)
+        assert process.wait() == -9 and local_mpirun.STRANGER in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "ends"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 15)", -15)])
+def test_it_ends_as_mpirun_does(code, ends):
+    argv = [sys.executable, "-I", "-S", local_mpirun.__file__, sys.executable, "-I", "-S", "-c", code, "-np", "2"]
+    assert subprocess.run(argv, check=False, timeout=300).returncode == ends
+
+
+def test_where_sockets_cannot_be_taken_it_is_said_and_mpirun_runs(monkeypatch, capfd):
+    monkeypatch.setattr(local_mpirun, "PortFilters", lambda *_: (_ for _ in ()).throw(OSError("not permitted")))
+    with pytest.raises(SystemExit) as ended:
+        local_mpirun.main(sys.executable, "-I", "-S", "-c", "print('ran')", "-np", "1")
+    out, err = capfd.readouterr()
+    assert ended.value.code == 0 and out == "ran\n" and "not filtered" in err
+
+
+@pytest.fixture
+def gloo(monkeypatch):
+    pytest.importorskip("horovod")
+    served = rendezvous.start_rendezvous("localhost:2", 2)
+    yield served.server_address
+    served.shutdown()
+    served.server_close()
+
+
+def put(address):
+    with socket.create_connection(address) as called:
+        called.sendall(b"PUT /global/0 HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
+        try:
+            return called.recv(100)
+        except ConnectionResetError:
+            return b""
+
+
+def test_gloos_rendezvous_answers_this_user_alone(gloo, monkeypatch):
+    assert b" 200 " in put(gloo)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert put(gloo) == b""
+
+
+def test_a_rank_of_gloo_checks_who_is_at_the_other_end(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        before = security.own_sockets()
+        with socket.create_connection(listening.getsockname()), listening.accept()[0]:
+            opened = security.own_sockets().keys() - before
+            collectives._check_peers(opened)
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+            with pytest.raises(UserError, match="another user"):
+                collectives._check_peers(opened)

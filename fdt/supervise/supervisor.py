@@ -139,8 +139,9 @@ class Supervisor:
         self.registry.kill_left()
 
     def close(self) -> None:
-        """End the members and stop listening."""
+        """End the members, stop listening, and drop the last job's blobs."""
         self.end()
+        self._passed_blobs.drop()
         self.registry.close()
 
     def _arrivals(self, known: dict[tuple[str, int], Attached]) -> Iterator[Event]:

@@ -6,6 +6,7 @@ Members may attach late, as the import of TensorFlow takes seconds. Their comman
 import contextlib
 import os
 import queue
+import secrets
 import signal
 import socket
 import threading
@@ -67,7 +68,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.attached: dict[tuple[str, int], Attached] = {}
         self._engine, self._blobs = engine, blobs
-        self._nonce = blobs.put(b"hub").id
+        self._nonce = blobs.put(b"hub")
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose members have attached
         self.members = members
@@ -78,7 +79,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._server = new_server(self.token, identity)
         training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
         training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
-        self.address = bind(self._server, f"unix:{blobs.directory}/hub.sock")
+        self.address = bind(self._server, f"unix:{blobs.directory}/hub-{secrets.token_hex(4)}.sock")
         if identity is not None:
             self.address += "," + bind(self._server, "0.0.0.0:0", identity)
         self._server.start()
@@ -181,6 +182,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         """Stop the server."""
         self._leaving = True
         self._server.stop(grace=0.2)
+        self._blobs.drop(self._nonce)
 
     # -- MemberService ---------------------------------------------------------------------------------------------
     def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
@@ -188,7 +190,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
             engine=self._engine,
             version=__version__,
             blobs=str(self._blobs.directory),
-            nonce=self._nonce,
+            nonce=self._nonce.id,
             run_dir=str(self.run_dir),
         )
 

@@ -10,12 +10,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from fdt.cli.serve import address_of, serve
 
 from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest
 from fdt.cli.attached import attached_runs
 from fdt.cli.run import run
-from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed
 from fdt.signals import ended_by_signals

@@ -1,8 +1,9 @@
 """NFDT's engines: parameter servers and workers as processes that stay alive between jobs, and `nfdt simulate`."""
 
 import json
-import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class NfdtEngine:
             raise UsageError(f"-np and --ps must be 1 or more. Received: {workers} and {ps}")
         self.workers, self.run_dir = workers, run_dir
         self.blobs, self._owned = blobs or LocalBlobs.create(), blobs is None
+        self._sockets = tempfile.mkdtemp(prefix="servers-", dir=self.blobs.directory)
         members = (
             placement.identity if placement else run_identity() if join_endpoint and join_endpoint.remote else None
         )
@@ -87,6 +89,7 @@ class NfdtEngine:
         self._supervisor.close()
         if self.reception is not None:
             self.reception.close()
+        shutil.rmtree(self._sockets, ignore_errors=True)
         if self._owned:
             self.blobs.close()
 
@@ -94,7 +97,7 @@ class NfdtEngine:
         """Return each server's addresses. `remote`: also for other hosts."""
         if placement is not None:
             return placement.addresses(self.workers, ps)
-        here = [f"unix:{self.blobs.directory}/ps-{secrets.token_hex(4)}.sock" for _ in range(ps)]
+        here = [f"unix:{self._sockets}/ps-{shard}.sock" for shard in range(ps)]
         if not remote:
             return here
         return [f"{address},{ANYWHERE}:{port}" for address, port in zip(here, free_ports(ps), strict=True)]

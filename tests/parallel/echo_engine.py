@@ -15,8 +15,8 @@ ECHO = Path(__file__).with_name("echo_member.py")
 class EchoEngine:
     name, workers = "echo", 2
 
-    def __init__(self, launcher, run_dir):
-        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
+    def __init__(self, launcher, run_dir, blobs=None):
+        self.run_dir, self.blobs, self.owned = run_dir, blobs or LocalBlobs.create(), blobs is None
         self.supervisor = Supervisor(
             "echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), 2))]
         )
@@ -30,4 +30,5 @@ class EchoEngine:
 
     def stop(self):
         self.supervisor.close()
-        self.blobs.close()
+        if self.owned:
+            self.blobs.close()

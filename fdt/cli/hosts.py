@@ -170,7 +170,7 @@ def add_users(directory: Path, users: Sequence[str], valid: datetime.timedelta) 
     if taken:
         raise UsageError(f"certs overwrites no certificate. Received: {directory / taken[0]}.pem, which exists")
     try:
-        authority = Authority.load(*((directory / name).read_text() for name in ("ca.pem", "ca.key")), valid)
+        authority = Authority.load((directory / "ca.pem").read_text(), (directory / "ca.key").read_text(), valid)
         for user in users:
             _write(directory / user, *authority.sign_user(user))
     except (OSError, ValueError) as error:

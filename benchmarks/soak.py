@@ -140,7 +140,7 @@ def is_a(process: psutil.Process, module: str) -> bool:
 
 def store_of(member: psutil.Process) -> Path:
     """Return the engine's store in shared memory."""
-    return Path(member.environ()["FDT_ENGINE"].split(",")[0].removeprefix("unix:")).parent
+    return Path(member.environ()["FDT_ENGINE"].split(",")[0].removeprefix("unix:")).parent.parent
 
 
 def slope(minutes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fdt.blobs import Blobs
 
 
+SCRATCH_VARIABLE = "FDT_SCRATCH"  # a directory of the engine's members, in shared memory
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -242,7 +245,8 @@ def warm_up(blobs: "Blobs", *, computes: bool) -> None:
     """Import TensorFlow and Keras, select the GPU, and start the runtime, which TensorFlow starts at first use.
 
     Args:
-        blobs: The engine's store. AutoGraph's generated files are written into its directory and removed with it.
+        blobs: The engine's store. On its host, AutoGraph's generated files are written into the engine's directory
+            (SCRATCH_VARIABLE) and removed with it.
         computes: Whether this is a worker, which uses a GPU of its host if there are any; a server uses none.
 
     Raises:
@@ -254,7 +258,7 @@ def warm_up(blobs: "Blobs", *, computes: bool) -> None:
         import tensorflow as tf
 
         if isinstance(blobs, LocalBlobs):  # else this member is on another host
-            keep_generated_code(blobs.directory)
+            keep_generated_code(Path(os.environ.get(SCRATCH_VARIABLE, blobs.directory)))
         if computes:
             share_gpus(tf, local_rank())
         else:

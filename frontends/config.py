@@ -13,7 +13,7 @@ from typing import Any
 from fdt.errors import UsageError
 
 FILE, PROJECT = "hfdt.toml", "pyproject.toml"
-ENGINES, COMMANDS = ("hfdt", "nfdt"), ("run", "verify", "inspect", "serve", "simulate")
+ENGINES, COMMANDS = ("hfdt", "nfdt"), ("run", "verify", "inspect", "serve", "queue", "simulate")
 PROFILES = "profiles"
 ROOTS = (".git", ".hg", ".svn")  # what a repository's root holds
 _HEADER = r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$"  # compiled where a line is looked for

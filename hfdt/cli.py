@@ -29,7 +29,6 @@ from fdt.cli.options import (
     detach_option,
     fault_options,
     job_options,
-    listen_options,
     report_options,
     resume_options,
     seed_option,
@@ -39,8 +38,8 @@ from fdt.cli.options import (
 )
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
-from fdt.cli.serve import address_of, serve, tls_files
 from fdt.errors import EXIT_CODES, UsageError
+from frontends.pool.serve import serve, serve_options
 from frontends.report import write_run_report
 from frontends.settings import config_options, configure
 from hfdt.elastic_options import ELASTIC_FLAGS, check_elastic, elastic_options, is_elastic, make_elastic
@@ -48,7 +47,10 @@ from hfdt.options import RANKS, algorithm_options, compressor_of, number_options
 
 if TYPE_CHECKING:
     from client_shim.state import Settings
+    from frontends.pool.engines import Allocation
     from hfdt.engine.engine import HfdtEngine
+
+    MakeHfdtEngine = Callable[..., HfdtEngine]
 
 NAME = "hfdt"
 JOB_OPTIONS = (
@@ -103,6 +105,7 @@ main = program(
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
+        "queue": "frontends.pool.queue_command:queue_command",
         "inspect": "frontends.inspect_command:hfdt_command",
         "doctor": "hfdt.doctor:doctor_command",
         "join": "hfdt.join_command:join_command",
@@ -113,8 +116,11 @@ main = program(
 )
 
 
-def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
-    """Check the options of the ranks; return a function that makes HFDT's engine for a directory of logs."""
+def make_engine(given: dict[str, Any]) -> "tuple[int, MakeHfdtEngine]":
+    """Check the options of the ranks; return their number, and a function that makes HFDT's engine.
+
+    The function takes a directory of logs, and the engine's slots where it is one of a pool.
+    """
     chosen = {name: given[name] for name in RANK_OPTIONS if given[name] is not None}
     hosts = chosen_hosts(given)
     if hosts and given["launcher"] == "gloo":
@@ -123,12 +129,14 @@ def make_engine(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
     check_min_np(given, workers)
     horovod = given["comm"] != "mpi"
 
-    def make(logs: Path) -> "HfdtEngine":
+    def make(logs: Path, slots: "Allocation | None" = None) -> "HfdtEngine":
         from hfdt.engine.engine import HfdtEngine
 
-        return HfdtEngine(workers, logs, **chosen, placement=placement_on(hosts, workers, horovod=horovod))
+        count, where = (workers, hosts) if slots is None else (slots.workers, slots.hosts(hosts, workers))
+        placement = placement_on(where, count, horovod=horovod)
+        return HfdtEngine(count, logs, **chosen, placement=placement, blobs=slots.blobs if slots else None)
 
-    return make
+    return workers, make
 
 
 def make_emulation(given: dict[str, Any]) -> Callable[[Path], "HfdtEngine"]:
@@ -215,17 +223,18 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
 @main.command("serve")
 @workers_option
-@listen_options
+@serve_options
 @hosts_options
 @rank_options
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the workers' logs to DIR.")
 @config_options
-def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
-    """Start workers for `hfdt run --server`.
+def serve_command(**given: Any) -> int:
+    """Start a pool of workers for `hfdt run --server`, until Ctrl-C.
 
-    They train for one such run after another, until Ctrl-C.
+    Each worker is a slot. A job takes as many as its -np says; other jobs train on other slots, or wait in the queue.
+    `hfdt queue` shows and cancels jobs.
     """
-    return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
+    return serve(NAME, *make_engine(given), given)
 
 
 def _check_own_loop(given: Mapping[str, Any]) -> None:
@@ -245,7 +254,7 @@ def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], HfdtEn
     options, elastic = job_options(given, JOB_OPTIONS), make_elastic(given)
     if elastic is not None:
         options["elastic"] = "1"
-    engine = elastic or (make_emulation(given) if given["emulate"] is not None else make_engine(given))
+    engine = elastic or (make_emulation(given) if given["emulate"] is not None else make_engine(given)[1])
     return Settings(options, given["seed"], own_loops=given["capture"] == "extract"), engine
 
 

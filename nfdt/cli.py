@@ -32,7 +32,6 @@ from fdt.cli.options import (
     detach_option,
     fault_options,
     job_options,
-    listen_options,
     report_options,
     resume_options,
     seed_option,
@@ -42,8 +41,8 @@ from fdt.cli.options import (
 )
 from fdt.cli.program import ScriptCommand, option, program
 from fdt.cli.run import requested
-from fdt.cli.serve import address_of, serve, tls_files
 from fdt.errors import EXIT_CODES, UsageError
+from frontends.pool.serve import serve, serve_options
 from frontends.report import write_run_report
 from frontends.settings import config_options, configure
 from nfdt.run_options import (
@@ -60,7 +59,10 @@ from nfdt.run_options import (
 
 if TYPE_CHECKING:
     from client_shim.state import Settings
+    from frontends.pool.engines import Allocation
     from nfdt.engine.engine import NfdtEngine
+
+    MakeNfdtEngine = Callable[..., NfdtEngine]
 
 NAME = "nfdt"
 JOB_FAULTS = ("restarts", "min_np", "on_nan", "checkpoint_every")
@@ -95,6 +97,7 @@ main = program(
         "certs": "fdt.cli.hosts:certs_command",
         "completion": "frontends.completion:completion_command",
         "config": "frontends.config_command:config_command",
+        "queue": "frontends.pool.queue_command:queue_command",
         "inspect": "frontends.inspect_command:nfdt_command",
         "control": "nfdt.control.command:control_command",
         "join": "nfdt.engine.join_command:join_command",
@@ -117,24 +120,35 @@ def make_emulation(cluster: Path) -> Callable[[Path], "NfdtEngine"]:
     return make
 
 
-def make_engine(given: dict[str, Any]) -> Callable[[Path], "NfdtEngine"]:
-    """Return a factory of NFDT's engine, which takes the directory of logs."""
+def make_engine(given: dict[str, Any]) -> "tuple[int, MakeNfdtEngine]":
+    """Return the number of workers, and a factory of NFDT's engine.
+
+    The factory takes the directory of logs, and the engine's slots where it is one of a pool.
+    """
     hosts, servers = chosen_hosts(given), given["ps"] or 1
     workers = size_of(hosts, given["workers"], DEFAULT_WORKERS)
     apart = bool(given.get("restarts") or given.get("min_np"))  # members may be lost one by one
     check_min_np(given, workers)
     endpoint = None if given.get("server") else join_endpoint(given)
 
-    def make(logs: Path) -> "NfdtEngine":
+    def make(logs: Path, slots: "Allocation | None" = None) -> "NfdtEngine":
         from nfdt.engine.engine import NfdtEngine
 
-        placement = placement_on(hosts, workers, servers)
-        engine = NfdtEngine(workers, logs, ps=servers, apart=apart, placement=placement, join_endpoint=endpoint)
+        count, where = (workers, hosts) if slots is None else (slots.workers, slots.hosts(hosts, workers))
+        engine = NfdtEngine(
+            count,
+            logs,
+            ps=servers,
+            apart=apart,
+            placement=placement_on(where, count, servers),
+            join_endpoint=endpoint,
+            blobs=slots.blobs if slots else None,
+        )
         if not given.get("quiet"):
             announce(NAME, engine.reception)
         return engine
 
-    return make
+    return workers, make
 
 
 @main.command("run", cls=ScriptCommand, epilog=f"{EXAMPLES}\n{EXIT_CODES}")
@@ -221,18 +235,19 @@ def verify_command(script: str, words: list[str], **given: Any) -> int:
 
 @main.command("serve")
 @workers_option
-@listen_options
+@serve_options
 @hosts_options
 @server_count_option
 @join_at_option
 @option(REPORTS, "--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the logs to DIR.")
 @config_options
-def serve_command(host: str, port: int, socket: str | None, **given: Any) -> int:
-    """Start workers and parameter servers for `nfdt run --server`.
+def serve_command(**given: Any) -> int:
+    """Start a pool of workers for `nfdt run --server`, until Ctrl-C.
 
-    They train for one such run after another, until Ctrl-C.
+    Each worker is a slot. A job takes as many as its -np says, and has parameter servers of its own; other jobs train
+    on other slots, or wait in the queue. `nfdt queue` shows and cancels jobs.
     """
-    return serve(NAME, address_of(host, port, socket), given["log_dir"], make_engine(given), tls_files(given))
+    return serve(NAME, *make_engine(given), given)
 
 
 @main.command("doctor")
@@ -252,7 +267,7 @@ def engine_of(given: dict[str, Any]) -> "tuple[Settings, Callable[[Path], NfdtEn
     """Return a run's settings, and the factory of its engine, as the options choose them."""
     from client_shim.state import Settings
 
-    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)
+    engine = make_emulation(given["emulate"]) if given["emulate"] is not None else make_engine(given)[1]
     return Settings(job_options(given, JOB_OPTIONS), given["seed"], own_loops=given["capture"] == "extract"), engine
 
 

@@ -181,6 +181,7 @@ class RunRequest:
     engine: str
     workers: int | None = None
     server: str | None = None
+    priority: int | None = None
     token_file: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fdt.errors import UsageError
 from fdt.report import quantity
+from fdt.rpc.session_pb2 import JobRequest
 from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity, checked, new_token
 from fdt.service.client import TrainingClient
 from fdt.service.server import Engine, serve
@@ -34,23 +35,24 @@ def embedded(engine: Engine) -> Iterator[TrainingClient]:
 
 @contextlib.contextmanager
 def remote(
-    address: str, token: str, engine: str, workers: int | None, identity: TlsIdentity | None = None
+    address: str, token: str, engine: str, request: JobRequest, identity: TlsIdentity | None = None
 ) -> Iterator[TrainingClient]:
-    """Yield a client of the server at `address`.
+    """Yield a client of the server at `address`, whose `hello.workers` are those of its jobs.
 
     Raises:
         UserError: The server does not answer.
-        UsageError: The server is another engine's, or has another number of workers.
+        UsageError: The server is another engine's, or gives fewer workers.
     """
-    with contextlib.closing(TrainingClient(address, token, identity)) as client:
+    with contextlib.closing(TrainingClient(address, token, identity, request)) as client:
         hello = client.hello
         if hello.engine != engine:
             raise UsageError(f"the server at {address} is {hello.engine}'s; use `{hello.engine} run`")
-        if workers not in (None, hello.workers):
+        if request.workers > hello.workers:
             raise UsageError(
-                f"the server at {address} has {quantity(hello.workers, 'worker')}. Received: -np {workers}; "
-                f"leave -np out, or give it to `{engine} serve`"
+                f"the server at {address} gives at most {quantity(hello.workers, 'worker')} to a job of yours. "
+                f"Received: -np {request.workers}; leave -np out for all of them"
             )
+        hello.workers = request.workers or hello.workers
         yield client
 
 

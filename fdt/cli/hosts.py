@@ -96,6 +96,7 @@ def report_hosts(command: str, hosts: "list[Host]", *, as_json: bool = False) ->
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLIENT = "client"
+USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
 
 
@@ -108,28 +109,41 @@ HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9a-fA-F:]*:[0-9a-fA-F:]*")
     default=365,
     help="Days for which the certificates are valid.  [default: 365]",
 )
-def certs_command(directory: Path, hosts: Sequence[str], days: int) -> None:
+@click.option("--user", "users", multiple=True, metavar="USER", help="Make a certificate of this user, too.")
+def certs_command(directory: Path, hosts: Sequence[str], days: int, users: Sequence[str]) -> None:
     """Make TLS certificates for a cluster.
 
     DIRECTORY gets a private authority (ca.pem, ca.key), a certificate for each HOST, and one for users (client.pem).
 
     HOST is a name or an IP address, as users give it to --server. Copy its two files and ca.pem to each host. Give
     users client.pem, client.key and ca.pem. Keep ca.key private.
+
+    A server tells users apart who have certificates of their own (--user). Without a HOST, --user adds users to the
+    authority in DIRECTORY.
     """
     for host in hosts:
         if host in ("ca", CLIENT) or not HOST.fullmatch(host) or hosts.count(host) > 1:
             raise UsageError(f"each host must be a name or an IP address, given once. Received: {host!r}")
-    make(directory, hosts, datetime.timedelta(days=days))
+    for user in users:
+        if user in ("ca", CLIENT, *hosts) or not USER.fullmatch(user) or users.count(user) > 1:
+            raise UsageError(f"each user must have a name of letters and digits, given once. Received: {user!r}")
+    valid = datetime.timedelta(days=days)
+    if users and not hosts and (directory / "ca.key").exists():
+        add_users(directory, users, valid)
+        name = click.get_current_context().find_root().info_name
+        click.echo(f"{name}: made {', '.join(users)} in {directory}, valid for {days} days")
+        return
+    make(directory, hosts, valid, users)
     server = hosts[0] if hosts else "HOST"
     name = click.get_current_context().find_root().info_name
-    click.echo(f"{name}: made {', '.join(('ca', CLIENT, *hosts))} in {directory}, valid for {days} days")
+    click.echo(f"{name}: made {', '.join(('ca', CLIENT, *hosts, *users))} in {directory}, valid for {days} days")
     files = "--tls-cert {0}/{1}.pem --tls-key {0}/{1}.key --tls-ca {0}/ca.pem"
     if hosts:
         click.echo(f"{name}: on {server}: {name} serve --host {server} {files.format(directory, server)}")
         click.echo(f"{name}: users: {name} run --server {server}:PORT {files.format(directory, CLIENT)} script.py")
 
 
-def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> None:
+def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta, users: Sequence[str] = ()) -> None:
     """Make the files. Raises UsageError where a file exists already, as no authority is overwritten."""
     from fdt.security.authority import Authority
 
@@ -140,12 +154,29 @@ def make(directory: Path, hosts: Sequence[str], valid: datetime.timedelta) -> No
         _write(directory / CLIENT, *authority.sign([CLIENT]))
         for host in hosts:
             _write(directory / host, *authority.sign([host, *LOCAL]))
+        for user in users:
+            _write(directory / user, *authority.sign_user(user))
     except FileExistsError as error:
         raise UsageError(
             f"certs needs a directory without certificates. Received: {error.filename}, which exists"
         ) from None
     except OSError as error:
         raise UsageError(f"certs cannot write its files: {error}") from None
+
+
+def add_users(directory: Path, users: Sequence[str], valid: datetime.timedelta) -> None:
+    """Make certificates of users by the authority in `directory`. Raises UsageError where one exists already."""
+    from fdt.security.authority import Authority
+
+    taken = [user for user in users if (directory / f"{user}.pem").exists()]
+    if taken:
+        raise UsageError(f"certs overwrites no certificate. Received: {directory / taken[0]}.pem, which exists")
+    try:
+        authority = Authority.load((directory / "ca.pem").read_text(), (directory / "ca.key").read_text(), valid)
+        for user in users:
+            _write(directory / user, *authority.sign_user(user))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"certs needs the authority's ca.pem and ca.key in {directory}: {error}") from None
 
 
 def _write(stem: Path, certificate: str, key: str) -> None:

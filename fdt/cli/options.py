@@ -14,6 +14,7 @@ from fdt.errors import UsageError
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 DEFAULT_WORKERS = 2
+PRIORITIES = (-10, 10)  # of jobs on a server
 
 TLS_OPTIONS = ("tls_cert", "tls_key", "tls_ca")
 TRAINING, FAULTS, REPORTS, SERVER = "Training", "Faults", "Output", "Server"
@@ -194,7 +195,7 @@ def timeline_option(function: Decorated) -> Decorated:
 
 
 def server_options(function: Decorated) -> Decorated:
-    """Add --server, --token-file, and the TLS options."""
+    """Add --server, --token-file, --priority, and the TLS options."""
     options = [
         option(
             SERVER,
@@ -204,6 +205,12 @@ def server_options(function: Decorated) -> Decorated:
             help="Train on the server that `serve` started at this address.",
         ),
         token_option,
+        option(
+            SERVER,
+            "--priority",
+            type=click.IntRange(*PRIORITIES),
+            help="Priority in the server's queue; above 0 for its administrators.  [default: 0]",
+        ),
     ]
     return apply(options, tls_options(function))
 

@@ -92,7 +92,7 @@ def prepared(directory: Path, *, resumed: bool = False) -> Path:
 
 # Options of `run` that are fields of the request.
 OUTPUT = ("log_dir", "tensorboard", "timeline", "verbose", "quiet", "detach")
-REQUEST = (*TLS_OPTIONS, "workers", "server", "token_file", *OUTPUT)
+REQUEST = (*TLS_OPTIONS, "workers", "server", "priority", "token_file", *OUTPUT)
 
 
 def requested(engine: str, script: str, given: Mapping[str, Any]) -> RunRequest:
@@ -142,10 +142,13 @@ def _connected(request: RunRequest, make_engine: MakeEngine, logs: Path) -> Abst
         start = partial(_embedded, make_engine, logs)
         return start() if request.early else lazy_client(start)
     from fdt.cli import connect
+    from fdt.rpc.session_pb2 import JobRequest
 
     identity = connect.identity(request.server, request.tls_cert, request.tls_key, request.tls_ca)
     token = connect.take_token(request.token_file)
-    return connect.remote(request.server, token, request.engine, request.workers, identity)
+    name = file_of(request.script).name if request.script else ""
+    asked = JobRequest(workers=request.workers or 0, priority=request.priority or 0, name=name)
+    return connect.remote(request.server, token, request.engine, asked, identity)
 
 
 def _embedded(make_engine: MakeEngine, logs: Path) -> AbstractContextManager["TrainingClient"]:

@@ -7,19 +7,31 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class JobRequest(_message.Message):
+    __slots__ = ("workers", "priority", "name")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    workers: int
+    priority: int
+    name: str
+    def __init__(self, workers: _Optional[int] = ..., priority: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
 class Setup(_message.Message):
-    __slots__ = ("job", "peers", "incarnation", "snapshot", "generation")
+    __slots__ = ("job", "peers", "incarnation", "snapshot", "generation", "request")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
     job: _job_pb2.JobSpec
     peers: _containers.RepeatedScalarFieldContainer[str]
     incarnation: int
     snapshot: _tensor_pb2.BlobRef
     generation: int
-    def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., snapshot: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    request: JobRequest
+    def __init__(self, job: _Optional[_Union[_job_pb2.JobSpec, _Mapping]] = ..., peers: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ..., snapshot: _Optional[_Union[_tensor_pb2.BlobRef, _Mapping]] = ..., generation: _Optional[int] = ..., request: _Optional[_Union[JobRequest, _Mapping]] = ...) -> None: ...
 
 class Remaining(_message.Message):
     __slots__ = ("next", "returned")

@@ -16,7 +16,7 @@ from fdt.rpc import session_pb2 as fdt_dot_rpc_dot_session__pb2
 from fdt.rpc import tensor_pb2 as fdt_dot_rpc_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66\x64t/rpc/training.proto\x12\x07\x66\x64t.rpc\x1a\x15\x66\x64t/rpc/session.proto\x1a\x14\x66\x64t/rpc/tensor.proto\"\x1f\n\x0cHelloRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"m\n\nHelloReply\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\r\n\x05\x62lobs\x18\x04 \x01(\t\x12\r\n\x05nonce\x18\x05 \x01(\t\x12\x0f\n\x07run_dir\x18\x06 \x01(\t2u\n\x0fTrainingService\x12\x33\n\x05Hello\x12\x15.fdt.rpc.HelloRequest\x1a\x13.fdt.rpc.HelloReply\x12-\n\x05Train\x12\x10.fdt.rpc.Command\x1a\x0e.fdt.rpc.Event(\x01\x30\x01\x32t\n\rMemberService\x12\x33\n\x05Hello\x12\x15.fdt.rpc.HelloRequest\x1a\x13.fdt.rpc.HelloReply\x12.\n\x06\x41ttach\x12\x0e.fdt.rpc.Event\x1a\x10.fdt.rpc.Command(\x01\x30\x01\x32\x63\n\x0b\x42lobService\x12)\n\x03Put\x12\x0e.fdt.rpc.Chunk\x1a\x10.fdt.rpc.BlobRef(\x01\x12)\n\x03Get\x12\x10.fdt.rpc.BlobRef\x1a\x0e.fdt.rpc.Chunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66\x64t/rpc/training.proto\x12\x07\x66\x64t.rpc\x1a\x15\x66\x64t/rpc/session.proto\x1a\x14\x66\x64t/rpc/tensor.proto\"\x1f\n\x0cHelloRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"m\n\nHelloReply\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\r\n\x05\x62lobs\x18\x04 \x01(\t\x12\r\n\x05nonce\x18\x05 \x01(\t\x12\x0f\n\x07run_dir\x18\x06 \x01(\t\"\x0e\n\x0cQueueRequest\"\x88\x01\n\tQueuedJob\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\x11\x12\r\n\x05slots\x18\x05 \x01(\r\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x0c\n\x04name\x18\x07 \x01(\t\x12\x0e\n\x06reason\x18\x08 \x01(\t\"i\n\nQueueReply\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x0c\n\x04\x66ree\x18\x03 \x01(\r\x12\x0c\n\x04user\x18\x04 \x01(\t\x12 \n\x04jobs\x18\x05 \x03(\x0b\x32\x12.fdt.rpc.QueuedJob\"\x1f\n\rCancelRequest\x12\x0e\n\x06number\x18\x01 \x01(\r\"\r\n\x0b\x43\x61ncelReply2u\n\x0fTrainingService\x12\x33\n\x05Hello\x12\x15.fdt.rpc.HelloRequest\x1a\x13.fdt.rpc.HelloReply\x12-\n\x05Train\x12\x10.fdt.rpc.Command\x1a\x0e.fdt.rpc.Event(\x01\x30\x01\x32z\n\x0bPoolService\x12\x33\n\x05Queue\x12\x15.fdt.rpc.QueueRequest\x1a\x13.fdt.rpc.QueueReply\x12\x36\n\x06\x43\x61ncel\x12\x16.fdt.rpc.CancelRequest\x1a\x14.fdt.rpc.CancelReply2t\n\rMemberService\x12\x33\n\x05Hello\x12\x15.fdt.rpc.HelloRequest\x1a\x13.fdt.rpc.HelloReply\x12.\n\x06\x41ttach\x12\x0e.fdt.rpc.Event\x1a\x10.fdt.rpc.Command(\x01\x30\x01\x32\x63\n\x0b\x42lobService\x12)\n\x03Put\x12\x0e.fdt.rpc.Chunk\x1a\x10.fdt.rpc.BlobRef(\x01\x12)\n\x03Get\x12\x10.fdt.rpc.BlobRef\x1a\x0e.fdt.rpc.Chunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,10 +27,22 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_HELLOREQUEST']._serialized_end=111
   _globals['_HELLOREPLY']._serialized_start=113
   _globals['_HELLOREPLY']._serialized_end=222
-  _globals['_TRAININGSERVICE']._serialized_start=224
-  _globals['_TRAININGSERVICE']._serialized_end=341
-  _globals['_MEMBERSERVICE']._serialized_start=343
-  _globals['_MEMBERSERVICE']._serialized_end=459
-  _globals['_BLOBSERVICE']._serialized_start=461
-  _globals['_BLOBSERVICE']._serialized_end=560
+  _globals['_QUEUEREQUEST']._serialized_start=224
+  _globals['_QUEUEREQUEST']._serialized_end=238
+  _globals['_QUEUEDJOB']._serialized_start=241
+  _globals['_QUEUEDJOB']._serialized_end=377
+  _globals['_QUEUEREPLY']._serialized_start=379
+  _globals['_QUEUEREPLY']._serialized_end=484
+  _globals['_CANCELREQUEST']._serialized_start=486
+  _globals['_CANCELREQUEST']._serialized_end=517
+  _globals['_CANCELREPLY']._serialized_start=519
+  _globals['_CANCELREPLY']._serialized_end=532
+  _globals['_TRAININGSERVICE']._serialized_start=534
+  _globals['_TRAININGSERVICE']._serialized_end=651
+  _globals['_POOLSERVICE']._serialized_start=653
+  _globals['_POOLSERVICE']._serialized_end=775
+  _globals['_MEMBERSERVICE']._serialized_start=777
+  _globals['_MEMBERSERVICE']._serialized_end=893
+  _globals['_BLOBSERVICE']._serialized_start=895
+  _globals['_BLOBSERVICE']._serialized_end=994
 # @@protoc_insertion_point(module_scope)

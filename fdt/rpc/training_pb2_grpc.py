@@ -104,6 +104,103 @@ class TrainingService(object):
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
 
+class PoolServiceStub(object):
+    """Client <-> `serve`, which takes several jobs of several users.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Queue = channel.unary_unary(
+                '/fdt.rpc.PoolService/Queue',
+                request_serializer=fdt_dot_rpc_dot_training__pb2.QueueRequest.SerializeToString,
+                response_deserializer=fdt_dot_rpc_dot_training__pb2.QueueReply.FromString,
+                )
+        self.Cancel = channel.unary_unary(
+                '/fdt.rpc.PoolService/Cancel',
+                request_serializer=fdt_dot_rpc_dot_training__pb2.CancelRequest.SerializeToString,
+                response_deserializer=fdt_dot_rpc_dot_training__pb2.CancelReply.FromString,
+                )
+
+
+class PoolServiceServicer(object):
+    """Client <-> `serve`, which takes several jobs of several users.
+    """
+
+    def Queue(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Cancel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PoolServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Queue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Queue,
+                    request_deserializer=fdt_dot_rpc_dot_training__pb2.QueueRequest.FromString,
+                    response_serializer=fdt_dot_rpc_dot_training__pb2.QueueReply.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=fdt_dot_rpc_dot_training__pb2.CancelRequest.FromString,
+                    response_serializer=fdt_dot_rpc_dot_training__pb2.CancelReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'fdt.rpc.PoolService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+
+
+ # This class is part of an EXPERIMENTAL API.
+class PoolService(object):
+    """Client <-> `serve`, which takes several jobs of several users.
+    """
+
+    @staticmethod
+    def Queue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/fdt.rpc.PoolService/Queue',
+            fdt_dot_rpc_dot_training__pb2.QueueRequest.SerializeToString,
+            fdt_dot_rpc_dot_training__pb2.QueueReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/fdt.rpc.PoolService/Cancel',
+            fdt_dot_rpc_dot_training__pb2.CancelRequest.SerializeToString,
+            fdt_dot_rpc_dot_training__pb2.CancelReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+
 class MemberServiceStub(object):
     """Members (workers, parameter servers) <-> their engine.
     """

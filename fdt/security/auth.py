@@ -65,6 +65,16 @@ def _refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
 _REFUSE = grpc.stream_stream_rpc_method_handler(_refuse)
 
 
+def user_of(context: grpc.ServicerContext) -> str:
+    """Return the common name of the caller's certificate; "" where the server asks for none."""
+    found = context.auth_context()
+    names = [name.decode(errors="replace") for name in found.get("x509_common_name", ())]
+    if "x509_pem_cert" in found and not (len(names) == 1 and names[0] and names[0].isprintable()):
+        said = "a caller's certificate must have one common name, the user's name"
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, said)
+    return names[0] if names else ""
+
+
 TLS_VARIABLE = "FDT_TLS"  # holds a member's TlsIdentity, written by TlsIdentity.dumps
 FLAGS = {"certificate": "--tls-cert", "key": "--tls-key", "authority": "--tls-ca"}
 

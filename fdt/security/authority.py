@@ -30,16 +30,36 @@ class Authority:
         self.certificate = _pem(_certificate(self._name, self._key, self._name, self._key, valid, extensions))
         self.key = _key_pem(self._key)
 
+    @classmethod
+    def load(cls, certificate: str, key: str, valid: datetime.timedelta) -> "Authority":
+        """Return an authority that was made before. Raises ValueError for PEM texts that are none."""
+        self, loaded = cls.__new__(cls), serialization.load_pem_private_key(key.encode(), None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key must be one of an elliptic curve")
+        self.certificate, self.key, self._key, self._valid = certificate, key, loaded, valid
+        self._name = x509.load_pem_x509_certificate(certificate.encode()).subject
+        return self
+
     def sign(self, names: Sequence[str]) -> tuple[str, str]:
         """Return a certificate for host names and IP addresses, for both ends of a call, and its key: PEM texts."""
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._signed(names[0], both, x509.SubjectAlternativeName([_general(name) for name in names]))
+
+    def sign_user(self, user: str) -> tuple[str, str]:
+        """Return a certificate whose common name is a user's, for calls and for no server, and its key: PEM texts."""
+        return self._signed(user, [ExtendedKeyUsageOID.CLIENT_AUTH])
+
+    def _signed(
+        self, name: str, purposes: Sequence[x509.ObjectIdentifier], *more: x509.ExtensionType
+    ) -> tuple[str, str]:
         key = ec.generate_private_key(ec.SECP256R1())
         extensions = [
-            x509.SubjectAlternativeName([_general(name) for name in names]),
+            *more,
             x509.BasicConstraints(ca=False, path_length=None),
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            x509.ExtendedKeyUsage(purposes),
             _usage(signs_certificates=False),
         ]
-        made = _certificate(_named(names[0]), key, self._name, self._key, self._valid, extensions)
+        made = _certificate(_named(name), key, self._name, self._key, self._valid, extensions)
         return _pem(made), _key_pem(key)
 
 

@@ -10,7 +10,7 @@ from fdt import __version__
 from fdt.blobs import Blobs
 from fdt.errors import UserError
 from fdt.rpc import training_pb2_grpc
-from fdt.rpc.session_pb2 import Command, Event
+from fdt.rpc.session_pb2 import Command, Event, JobRequest
 from fdt.rpc.training_pb2 import HelloReply, HelloRequest
 from fdt.security.auth import TlsIdentity, credentials
 from fdt.service.blobs import reachable_blobs
@@ -22,6 +22,12 @@ CONNECT_TIMEOUT_S = 10
 class TrainingClient:
     """A connection to an engine.
 
+    Args:
+        address: The engine's address.
+        token: The engine's token.
+        identity: The certificate for TLS.
+        request: What each job asks of a pool; None: nothing.
+
     Attributes:
         hello: The engine's description of itself.
         blobs: The engine's blob store.
@@ -30,7 +36,10 @@ class TrainingClient:
         UserError: No engine listens at `address`, the token is wrong, or TLS rejects a certificate.
     """
 
-    def __init__(self, address: str, token: str, identity: TlsIdentity | None = None) -> None:
+    def __init__(
+        self, address: str, token: str, identity: TlsIdentity | None = None, request: JobRequest | None = None
+    ) -> None:
+        self._request = request
         self._channel = open_channel(address, identity)
         self._metadata = credentials(token)
         self._stub = training_pb2_grpc.TrainingServiceStub(self._channel)
@@ -39,7 +48,7 @@ class TrainingClient:
 
     def train(self) -> "Conversation":
         """Begin a job."""
-        return Conversation(self._stub, self._metadata)
+        return Conversation(self._stub, self._metadata, self._request)
 
     def close(self) -> None:
         """Close the connection."""
@@ -58,7 +67,10 @@ class TrainingClient:
 class Conversation:
     """The commands and events of one job. A thread reads events, so that no signal finds the main thread in gRPC."""
 
-    def __init__(self, stub: training_pb2_grpc.TrainingServiceStub, metadata: object) -> None:
+    def __init__(
+        self, stub: training_pb2_grpc.TrainingServiceStub, metadata: object, request: JobRequest | None = None
+    ) -> None:
+        self._request = request
         self._outgoing: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Event | UserError | None] = queue.SimpleQueue()
         self._stream = stub.Train(iter(self._outgoing.get, None), metadata=metadata)
@@ -66,6 +78,8 @@ class Conversation:
 
     def send(self, command: Command) -> None:
         """Send a command, without waiting."""
+        if self._request is not None and command.HasField("setup"):
+            command.setup.request.CopyFrom(self._request)
         self._outgoing.put(command)
 
     def events(self) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""The server of TrainingService for any Engine, embedded in a command or standing alone (`hfdt serve`)."""
+"""The server of TrainingService for one Engine, embedded in a command; frontends/pool/service.py serves several."""
 
 import contextlib
 import itertools
@@ -165,7 +165,12 @@ def serve(engine: Engine, address: str, token: str, identity: TlsIdentity | None
     """
     server = new_server(token, identity)
     training_pb2_grpc.add_TrainingServiceServicer_to_server(_TrainingServicer(engine), server)
-    training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(engine.blobs), server)
+    return listen(server, engine.blobs, address, identity)
+
+
+def listen(server: grpc.Server, blobs: LocalBlobs, address: str, identity: TlsIdentity | None) -> RunningServer:
+    """Add BlobService to a server and start it; the arguments and errors are those of `serve`."""
+    training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), server)
     bound = bind(server, address, identity)
     server.start()
     return RunningServer(server, bound)
@@ -193,13 +198,13 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
             said = f"the engine trains a job, and {MAX_WAITING} others wait, the most that may; try later"
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
         try:
-            yield from self._train(_until_broken(request_iterator), context)
+            yield from self._train(until_broken(request_iterator), context)
         finally:
             self._admitted.release()
 
     def _train(self, commands: Iterator[Command], context: grpc.ServicerContext) -> Iterator[Event]:
         if self._turns.taken:
-            yield Event(note=Note(text=f"waiting: {self._engine.name} serve trains another job"))
+            yield Event(note=Note(text="waiting: the engine trains another job"))
         ordered = CommandOrder(commands)
         rest = iter(ordered)
         first = list(itertools.islice(rest, 1))  # a silent client must not make the others wait
@@ -219,7 +224,7 @@ class _TrainingServicer(training_pb2_grpc.TrainingServiceServicer):
         yield from events
 
 
-def _until_broken(commands: Iterator[Command]) -> Iterator[Command]:
+def until_broken(commands: Iterator[Command]) -> Iterator[Command]:
     """Yield the client's commands; a stream that breaks ends them early, as Engine.train expects."""
     try:
         yield from commands

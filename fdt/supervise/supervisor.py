@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fdt.blobs import LocalBlobs
+from fdt.environment import SCRATCH_VARIABLE
 from fdt.errors import UserError
 from fdt.launch import Exit, Launcher, Task
 from fdt.rpc.session_pb2 import Attached, Command, Event, Failed
 from fdt.rpc.session_pb2 import Exit as ExitCommand
 from fdt.rpc.tensor_pb2 import BlobRef
-from fdt.security import auth
-from fdt.security.auth import TOKEN_VARIABLE, TlsIdentity
+from fdt.security.auth import TLS_VARIABLE, TOKEN_VARIABLE, TlsIdentity
 from fdt.service.member import ENGINE_VARIABLE
 from fdt.supervise.outcome import Coordinator, Outcome, PassedBlobs, Timed, blobs_in, explain_loss, too_few
 from fdt.supervise.processes import ElasticCoordinator, LaunchedProcesses, WorkerJoined, WorkerLeft
@@ -143,9 +143,10 @@ class Supervisor:
         self.registry.kill_left()
 
     def close(self) -> None:
-        """End the members and stop listening."""
+        """End the members, stop listening, and drop the last job's blobs."""
         self.end()
         self.registry.close()
+        self._passed_blobs.drop()
 
     def _arrivals(self, known: dict[tuple[str, int], Attached]) -> Iterator[Event]:
         """Yield the members that have attached since the last call; nothing before the job is known."""
@@ -293,8 +294,9 @@ class Supervisor:
         return explain_loss(role, rank, cause or "no answer", self._run_dir)
 
     def _env(self, identity: TlsIdentity | None) -> dict[str, str]:
-        whose = {} if identity is None else {auth.TLS_VARIABLE: identity.dumps()}
-        return {ENGINE_VARIABLE: self.registry.address, TOKEN_VARIABLE: self.registry.token, **whose}
+        whose = {} if identity is None else {TLS_VARIABLE: identity.dumps()}
+        ours = {SCRATCH_VARIABLE: self.registry.scratch, TOKEN_VARIABLE: self.registry.token}
+        return {ENGINE_VARIABLE: self.registry.address, **ours, **whose}
 
 
 def _blobs_of(what: object) -> list[BlobRef]:

@@ -6,8 +6,10 @@ Members may attach late, as the import of TensorFlow takes seconds. Their comman
 import contextlib
 import os
 import queue
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +53,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
 
     `members`: for each role, how many may attach. `inbox` holds MemberMessages, and other objects that its owner puts
     there. With an `identity`, the registry also listens for members of other hosts; `address` then holds both
-    addresses, separated by a comma.
+    addresses, separated by a comma. `scratch`: a directory of the engine's members, removed with the registry.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.attached: dict[tuple[str, int], Attached] = {}
         self._engine, self._blobs = engine, blobs
-        self._nonce = blobs.put(b"hub").id
+        self._nonce = blobs.put(b"hub")
+        self.scratch = tempfile.mkdtemp(prefix="engine-", dir=blobs.directory)
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._claims: dict[tuple[str, int], Outbox] = {}  # outboxes whose members have attached
         self.members = members
@@ -78,7 +81,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         self._server = new_server(self.token, identity)
         training_pb2_grpc.add_MemberServiceServicer_to_server(self, self._server)
         training_pb2_grpc.add_BlobServiceServicer_to_server(BlobServicer(blobs), self._server)
-        self.address = bind(self._server, f"unix:{blobs.directory}/hub.sock")
+        self.address = bind(self._server, f"unix:{self.scratch}/hub.sock")
         if identity is not None:
             self.address += "," + bind(self._server, "0.0.0.0:0", identity)
         self._server.start()
@@ -183,6 +186,8 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
         """Stop the server."""
         self._leaving = True
         self._server.stop(grace=0.2)
+        self._blobs.drop(self._nonce)
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     # -- MemberService ---------------------------------------------------------------------------------------------
     def Hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloReply:
@@ -190,7 +195,7 @@ class WorkerRegistry(training_pb2_grpc.MemberServiceServicer):
             engine=self._engine,
             version=__version__,
             blobs=str(self._blobs.directory),
-            nonce=self._nonce,
+            nonce=self._nonce.id,
             run_dir=str(self.run_dir),
         )
 

@@ -1,6 +1,8 @@
 """The engine of HFDT: it runs ranks under Horovod or MPI and keeps them between jobs."""
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +60,9 @@ class HfdtEngine:
             started_by = placement.workers(run_dir, workers)
         self.blobs = blobs or LocalBlobs.create()
         self._owned = blobs is None
-        segments = str(
-            self.blobs.directory_for(workers * SEGMENT_BYTES)
-        )  # a killed rank's segments are removed with the run
+        # A killed rank's segments are removed with the engine, or with its job.
+        segments = tempfile.mkdtemp(prefix="mpi-", dir=self.blobs.directory_for(workers * SEGMENT_BYTES))
+        self._segments = Path(segments)
         env = {"FDT_COMM": comm, "FDT_BIND_TO": bind_to, "OMPI_MCA_btl_sm_backing_directory": segments}
         if placement is None:  # the files of a killed mpirun are removed too: Open MPI 5, 4
             env.update(dict.fromkeys(("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"), segments))
@@ -88,6 +90,9 @@ class HfdtEngine:
             yield from self._supervisor.run(coordinator, commands)
         finally:
             recovery.drop()
+            if coordinator.failed or not coordinator.done:  # all ranks have ended
+                for left in self._segments.iterdir():
+                    shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
 
     def _coordinated(self) -> tuple[RankRecovery, RanksCoordinator]:
         """Return the coordinator of a job, and its recovery."""
@@ -97,6 +102,7 @@ class HfdtEngine:
     def stop(self) -> None:
         """Stop the ranks and release shared memory."""
         self._supervisor.close()
+        shutil.rmtree(self._segments, ignore_errors=True)
         if self._owned:
             self.blobs.close()
 

@@ -1,7 +1,9 @@
 """NFDT's engines: parameter servers and workers as processes that stay alive between jobs, and `nfdt simulate`."""
 
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +31,7 @@ class NfdtEngine:
             member on another host its own ssh connection.
         placement: Hosts of the members; None: this host.
         join_endpoint: Address where elastic workers may join.
+        blobs: Store of the jobs' blobs, which stays when the engine stops; None: one of the engine's own.
 
     Raises:
         UsageError: If a number is below 1, or no worker can join at the address.
@@ -46,11 +49,13 @@ class NfdtEngine:
         apart: bool = False,
         placement: Placement | None = None,
         join_endpoint: JoinEndpoint | None = None,
+        blobs: LocalBlobs | None = None,
     ) -> None:
         if workers < 1 or ps < 1:
             raise UsageError(f"-np and --ps must be 1 or more. Received: {workers} and {ps}")
         self.workers, self.run_dir = workers, run_dir
-        self.blobs = LocalBlobs.create()
+        self.blobs, self._owned = blobs or LocalBlobs.create(), blobs is None
+        self._sockets = tempfile.mkdtemp(prefix="servers-", dir=self.blobs.directory)
         members = (
             placement.identity if placement else run_identity() if join_endpoint and join_endpoint.remote else None
         )
@@ -85,13 +90,15 @@ class NfdtEngine:
         self._supervisor.close()
         if self.reception is not None:
             self.reception.close()
-        self.blobs.close()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        if self._owned:
+            self.blobs.close()
 
     def _listening(self, ps: int, placement: Placement | None, *, remote: bool) -> list[str]:
         """Return each server's addresses. `remote`: also for other hosts."""
         if placement is not None:
             return placement.addresses(self.workers, ps)
-        here = [f"unix:{self.blobs.directory}/ps-{shard}.sock" for shard in range(ps)]
+        here = [f"unix:{self._sockets}/ps-{shard}.sock" for shard in range(ps)]
         if not remote:
             return here
         return [f"{address},{ANYWHERE}:{port}" for address, port in zip(here, free_ports(ps), strict=True)]

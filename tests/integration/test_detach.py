@@ -105,7 +105,7 @@ def test_a_killed_client_ends_its_detached_run_and_attach_says_how_it_goes_on(st
     client = psutil.Process(run.client().pid)
     below = client.children(recursive=True)
     engine = next(e for e in (p.environ().get("FDT_ENGINE", "") for p in below) if e)
-    store = Path(engine.removeprefix("unix:")).parent
+    store = Path(engine.removeprefix("unix:")).parent.parent
     client.kill()
     assert not still_there(below)
     assert not store.exists()

@@ -99,7 +99,7 @@ def test_a_killed_worker_is_named_with_signal_and_log(engine, training):
 def test_a_killed_command_leaves_nothing_running(engine, training):
     workers = members(training.pid, f"{engine}.worker.process")
     everybody = psutil.Process(training.pid).children(recursive=True)
-    store = Path(workers[0].environ()["FDT_ENGINE"].removeprefix("unix:")).parent
+    store = Path(workers[0].environ()["FDT_ENGINE"].removeprefix("unix:")).parent.parent
     assert store.is_dir()
     training.kill()
     assert gone(everybody, 30)

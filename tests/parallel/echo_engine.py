@@ -13,12 +13,13 @@ ECHO = Path(__file__).with_name("echo_member.py")
 
 
 class EchoEngine:
-    name, workers = "echo", 2
+    name = "echo"
 
-    def __init__(self, launcher, run_dir):
-        self.run_dir, self.blobs = run_dir, LocalBlobs.create()
+    def __init__(self, launcher, run_dir, blobs=None, workers=2):
+        self.workers, self.run_dir = workers, run_dir
+        self.blobs, self.owned = blobs or LocalBlobs.create(), blobs is None
         self.supervisor = Supervisor(
-            "echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), 2))]
+            "echo", run_dir, self.blobs, [(launcher, Task("worker", (sys.executable, str(ECHO)), workers))]
         )
 
     def start(self):
@@ -26,8 +27,9 @@ class EchoEngine:
 
     def train(self, commands):
         self.start()
-        return self.supervisor.run(RanksCoordinator(RankRecovery(self.blobs, 2)), commands)
+        return self.supervisor.run(RanksCoordinator(RankRecovery(self.blobs, self.workers)), commands)
 
     def stop(self):
         self.supervisor.close()
-        self.blobs.close()
+        if self.owned:
+            self.blobs.close()

@@ -16,15 +16,17 @@ from fdt.launch import LocalLauncher
 from fdt.rpc import training_pb2_grpc
 from fdt.rpc.session_pb2 import Attached, Command, Epoch, Event, Finish, Setup
 from fdt.rpc.tensor_pb2 import BlobRef, Chunk
-from fdt.rpc.training_pb2 import HelloRequest
+from fdt.rpc.training_pb2 import CancelRequest, HelloRequest
 from fdt.security.auth import credentials
 from fdt.service.client import TrainingClient
-from fdt.service.server import serve
 from fdt.service.transport import open_channel
+from frontends.pool.engines import EnginePool
+from frontends.pool.service import PoolServicer
 from tests.hostile import ANSWER_S, answers
 from tests.parallel.echo_engine import EchoEngine
 
 TRAINING = ("/fdt.rpc.TrainingService/Hello", "/fdt.rpc.TrainingService/Train")
+POOL = ("/fdt.rpc.PoolService/Queue", "/fdt.rpc.PoolService/Cancel")
 BLOBS = ("/fdt.rpc.BlobService/Put", "/fdt.rpc.BlobService/Get")
 MEMBERS = ("/fdt.rpc.MemberService/Hello", "/fdt.rpc.MemberService/Attach")
 NOWHERE = ("/fdt.rpc.TrainingService/Nothing", "/x", "/")
@@ -33,11 +35,14 @@ NOWHERE = ("/fdt.rpc.TrainingService/Nothing", "/x", "/")
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     directory = tmp_path_factory.mktemp("served")
-    engine = EchoEngine(LocalLauncher(directory), directory)
-    running = serve(engine, "127.0.0.1:0", "right")
+    launcher = LocalLauncher(directory)
+    pool = EnginePool(2, lambda logs, slots: EchoEngine(launcher, logs, slots.blobs), directory)
+    running = PoolServicer("echo", pool).listen("127.0.0.1:0", "right")
+    with pool.engine(2) as engine:
+        engine.start()
     yield engine, running.address
     running.stop()
-    engine.stop()
+    pool.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +98,7 @@ def honest(rng):
         Chunk(ref=BlobRef(id="x", nbytes=1 << 50), data=b"x" * 1000),
         BlobRef(id=rng.choice(["..", "hub.sock", "deadbeef", ""]), nbytes=rng.choice([0, 1, 1 << 60])),
         HelloRequest(version="9" * 1000),
+        CancelRequest(number=2**32 - 1),
     ]
 
 
@@ -102,7 +108,7 @@ def honest(rng):
 def test_strangers_are_turned_away_at_every_door(served, token):
     engine, address = served
     files, opened = {file.name for file in engine.blobs.directory.iterdir()}, len(os.listdir("/proc/self/fd"))
-    doors = [(address, m) for m in (*TRAINING, *BLOBS)] + [
+    doors = [(address, m) for m in (*TRAINING, *POOL, *BLOBS)] + [
         (engine.supervisor.registry.address, m) for m in (*MEMBERS, *BLOBS)
     ]
     for where, method in doors:
@@ -133,7 +139,7 @@ def test_the_members_token_is_in_no_command_line_and_no_log(served):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("method", [*TRAINING, *BLOBS, *NOWHERE])
+@pytest.mark.parametrize("method", [*TRAINING, *POOL, *BLOBS, *NOWHERE])
 def test_noise_from_a_caller_with_the_token(served, method):
     assert grpc.StatusCode.UNAUTHENTICATED not in answers(served[1], method, honest, "right")
 

@@ -15,10 +15,10 @@ from fdt.blobs import LocalBlobs
 from fdt.cli import RunRequest
 from fdt.cli.attached import attached_runs
 from fdt.cli.run import run
-from fdt.cli.serve import address_of, serve
 from fdt.errors import UsageError, UserError, WorkerError
 from fdt.rpc.session_pb2 import EpochEnd, Event, Failed
 from fdt.signals import ended_by_signals
+from frontends.pool.serve import address_of, serve
 
 
 class Engine:
@@ -26,8 +26,9 @@ class Engine:
 
     name, workers = "hfdt", 3
 
-    def __init__(self, run_dir):
-        self.run_dir, self.blobs, self.calls = run_dir, LocalBlobs.create(), []
+    def __init__(self, run_dir, slots=None):
+        self.run_dir, self.calls = run_dir, []
+        self.blobs, self.owned = (slots.blobs, False) if slots else (LocalBlobs.create(), True)
 
     def start(self):
         self.calls.append("start")
@@ -37,7 +38,8 @@ class Engine:
 
     def stop(self):
         self.calls.append("stop")
-        self.blobs.close()
+        if self.owned:
+            self.blobs.close()
 
 
 @pytest.fixture(autouse=True)
@@ -230,8 +232,8 @@ def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
         go(nothing, server=address)
     with pytest.raises(UsageError, match="--token-file cannot be read"):
         go(nothing, server=address, token_file=tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="has 3 workers. Received: -np 2; leave -np out"):
-        go(nothing, server=address, token_file=token, workers=2)
+    with pytest.raises(UsageError, match="gives at most 3 workers to a job of yours. Received: -np 4; leave -np out"):
+        go(nothing, server=address, token_file=token, workers=4)
     with pytest.raises(UsageError, match="is hfdt's; use `hfdt run`"):
         run(RunRequest("nfdt", server=address, token_file=token), Engine, nothing)
     monkeypatch.setenv("FDT_TOKEN", "another")
@@ -242,9 +244,21 @@ def test_what_may_be_wrong_with_a_server(go, server, monkeypatch, tmp_path):
         go(nothing, server=address)
 
 
+def serving(**given):
+    """The options of `serve`."""
+    tls = dict.fromkeys(("tls_cert", "tls_key", "tls_ca"))
+    return {"host": "127.0.0.1", "port": 0, "socket": None, "log_dir": None, "quota": None, "admin": None} | tls | given
+
+
 def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="a socket needs a directory.*nowhere"):
-        serve("hfdt", f"unix:{tmp_path}/nowhere/x.sock", tmp_path, Engine)
+        serve("hfdt", 3, Engine, serving(socket=f"{tmp_path}/nowhere/x.sock", log_dir=tmp_path))
+
+
+@pytest.mark.parametrize("flag", ["quota", "admin"])
+def test_users_without_certificates_are_not_told_apart(flag):
+    with pytest.raises(UsageError, match=f"--{flag} needs users with certificates"):
+        serve("hfdt", 3, Engine, serving(**{flag: "2"}))
 
 
 def test_serve_says_where_it_is_and_ends_by_sigterm_with_nothing_left(tmp_path, capsys, monkeypatch):
@@ -257,7 +271,7 @@ def test_serve_says_where_it_is_and_ends_by_sigterm_with_nothing_left(tmp_path, 
             engines.append(self)
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
-    assert serve("hfdt", "127.0.0.1:0", None, Stopping) == 0
+    assert serve("hfdt", 3, Stopping, serving()) == 0
     out, err = capsys.readouterr()
     first, second, third = out.splitlines()
     assert first.startswith("hfdt: 3 workers at 127.0.0.1:")
@@ -277,8 +291,8 @@ def test_a_port_in_use_is_said_before_any_worker_starts(server, tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match="in use"):
-            serve("hfdt", f"127.0.0.1:{port}", tmp_path, lambda logs: engines.append(Engine(logs)) or engines[-1])
-    assert engines[0].calls == ["stop"]
+            serve("hfdt", 3, lambda *given: engines.append(given), serving(port=port, log_dir=tmp_path))
+    assert not engines
 
 
 @pytest.mark.parametrize(

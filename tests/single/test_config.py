@@ -176,7 +176,7 @@ def test_other_wrong_configurations(folder):
     )
     assert error("run", "--profile", "a", "train.py").startswith("there is no configuration file with the profile 'a'")
     assert error("run", "--no-config", "--profile", "a", "train.py").startswith("--profile names tables of the file")
-    assert error("config", "certs").endswith("the options of run, verify, inspect, serve. Received: certs")
+    assert error("config", "certs").endswith("the options of run, verify, inspect, serve, queue. Received: certs")
     (folder / "hfdt.toml").write_bytes(b"[run]\nnp = '\xff'")
     assert error(*run).startswith("hfdt.toml is not valid TOML: 'utf-8' codec can't decode")
     (folder / "hfdt.toml").write_text(FILE)

@@ -1,0 +1,321 @@
+"""50 clients give a pool 200 small jobs, some of which are killed, slow or malformed.
+
+Is every right job right, and does the server lose no memory, file, process or slot? The jobs are one recorded `fit`
+(scripts/pool_fit.py), given by client processes without TensorFlow; the pool's workers are real. A job is right when
+its last loss is that of the script alone.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from harness import QUIET, SCRIPTS, conclude, console, keep, kept, machine, table
+from soak import slope
+
+from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
+from fdt.rpc.session_pb2 import Command, Epoch, Event, Failed, Finish, JobRequest, Setup
+from fdt.service.client import TrainingClient
+from fdt.service.server import serve
+from fdt.supervise.outcome import blobs_in
+
+TOKEN, SCRIPT, EPOCHS = "load", SCRIPTS / "pool_fit.py", 3
+KINDS = {"right": 72, "slow": 8, "killed": 10, "cancelled by the client": 4, "malformed": 6}  # in 100 jobs
+NOT_JOBS = ("no blobs", "not a program", "too many slots", "no such priority", "an epoch first", "wrong token")
+TOLERANCE = 1e-5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", default="hfdt", choices=["hfdt", "nfdt"])
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--slots", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="add what was measured there, a JSON line for each run")
+    parser.add_argument("--table", type=Path, metavar="OUT", help="print the runs of that file, and run nothing")
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.client:
+        return client(*given.client)
+    if given.table:
+        for entry in kept(given.table):
+            report(entry)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="pool-") as directory:
+        entry = measured(given, Path(directory))
+    keep(given.out, entry)
+    return 0 if report(entry) else 1
+
+
+# -- the recorded job -------------------------------------------------------------------------------------------------
+class Recorder:
+    """An engine that keeps a job and trains nothing."""
+
+    name, workers = "", 1
+
+    def __init__(self, engine: str, directory: Path) -> None:
+        self.name, self.run_dir, self.blobs = engine, directory, LocalBlobs.create()
+        self.setup, self.contents = Setup(), {}
+
+    def train(self, commands: Iterator[Command]) -> Iterator[Event]:
+        self.setup = next(iter(commands)).setup
+        self.contents = {ref.id: bytes(self.blobs.get(ref)) for ref in blobs_in(self.setup) if ref.id}
+        yield Event(failed=Failed(message="recorded"))
+
+
+def record(engine: str, directory: Path) -> float:
+    """Write the script's job to directory/job; return the last loss of the script alone."""
+    recorder = Recorder(engine, directory)
+    running = serve(recorder, f"unix:{directory}/recorder", TOKEN)
+    argv = [sys.executable, "-m", engine, "run", "--server", running.address, str(SCRIPT)]
+    subprocess.run(argv, env={**os.environ, **QUIET, "FDT_TOKEN": TOKEN}, capture_output=True)
+    running.stop()
+    recorder.blobs.close()
+    (directory / "job").write_bytes(pickle.dumps((recorder.setup.SerializeToString(), recorder.contents)))
+    alone = subprocess.run([sys.executable, str(SCRIPT)], env={**os.environ, **QUIET}, capture_output=True, text=True)
+    return float(alone.stdout.split("loss ")[1])
+
+
+# -- a client ---------------------------------------------------------------------------------------------------------
+def client(address: str, directory: str, number: str, jobs: str) -> int:
+    """Do the jobs in turn, and print a JSON line for each that ends."""
+    setup, contents = pickle.loads(Path(directory, "job").read_bytes())
+    for job in json.loads(jobs):
+        started = time.monotonic()
+        print(json.dumps({"job": job["id"], "begins": True}), flush=True)
+        try:
+            loss = do(address, Setup.FromString(setup), contents, job, random.Random(f"{number} {job['id']}"))
+            said = {"loss": loss}
+        except UserError as error:
+            said = {"error": str(error)}
+        print(json.dumps({"job": job["id"], **said, "seconds": time.monotonic() - started}), flush=True)
+    return 0
+
+
+def do(address: str, setup: Setup, contents: dict[str, bytes], job: dict[str, Any], chance: random.Random) -> float:
+    """Do one job; return its last loss. Raises UserError where it fails."""
+    how = job["how"]
+    request = JobRequest(workers=job["slots"], name=f"{job['id']} {how}")
+    if how == "too many slots":
+        request.workers = 99
+    if how == "no such priority":
+        request.priority = 77
+    talk = TrainingClient(address, "wrong" if how == "wrong token" else TOKEN, request=request)
+    if how == "not a program":
+        contents = {name: chance.randbytes(len(data)) for name, data in contents.items()}
+    put = [(ref, talk.blobs.put(contents[ref.id])) for ref in blobs_in(setup) if ref.id]
+    for ref, new in put if how != "no blobs" else ():
+        ref.CopyFrom(new)
+    setup.job.id = str(job["id"])
+    conversation = talk.train()
+    try:
+        return converse(conversation, talk, setup, how, chance)
+    finally:
+        conversation.cancel()
+        for _, new in put:
+            talk.blobs.drop(new)
+        talk.close()
+
+
+def converse(conversation: Any, talk: TrainingClient, setup: Setup, how: str, chance: random.Random) -> float:
+    def send(**kind: Any) -> None:
+        if how == "slow":
+            time.sleep(chance.uniform(0, 3))
+        conversation.send(Command(job=setup.job.id, **kind))
+
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    in_training = chance.random() < 0.5
+    if how == "killed" and not in_training:  # most of these still wait
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.01, 20))
+    send(epoch=Epoch()) if how == "an epoch first" else send(setup=setup)
+    loss, epoch = float("nan"), 0
+    for event in conversation.events():
+        kind = event.WhichOneof("kind")
+        if kind == "failed":
+            raise UserError(event.failed.message)
+        if kind == "finished":
+            conversation.close()
+            return loss
+        if kind == "epoch_end":
+            loss, epoch = event.epoch_end.logs["loss"], epoch + 1
+            for ref in blobs_in(event.epoch_end):
+                talk.blobs.drop(ref)
+        if kind == "ready" and how == "killed" and in_training:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.01, 2))
+        if kind in ("ready", "epoch_end"):
+            if how == "cancelled by the client" and epoch == 1:
+                raise UserError("cancelled by the client")
+            send(epoch=Epoch(epoch=epoch)) if epoch < EPOCHS else send(finish=Finish())
+    raise UserError("the server ended the call")
+
+
+# -- the load ---------------------------------------------------------------------------------------------------------
+def plan(jobs: int, slots: int, seed: int) -> list[dict[str, Any]]:
+    """Return the jobs: their kinds in a shuffled order, a tenth of them on two slots."""
+    chance = random.Random(seed)
+    kinds = [kind for kind, share in KINDS.items() for _ in range(round(share * jobs / 100))]
+    chance.shuffle(kinds)
+    hows = [chance.choice(NOT_JOBS) if kind == "malformed" else kind for kind in kinds]
+    wide = min(2, slots)
+    return [
+        {"id": n, "kind": kind, "how": how, "slots": wide if n % 10 == 0 else 1}
+        for n, (kind, how) in enumerate(zip(kinds, hows, strict=True))
+    ]
+
+
+def measured(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Run the load; return what was measured."""
+    console.print("  recording the job ...", style="dim")
+    alone = record(given.engine, directory)
+    address = f"unix:{directory}/pool.sock"
+    argv = [sys.executable, "-m", given.engine, "serve", "-np", str(given.slots), "--socket", f"{directory}/pool.sock"]
+    with open(directory / "serve.log", "w") as log:
+        environment = {**os.environ, **QUIET, "FDT_TOKEN": TOKEN}
+        server = psutil.Popen([*argv, "--log-dir", str(directory / "logs")], env=environment, stdout=log, stderr=log)
+    jobs = plan(given.jobs, given.slots, given.seed)
+    begun = time.monotonic()
+    try:
+        while not (directory / "pool.sock").exists() and server.poll() is None:
+            time.sleep(0.2)
+        said, samples = clients(given.clients, jobs, address, directory, server)
+        idle, store = settled(server, address), store_of(server)
+    finally:
+        server.terminate()
+        code = server.wait(60)
+    time.sleep(2)  # the shm reaper is a process of its own
+    left = left_of(store)
+    verdicts = Counter(f"{job['kind']}: {verdict(job, said.get(job['id'], {}), alone)}" for job in jobs)
+    wrong = [(job, said.get(job["id"])) for job in jobs if verdict(job, said.get(job["id"], {}), alone) == "WRONG"]
+    return {
+        "at": machine(),
+        **{name: getattr(given, name) for name in ("engine", "clients", "jobs", "slots", "seed")},
+        "seconds": time.monotonic() - begun,
+        "verdicts": dict(sorted(verdicts.items())),
+        "wrong": wrong,
+        "seconds_of_jobs": sorted(s["seconds"] for s in said.values() if "loss" in s),
+        "samples": samples,
+        "idle": idle,
+        "code": code,
+        "left": left,
+    }
+
+
+def verdict(job: dict[str, Any], said: dict[str, Any], alone: float) -> str:
+    """Return how a job came out; "WRONG" where that is not as it must be."""
+    right = "loss" in said and abs(said["loss"] - alone) <= TOLERANCE * abs(alone)
+    if job["kind"] in ("right", "slow"):
+        return "right" if right else "WRONG"
+    if job["kind"] == "killed":
+        return "right, before the kill" if right else "killed" if "killed" in said else "WRONG"
+    return "refused" if job["kind"] == "malformed" and "error" in said else "ended" if "error" in said else "WRONG"
+
+
+def clients(
+    count: int, jobs: list[dict[str, Any]], address: str, directory: Path, server: psutil.Process
+) -> tuple[dict[int, dict[str, Any]], list[dict[str, float]]]:
+    """Let the clients do the jobs; return what they said of each, and the measurements meanwhile."""
+    shares = [jobs[n::count] for n in range(count)]
+    running = {n: started(n, share, address, directory) for n, share in enumerate(shares)}
+    begun, samples = time.monotonic(), []
+    said: dict[int, dict[str, Any]] = {}
+    while running:
+        samples.append({"minute": (time.monotonic() - begun) / 60, "done": len(said), **resources(server)})
+        for n, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            lines = [json.loads(line) for line in (directory / f"client-{n}").read_text().splitlines()]
+            said |= {line["job"]: line for line in lines if not line.get("begins")}
+            if process.returncode == -signal.SIGKILL and lines and lines[-1].get("begins"):
+                said[lines[-1]["job"]] = {"killed": True}
+            rest = [job for job in shares[n] if job["id"] not in said]
+            del running[n]
+            if rest and process.returncode == -signal.SIGKILL:
+                running[n] = started(n, rest, address, directory)
+        time.sleep(2)
+    return said, samples
+
+
+def started(n: int, jobs: Sequence[dict[str, Any]], address: str, directory: Path) -> "subprocess.Popen[bytes]":
+    argv = [sys.executable, __file__, "--client", address, str(directory), str(n), json.dumps(list(jobs))]
+    with open(directory / f"client-{n}", "a") as out:
+        return subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL, env={**os.environ, **QUIET})
+
+
+# -- what it costs ----------------------------------------------------------------------------------------------------
+def resources(server: psutil.Process) -> dict[str, float]:
+    """Return what the server holds: memory, files, threads, processes, the blobs of its store."""
+    with server.oneshot():
+        own = server.memory_full_info().uss / (1 << 20)
+        held = {"memory, MB": own, "open files": server.num_fds(), "threads": server.num_threads()}
+    files = [file for file in Path(store_of(server)).rglob("*") if not file.name.startswith((".", "__autograph"))]
+    return {**held, "processes": len(server.children(recursive=True)), "files of the store": len(files)}
+
+
+def store_of(server: psutil.Process) -> str:
+    """Return the directory of the server's store, which its shm reaper is given."""
+    words = (child.cmdline() for child in server.children())
+    return next((argv[-2] for argv in words if len(argv) > 4 and argv[-3].endswith("shm_reaper.py")), "/nowhere")
+
+
+def settled(server: psutil.Process, address: str) -> dict[str, Any]:
+    """Wait until the pool is idle; return its free slots and what it holds then."""
+    os.environ["FDT_TOKEN"] = TOKEN
+    argv = [sys.executable, "-m", "hfdt", "queue", "--server", address, "--json"]  # of either engine
+    deadline = time.monotonic() + 60
+    while True:
+        queue = json.loads(subprocess.run(argv, capture_output=True, text=True).stdout)
+        if not queue["jobs"] or time.monotonic() > deadline:
+            return {"free": queue["free"], "jobs": len(queue["jobs"]), **resources(server)}
+        time.sleep(1)
+
+
+def left_of(store: str) -> dict[str, int]:
+    """Return what is left of a server that has ended: its store, and processes that were started with it."""
+    return {"stores": int(Path(store).exists()), "processes": sum(store in named(p) for p in psutil.process_iter())}
+
+
+def named(process: psutil.Process) -> str:
+    """Return the variables and arguments of a process; "" where it is a zombie or another user's."""
+    try:
+        return str((process.environ(), process.cmdline()))
+    except psutil.Error:
+        return ""
+
+
+def report(entry: dict[str, Any]) -> bool:
+    """Print one run; return whether all is as it must be."""
+    shape = "{engine}, {clients} clients, {jobs} jobs, {slots} slots, seed {seed}".format(**entry)
+    console.print(f"{entry['at']}: {shape}: {entry['seconds']:.0f} s")
+    table("jobs", ["job: how it came out", "number"], [[k, str(v)] for k, v in entry["verdicts"].items()])
+    samples = [s for s in entry["samples"] if s["done"] >= entry["jobs"] / 4]
+    rows = []
+    for name in ("memory, MB", "open files", "threads", "processes", "files of the store"):
+        values = [s[name] for s in samples]
+        rate, error = slope([s["minute"] for s in samples], values)
+        numbers = (values[0], values[-1], max(values), entry["idle"][name])
+        rows.append([name, *(f"{value:.1f}" for value in numbers), f"{rate:+.2f} ± {error:.2f}"])
+    table("the server, after a quarter of the jobs", ["", "first", "last", "largest", "idle", "a minute"], rows)
+    seconds = entry["seconds_of_jobs"]
+    console.print(f"a right job took {seconds[len(seconds) // 2]:.0f} s (median), {seconds[-1]:.0f} s (longest)")
+    console.print(f"at the end: {entry['idle']['free']} of {entry['slots']} slots free; left behind: {entry['left']}")
+    for job, said in entry["wrong"]:
+        console.print(f"WRONG: {job}: {said}")
+    idle = entry["idle"]["free"] == entry["slots"] and not entry["idle"]["jobs"]
+    return bool(not entry["wrong"] and idle and not any(entry["left"].values()) and entry["code"] == 0)
+
+
+if __name__ == "__main__":
+    conclude(main)

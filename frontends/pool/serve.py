@@ -1,0 +1,148 @@
+"""The command `serve`: a pool of workers for the jobs of several clients."""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fdt.cli.options import SERVER, apply, listen_options
+from fdt.cli.program import option
+from fdt.errors import UsageError
+from fdt.report import quantity
+from fdt.signals import undisturbed
+
+if TYPE_CHECKING:
+    from fdt.security.auth import TlsIdentity
+    from frontends.pool.engines import MakeEngine
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def serve_options(function: Decorated) -> Decorated:
+    """Add --quota and --admin, and where to listen."""
+    options = [
+        option(
+            SERVER,
+            "--quota",
+            metavar="SLOTS,USER=SLOTS,...",
+            help="Most slots that the running jobs of each user have together, and of a user by name. Users are told "
+            "apart by the common names of their certificates (--tls-ca).  [default: all slots]",
+        ),
+        option(
+            SERVER,
+            "--admin",
+            metavar="USER,...",
+            help="Users who may cancel every job and give priorities above 0.  [default: none]",
+        ),
+    ]
+    return apply(options, listen_options(function))
+
+
+def address_of(host: str, port: int, socket: str | None) -> str:
+    """Return the address to listen on. Raises UsageError for an invalid one."""
+    from fdt.service.transport import check_address
+
+    if socket is not None:
+        return f"unix:{os.path.abspath(socket)}"
+    address = f"[{host}]:{port}" if ":" in host.strip("[]") and "[" not in host else f"{host}:{port}"
+    check_address(address)
+    return address
+
+
+def serve(name: str, slots: int, make_engine: "MakeEngine", given: Mapping[str, Any]) -> int:
+    """Serve until Ctrl-C or SIGTERM, the intended end, with exit code 0.
+
+    The token is FDT_TOKEN's where that is set, else a new one, in a file that only this user can read.
+
+    Args:
+        name: The engine's name.
+        slots: The number of workers of the pool.
+        make_engine: Makes an engine on some of the slots.
+        given: The options of the command.
+    """
+    from fdt.cli.connect import identity
+    from fdt.cli.run import prepared
+
+    address = address_of(given["host"], given["port"], given["socket"])
+    ours = identity(address, *(given[name] for name in ("tls_cert", "tls_key", "tls_ca")))
+    users = ours is not None and bool(ours.authority)
+    _check_users(given, users=users)
+    private = Path(tempfile.mkdtemp(prefix=f"{name}-serve-"))
+    try:
+        logs = prepared(given["log_dir"]) if given["log_dir"] else private
+        _serve(name, address, slots, (make_engine, logs), private / "token", given, ours)
+    except (KeyboardInterrupt, SystemExit):
+        click.echo(f"{name}: stopped", err=True)
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    return 0
+
+
+def _check_users(given: Mapping[str, Any], *, users: bool) -> None:
+    """Raise UsageError for options that need users who are told apart."""
+    for flag in ("quota", "admin"):
+        if given[flag] and not users:
+            raise UsageError(
+                f"--{flag} needs users with certificates: give --tls-cert, --tls-key and --tls-ca, and no --socket. "
+                f"Received: --{flag} {given[flag]}"
+            )
+    if given["quota"] and given.get("join_at"):
+        raise UsageError("--join-at gives all workers to each job, so there is no --quota. Received: both")
+
+
+def _serve(
+    name: str,
+    address: str,
+    slots: int,
+    engines: "tuple[MakeEngine, Path]",
+    token_file: Path,
+    given: Mapping[str, Any],
+    identity: "TlsIdentity | None",
+) -> None:
+    from fdt.security.auth import TOKEN_VARIABLE, checked, new_token
+    from frontends.pool.engines import EnginePool
+    from frontends.pool.schedule import Quotas
+    from frontends.pool.service import PoolServicer
+
+    quotas = Quotas.parse(given["quota"]) if given["quota"] else Quotas()
+    administrators = [user.strip() for user in (given["admin"] or "").split(",") if user.strip()]
+    chosen = checked(os.environ.pop(TOKEN_VARIABLE, "").strip())
+    pool = EnginePool(slots, *engines)
+    try:
+        token = chosen or new_token()
+        servicer = PoolServicer(name, pool, quotas, administrators, whole=bool(given.get("join_at")))
+        running = servicer.listen(address, token, identity)  # first: a port in use is an error at once
+        try:
+            with pool.engine(slots) as engine:
+                engine.start()
+            if not chosen:
+                _write_privately(token_file, token)
+            _announce(name, slots, running.address, None if chosen else token_file, pool.logs)
+            threading.Event().wait()
+        finally:
+            with undisturbed():
+                running.stop()
+    finally:
+        with undisturbed():
+            pool.stop()
+
+
+def _announce(name: str, workers: int, address: str, token_file: Path | None, logs: Path) -> None:
+    """Print the address and the command for clients. `token_file`: None where the user chose the token."""
+    from fdt.security.auth import TOKEN_VARIABLE
+
+    option = f"--token-file {token_file} " if token_file else ""
+    click.echo(f"{name}: {quantity(workers, 'worker')} at {address}")
+    click.echo(f"{name}: token in {token_file or TOKEN_VARIABLE}, logs in {logs}")
+    click.echo(f"{name}: to train on it: {name} run --server {address} {option}script.py")
+
+
+def _write_privately(path: Path, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content + "\n")

@@ -3,9 +3,10 @@
 A host is a network, UTS and IPC namespace with a /dev/shm of its own. A cluster's links are veth pairs between bridges,
 one bridge for each node of its topology, in a separate network namespace that is connected to nothing else. A token
 bucket (tc-tbf) limits each direction of a link to its bandwidth. A link with latency is a pair of TAP interfaces with a
-relay between them (fdt/launch/delay.py). The engine and its members use a Unix socket, which is on no link, for
-commands, data and snapshots. A process without an engine, such as the client of a replicated script, stays in this
-machine's network and has only some of its sockets on an emulated host.
+relay between them (fdt/launch/delay.py). Where links form a cycle, bridges learn nothing: their forwarding tables have
+the topology's routes, and broadcasts (ARP) take a spanning tree. The engine and its members use a Unix socket, which is
+on no link, for commands, data and snapshots. A process without an engine, such as the client of a replicated script,
+stays in this machine's network and has only some of its sockets on an emulated host.
 
 The kernel removes a namespace with its last process and socket. The engine's own end closes the pipe on which the
 process of the network's namespace waits.
@@ -17,14 +18,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fdt.environment import thread_variables
-from fdt.errors import UsageError, UserError
+from fdt.errors import UsageError
 from fdt.launch import Exit, Task, delay, describe, stop_all
+from fdt.launch.namespaces import await_namespace, check_privilege, crossed, inside, ip, mac_of, network_of
 from fdt.network import Cluster, NetworkLink
 from fdt.network.topology import SERVER, Topology
 from fdt.security import without_links
@@ -35,7 +36,6 @@ from fdt.signals import shielded
 INTERFACES = "interfaces.json"  # in the run's directory: bytes sent and received by each host
 BURST_S = 0.004  # seconds of a link's bandwidth that may pass at once
 LEAST_BURST = 32_000  # bytes: a few full packets
-READY_S = 20.0
 
 # Runs in the new namespaces: keep the engine's socket reachable, hide this machine's shared memory, let the host's name
 # be its address (Gloo looks it up), wait for the link.
@@ -63,22 +63,6 @@ def address_of(number: int) -> str:
     return f"{EMULATED_SUBNET}{number // 250}.{number % 250 + 1}"
 
 
-def check_privilege() -> None:
-    """Raise UserError where hosts cannot be emulated: a tool or a privilege is missing."""
-    missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
-    if missing:
-        raise UserError(f"--emulate needs {', '.join(missing)} on PATH: install iproute2 and util-linux")
-    tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "fdt0", "type", "veth"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if tried.returncode:
-        said = " ".join(tried.stderr.split())
-        raise UserError(f"--emulate needs root, to make namespaces and veth pairs: {said}")
-
-
 def host_on(cluster: Cluster, rank: int) -> EmulatedHost:
     """Return the host of worker `rank` of a cluster."""
     node = cluster.workers[rank]
@@ -94,18 +78,16 @@ class EmulatedNetwork:
     """The bridges and links of `topology`.
 
     Raises:
-        UsageError: The topology has a cycle or a shared medium.
+        UsageError: The topology has a shared medium.
         UserError: Hosts cannot be emulated here.
     """
 
     def __init__(self, topology: Topology) -> None:
-        if len(topology.ends) >= len(_places(topology)):
-            raise UsageError(
-                "--emulate needs a topology without a cycle: star, tree, terminal-edge-cloud. Received: ring"
-            )
         if topology.medium.channels:
             raise UsageError("--emulate needs links between two nodes each. Received: a medium that all nodes share")
         check_privilege()
+        self._topology = topology
+        self._off_tree = _off_spanning_tree(topology)  # numbers of links; without any, bridges find routes themselves
         self._switch = subprocess.Popen(
             ["unshare", "--net", "cat"],
             stdin=subprocess.PIPE,
@@ -115,7 +97,7 @@ class EmulatedNetwork:
         self._networks: dict[str, int] = {}  # by host: a descriptor of its namespace, to read counters after its end
         self._relay: subprocess.Popen[bytes] | None = None
         try:
-            _await_namespace(self._switch)
+            await_namespace(self._switch)
             self._bridges = self._build(topology)
         except BaseException:
             self.close()
@@ -123,20 +105,22 @@ class EmulatedNetwork:
 
     def attach(self, pid: int, host: EmulatedHost) -> None:
         """Give the namespace of thread or process `pid` its interface, eth0."""
-        port, path = f"h{len(self._networks)}", _network_of(pid)
-        _ip(
-            _network_of(self._switch.pid),
+        port, path = f"h{len(self._networks)}", network_of(pid)
+        ip(
+            network_of(self._switch.pid),
             f"link add {port} type veth peer name eth0 netns {path}",
             f"link set {port} master {self._bridges[host.place]} up",
         )
-        _ip(path, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
+        ip(path, f"address add {host.address}/16 dev eth0", "link set eth0 up", "link set lo up")
+        if self._off_tree:
+            self._add_routes(port, mac_of(path), host.place)
         self._networks[host.name] = os.open(path, os.O_RDONLY)
 
     def note_counters(self, file: Path) -> None:
         """Write the byte counts of the hosts' interfaces so far to `file`."""
         if self._networks:
-            crossed = {host: _crossed(f"/proc/{os.getpid()}/fd/{network}") for host, network in self._networks.items()}
-            file.write_text(json.dumps(crossed))
+            counts = {host: crossed(f"/proc/{os.getpid()}/fd/{network}") for host, network in self._networks.items()}
+            file.write_text(json.dumps(counts))
 
     def close(self) -> None:
         """Remove the network."""
@@ -156,26 +140,45 @@ class EmulatedNetwork:
         late = {n: latency_s for n in range(len(topology.ends)) if (latency_s := topology.channels[2 * n].latency_s)}
         if late:
             links = [f"l{number}a:l{number}b:{latency_s!r}" for number, latency_s in late.items()]
-            self._relay = delay.start(_network_of(self._switch.pid), links)
+            self._relay = delay.start(network_of(self._switch.pid), links)
         for number, (a, b) in enumerate(topology.ends):
             made = [] if number in late else [f"link add l{number}a type veth peer name l{number}b"]
-            commands += [
-                *made,
-                f"link set l{number}a master {bridges[a]} up",
-                f"link set l{number}b master {bridges[b]} up",
-            ]
-        _ip(_network_of(self._switch.pid), *commands)
+            commands += [*made, f"link set l{number}a master {bridges[a]}", f"link set l{number}b master {bridges[b]}"]
+        ip(network_of(self._switch.pid), *commands)
+        if self._off_tree:
+            self._fix_routes()  # before a link is up: a broadcast in a cycle never ends
+        ends = [f"l{number}{end}" for number in range(len(topology.ends)) for end in "ab"]
+        ip(network_of(self._switch.pid), *(f"link set {end} up" for end in ends))
         for number in range(len(topology.ends)):
             for end, link in zip("ab", topology.channels[2 * number : 2 * number + 2], strict=True):
                 self._shape(f"l{number}{end}", link)
         return bridges
+
+    def _fix_routes(self) -> None:
+        """Stop all bridges from learning and flooding, so that frames in a cycle end."""
+        commands = []
+        for number in range(len(self._topology.ends)):
+            quiet = "learning off flood off" + (" mcast_flood off bcast_flood off" if number in self._off_tree else "")
+            commands += [f"link set dev l{number}{end} {quiet}" for end in "ab"]
+        self._bridge(*commands)
+
+    def _add_routes(self, port: str, mac: str, place: int) -> None:
+        """Let frames to the host at `place` take the topology's routes. `port`: its own at its bridge."""
+        ports = [port]
+        for other in self._bridges.keys() - {place}:
+            channel = self._topology.route(other, place).channels[0]
+            ports.append(f"l{channel // 2}{'ab'[channel % 2]}")
+        self._bridge(*(f"fdb replace {mac} dev {each} master static" for each in ports))
+
+    def _bridge(self, *commands: str) -> None:
+        inside(network_of(self._switch.pid), ["bridge", "-batch", "-"], "\n".join(commands) + "\n")
 
     def _shape(self, interface: str, link: NetworkLink) -> None:
         if math.isinf(link.bandwidth):
             return
         burst = max(LEAST_BURST, int(link.bandwidth * BURST_S))
         rate = f"rate {int(link.bandwidth * 8)}bit burst {burst} latency 400ms"
-        _inside(_network_of(self._switch.pid), ["tc", *f"qdisc add dev {interface} root tbf {rate}".split()])
+        inside(network_of(self._switch.pid), ["tc", *f"qdisc add dev {interface} root tbf {rate}".split()])
 
 
 class EmulatedLauncher:
@@ -240,7 +243,7 @@ class EmulatedProcesses:
     def add(self, popen: "subprocess.Popen[bytes]", host: EmulatedHost) -> None:
         """Connect a process that has just been started to the network, and let it continue."""
         self._running.append(popen)
-        _await_namespace(popen)
+        await_namespace(popen)
         self._network.attach(popen.pid, host)
         assert popen.stdin is not None
         popen.stdin.write(b"go\n")
@@ -267,39 +270,12 @@ def _places(topology: Topology) -> list[int]:
     return list(dict.fromkeys(place for ends in topology.ends for place in ends))
 
 
-def counters(pid: int) -> dict[str, int]:
-    """Return the bytes sent and received over eth0 of the namespace of process `pid`, as the kernel counts them."""
-    return _crossed(_network_of(pid))
-
-
-def _crossed(network: str) -> dict[str, int]:
-    said = json.loads(_inside(network, ["ip", "-s", "-j", "link", "show", "eth0"]))[0]["stats64"]
-    return {"sent": int(said["tx"]["bytes"]), "received": int(said["rx"]["bytes"])}
-
-
-def _await_namespace(popen: "subprocess.Popen[bytes]") -> None:
-    """Wait until the process has a network namespace of its own: its commands must never run in this machine's."""
-    ours, deadline = os.stat("/proc/self/ns/net").st_ino, time.monotonic() + READY_S
-    while time.monotonic() < deadline and popen.poll() is None:
-        if os.stat(f"/proc/{popen.pid}/ns/net").st_ino != ours:
-            return
-        time.sleep(0.005)
-    raise UserError(f"an emulated host did not start within {READY_S:g} s: {popen.args!r}")
-
-
-def _ip(network: str, *commands: str) -> None:
-    _inside(network, ["ip", "-batch", "-"], "\n".join(commands) + "\n")
-
-
-def _network_of(pid: int) -> str:
-    return f"/proc/{pid}/ns/net"
-
-
-def _inside(network: str, argv: Sequence[str], given: str = "") -> str:
-    """Return the output of `argv`, run in the network namespace at that path. Raises UserError when it fails."""
-    done = subprocess.run(
-        ["nsenter", f"--net={network}", *argv], input=given, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise UserError(f"`{' '.join(argv)}` failed on an emulated host: {' '.join(done.stderr.split())}")
-    return done.stdout
+def _off_spanning_tree(topology: Topology) -> set[int]:
+    """Return the numbers of the links that close a cycle."""
+    part = {place: place for place in _places(topology)}  # equal numbers: connected by the links so far
+    off = set()
+    for number, (a, b) in enumerate(topology.ends):
+        if part[a] == part[b]:
+            off.add(number)
+        part = {place: part[a] if of == part[b] else of for place, of in part.items()}
+    return off

@@ -14,6 +14,7 @@ import numpy as np
 from fdt.errors import UsageError
 
 STAR, RING, TREE, LAYERED = "star", "ring", "tree", "terminal-edge-cloud"
+LINKED = "links"  # the topology of a file that lists its links
 TOPOLOGIES = (STAR, RING, TREE, LAYERED)
 LAYERS = ("terminal", "edge", "cloud")
 
@@ -47,6 +48,23 @@ class NetworkLink:
 
     bandwidth: float = math.inf
     latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ClusterLink:
+    """A link of a cluster that lists its links.
+
+    Attributes:
+        a: A node, a group (each node of it has such a link), a switch, or "server".
+        b: The other end, as `a`.
+        where: Its position in the file, for errors.
+        link: Its bandwidth and latency; None: the cluster's.
+    """
+
+    a: str
+    b: str
+    where: str
+    link: NetworkLink | None = None
 
 
 @dataclass(frozen=True)
@@ -91,13 +109,15 @@ class Cluster:
 
     Attributes:
         groups: Its nodes, in groups.
-        topology: One of TOPOLOGIES.
+        topology: One of TOPOLOGIES, or LINKED.
         arity: In a tree, the number of a node's children.
         step_s: The seconds of a training step on a node of speed 1.
         link: The link of nodes whose group has none.
         server: The parameter server's link, where there is one.
         multicast: A tensor sent to several nodes at once crosses each link once.
         medium: A channel that all traffic crosses besides its links, such as radio. All directions share its bandwidth.
+        links: The links, where the topology is LINKED.
+        switches: Names of places that forward and compute nothing (LINKED only).
         nodes: All nodes, in the order of their groups.
     """
 
@@ -109,6 +129,8 @@ class Cluster:
     server: NetworkLink | None = None
     multicast: bool = False
     medium: NetworkLink | None = None
+    links: tuple[ClusterLink, ...] = ()
+    switches: tuple[str, ...] = ()
     nodes: tuple[ClusterNode, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -141,6 +163,15 @@ class Cluster:
                 f"Received: {count}"
             )
         return made
+
+
+def check_always_there(cluster: Cluster) -> None:
+    """Raise UsageError where a node joins or leaves."""
+    for group in cluster.groups:
+        if group.joins_s > 0 or not math.isinf(group.leaves_s):
+            raise UsageError(
+                f"this command needs nodes that neither join nor leave. Received: {group.name}, which joins or leaves"
+            )
 
 
 def equal_nodes() -> Cluster:

@@ -3,28 +3,27 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fdt import network
 from fdt.errors import UsageError
-from fdt.network import (
-    LAYERED,
-    LAYERS,
-    STAR,
-    TOPOLOGIES,
-    TREE,
-    Cluster,
-    NetworkLink,
-    NodeGroup,
-    Slowdowns,
-    Speed,
-)
+from fdt.network import Cluster, ClusterLink, NetworkLink, NodeGroup, Slowdowns, Speed, check_always_there
+from fdt.network.topology import SERVER_NAME, topology_of
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
 _BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
+_NEEDS = {
+    "arity": network.TREE,
+    "medium": network.STAR,
+    "uplink": network.STAR,
+    "layer": network.LAYERED,
+    "switches": network.LINKED,
+}  # a topology, by key
 _RATES = {**{unit: factor / 8 for unit, factor in _BITS.items()}, **_BYTES}  # bytes per second
 
 
@@ -38,8 +37,12 @@ class ConfigEntry:
 
     def wrong(self, valid: str, received: object = None) -> UsageError:
         """Return the error for this value. `received`: shown instead of the value itself."""
-        where = f"{self.file}, line {self.node.start_mark.line + 1}" + (f", key {self.key}" if self.key else "")
-        return UsageError(f"{where}: must be {valid}. Received: {self._shown() if received is None else received}")
+        return UsageError(f"{self.where}: must be {valid}. Received: {self._shown() if received is None else received}")
+
+    @property
+    def where(self) -> str:
+        """File, line and key."""
+        return f"{self.file}, line {self.node.start_mark.line + 1}" + (f", key {self.key}" if self.key else "")
 
     def mapping(
         self, readers: Mapping[str, Callable[["ConfigEntry"], Any]], required: tuple[str, ...] = ()
@@ -64,6 +67,12 @@ class ConfigEntry:
         """Raise UsageError where the mapping has this key, which is valid elsewhere only."""
         if (found := self.child(name)) is not None:
             raise found.wrong(valid)
+
+    def refuse_other(self, topology: str) -> None:
+        """Raise UsageError where the mapping has a key of another topology."""
+        for name, needed in _NEEDS.items():
+            if topology != needed:
+                self.refuse(name, f"left out unless topology is {needed}" if name != "switches" else "given with links")
 
     def items(self) -> list["ConfigEntry"]:
         """Return the entries of a list that is not empty. Raises UsageError."""
@@ -105,23 +114,13 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
     """Parse a cluster description. `file`: its name in errors. Raises UsageError, one line."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{file}, line {line}: must be YAML. Received: {error.problem}") from None
-    except yaml.YAMLError as error:  # a character that YAML does not permit
-        raise UsageError(f"{file}, line 1: must be YAML. Received: {error}") from None
+    except yaml.YAMLError as error:  # without a mark: a character that YAML does not permit
+        mark = getattr(error, "problem_mark", None)
+        said = getattr(error, "problem", error)
+        raise UsageError(f"{file}, line {mark.line + 1 if mark else 1}: must be YAML. Received: {said}") from None
     if node is None:
         raise UsageError(f"{file}, line 1: must be a mapping with the key nodes. Received: an empty file")
     return _cluster(ConfigEntry(file, "", node))
-
-
-def check_always_there(cluster: Cluster) -> None:
-    """Raise UsageError where a node joins or leaves."""
-    for group in cluster.groups:
-        if group.joins_s > 0 or not math.isinf(group.leaves_s):
-            raise UsageError(
-                f"this command needs nodes that neither join nor leave. Received: {group.name}, which joins or leaves"
-            )
 
 
 def read_emulated(file: Path) -> Cluster:
@@ -133,27 +132,29 @@ def read_emulated(file: Path) -> Cluster:
 
 def _cluster(entry: ConfigEntry) -> Cluster:
     given = entry.mapping(_CLUSTER, required=("nodes",))
-    topology = given.get("topology", STAR)
-    if topology != TREE:
-        entry.refuse("arity", f"left out unless topology is {TREE}")
+    if "links" in given:
+        entry.refuse("topology", "left out where links are given")
+        given["topology"] = network.LINKED
+    topology = given.get("topology", network.STAR)
+    entry.refuse_other(topology)
     nodes: list[ConfigEntry] = given.pop("nodes")
     groups = [_group(node, i, topology) for i, node in enumerate(nodes)]
     _check_names(nodes, groups)
     if sum(g.count is None for g in groups) > 1:
         raise entry.wrong("a file in which at most one group of nodes has no count", "several without count")
-    if topology != STAR:
-        entry.refuse("medium", f"left out unless topology is {STAR}")
-    if topology == LAYERED:
+    if topology == network.LAYERED:
         _check_layers(entry, groups)
-    return Cluster(tuple(groups), **{_FIELDS.get(name, name): value for name, value in given.items()})
+    cluster = Cluster(tuple(groups), **{_FIELDS.get(name, name): value for name, value in given.items()})
+    if topology == network.LINKED:
+        _check_links(entry, cluster)
+    return cluster
 
 
 def _group(entry: ConfigEntry, index: int, topology: str) -> NodeGroup:
     given = {_FIELDS.get(name, name): value for name, value in entry.mapping(_GROUP).items()}
-    if topology != LAYERED:
-        entry.refuse("layer", f"left out unless topology is {LAYERED}")
-    if topology != STAR:
-        entry.refuse("uplink", f"left out unless topology is {STAR}")
+    entry.refuse_other(topology)
+    if topology == network.LINKED:
+        entry.refuse("link", "left out where links are given")
     joins_s, leaves_s = given.get("joins_s", 0.0), given.get("leaves_s", math.inf)
     if joins_s >= leaves_s:
         raise entry.wrong("a group that leaves after it joins", f"joins at {joins_s:g} s, leaves at {leaves_s:g} s")
@@ -168,8 +169,16 @@ def _check_names(nodes: list[ConfigEntry], groups: list[NodeGroup]) -> None:
 
 def _check_layers(entry: ConfigEntry, groups: list[NodeGroup]) -> None:
     found = {g.layer for g in groups}
-    for missing in (layer for layer in LAYERS if layer not in found):
-        raise entry.wrong(f"a file with nodes of every layer ({', '.join(LAYERS)})", f"none of {missing}")
+    for missing in (layer for layer in network.LAYERS if layer not in found):
+        raise entry.wrong(f"a file with nodes of every layer ({', '.join(network.LAYERS)})", f"none of {missing}")
+
+
+def _check_links(entry: ConfigEntry, cluster: Cluster) -> None:
+    if any(SERVER_NAME in (link.a, link.b) for link in cluster.links):
+        entry.refuse("server", f"left out where a link leads to {SERVER_NAME}")
+    lost = topology_of(cluster.with_workers(None)).unreachable()
+    if lost and (links := entry.child("links")) is not None:
+        raise links.wrong("links by which every node reaches every other", f"no route from {lost[0]} to {lost[1]}")
 
 
 # -- single values ----------------------------------------------------------------------------------------------------
@@ -185,24 +194,16 @@ def _number(entry: ConfigEntry, valid: str, least: float, *, open_end: bool = Fa
     return value
 
 
-def _positive(entry: ConfigEntry) -> float:
-    return _number(entry, "a number more than 0", 0.0, open_end=True)
-
-
-def _slower(entry: ConfigEntry) -> float:
-    return _number(entry, "a number more than 1, how many times slower", 1.0, open_end=True)
+_positive = partial(_number, valid="a number more than 0", least=0.0, open_end=True)
+_slower = partial(_number, valid="a number more than 1, how many times slower", least=1.0, open_end=True)
+_name = partial(ConfigEntry.text, valid="a name")
 
 
 def _whole(entry: ConfigEntry) -> int:
-    valid = "a whole number, 1 or more"
-    value = _number(entry, valid, 1)
+    value = _number(entry, valid := "a whole number, 1 or more", 1)
     if value != int(value):
         raise entry.wrong(valid)
     return int(value)
-
-
-def _flag(entry: ConfigEntry) -> bool:
-    return _choice("true", "false")(entry) == "true"
 
 
 def _choice(*valid: str) -> Callable[[ConfigEntry], str]:
@@ -213,10 +214,6 @@ def _choice(*valid: str) -> Callable[[ConfigEntry], str]:
         return value
 
     return read
-
-
-def _name(entry: ConfigEntry) -> str:
-    return entry.text("a name")
 
 
 def _quantity(entry: ConfigEntry, units: Mapping[str, float], what: str, *, zero: bool) -> float:
@@ -235,12 +232,8 @@ def _quantity(entry: ConfigEntry, units: Mapping[str, float], what: str, *, zero
     return value
 
 
-def _time(entry: ConfigEntry) -> float:
-    return _quantity(entry, _SECONDS, "a time such as 100 ms", zero=False)
-
-
-def _moment(entry: ConfigEntry) -> float:
-    return _quantity(entry, _SECONDS, "a time such as 100 ms, or 0", zero=True)
+_time = partial(_quantity, units=_SECONDS, what="a time such as 100 ms", zero=False)
+_moment = partial(_quantity, units=_SECONDS, what="a time such as 100 ms, or 0", zero=True)
 
 
 def _bandwidth(entry: ConfigEntry) -> float:
@@ -249,17 +242,22 @@ def _bandwidth(entry: ConfigEntry) -> float:
     return _quantity(entry, _RATES, "unlimited, or a bandwidth such as 1 Gbit/s", zero=False)
 
 
-# -- keys -------------------------------------------------------------------------------------------------------------
-
-
 def _link(entry: ConfigEntry) -> NetworkLink:
     given = entry.mapping({"bandwidth": _bandwidth, "latency": _moment})
     return NetworkLink(given.get("bandwidth", math.inf), given.get("latency", 0.0))
 
 
+def _ends(entry: ConfigEntry) -> ClusterLink:
+    listed = entry.items()
+    if not 2 <= len(listed) <= 3:
+        raise entry.wrong("two ends, and what is between them: [a, b, {bandwidth: 1 Gbit/s, latency: 1 ms}]")
+    return ClusterLink(_name(listed[0]), _name(listed[1]), entry.where, *map(_link, listed[2:]))
+
+
 def _speed(entry: ConfigEntry) -> Speed:
     if isinstance(entry.node, yaml.ScalarNode):
         return Speed(_number(entry, "a number more than 0, or a mapping with distribution", 0.0, open_end=True))
+    readers: dict[str, Callable[[ConfigEntry], Any]]
     readers = {"distribution": _choice("constant", "gamma"), "mean": _positive, "shape": _positive}
     given = entry.mapping(readers, required=("distribution",))
     gamma = given["distribution"] == "gamma"
@@ -280,7 +278,7 @@ _FIELDS = {"joins": "joins_s", "leaves": "leaves_s", "step": "step_s"}
 _GROUP: dict[str, Callable[[ConfigEntry], Any]] = {
     "name": _name,
     "count": _whole,
-    "layer": _choice(*LAYERS),
+    "layer": _choice(*network.LAYERS),
     "speed": _speed,
     "slowdowns": _slowdowns,
     "link": _link,
@@ -289,12 +287,14 @@ _GROUP: dict[str, Callable[[ConfigEntry], Any]] = {
     "leaves": _time,
 }
 _CLUSTER: dict[str, Callable[[ConfigEntry], Any]] = {
-    "topology": _choice(*TOPOLOGIES),
+    "topology": _choice(*network.TOPOLOGIES),
     "arity": _whole,
     "step": _time,
     "link": _link,
     "server": _link,
-    "multicast": _flag,
+    "multicast": lambda entry: bool(_choice("true", "false")(entry) == "true"),
     "medium": _link,
+    "links": lambda entry: tuple(map(_ends, entry.items())),
+    "switches": lambda entry: tuple(map(_name, entry.items())),
     "nodes": ConfigEntry.items,
 }

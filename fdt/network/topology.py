@@ -5,22 +5,28 @@
     tree                  node i - its link - node (i-1) // arity, its parent; node 0 is the root
     terminal-edge-cloud   terminal - its link - its edge - its link - its cloud - its link - center;
                           terminals are assigned to edges, and edges to clouds, in equal consecutive groups
+    links                 as the file lists them: between nodes, switches and the parameter server
 
-The cluster's `server` link connects the parameter server to the center, or in a ring and a tree to node 0. A link is
-two channels, one for each direction. Every route also crosses the cluster's medium, where there is one; a multicast
-crosses it once. The route from a to b is the shortest, found breadth first in the order in which links were made, so it
-is the same in every run. The route back has the same links.
+The cluster's `server` link connects the parameter server to the center, or in a ring and a tree to node 0; there, too,
+where no listed link leads to the server. A link is two channels, one for each direction. Every route also crosses the
+cluster's medium, where there is one; a multicast crosses it once. The route from a to b is the shortest, found breadth
+first in the order in which links were made, so it is the same in every run. Among listed links it is the one of least
+latency, and of those the one of fewest links. The route back has the same links.
 """
 
-from collections import deque
+import heapq
+import itertools
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fdt.network import LAYERED, LAYERS, RING, STAR, Cluster, ClusterNode, NetworkLink
+from fdt.errors import UsageError
+from fdt.network import LAYERED, LAYERS, LINKED, RING, STAR, Cluster, ClusterNode, NetworkLink
 
 SERVER = -1  # the parameter server's number in the graph; nodes have their index
+SERVER_NAME = "server"
 _HUB = -2
-_GROUPS = -3  # and below: the end of a group's uplink at its nodes
+_GROUPS = -3  # and below: the end of a group's uplink at its nodes; a switch
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Topology:
         ends: For each link k, the nodes that its channels 2k and 2k+1 connect.
         above: For each node, its parent, or its node of the next layer.
         medium: The channel that every route also crosses, if any.
+        places: By number, the names of nodes, switches and server, where links are listed.
     """
 
     channels: list[NetworkLink] = field(default_factory=list)
@@ -48,6 +55,7 @@ class Topology:
     ends: list[tuple[int, int]] = field(default_factory=list)
     above: dict[int, int] = field(default_factory=dict)
     medium: Route = Route()
+    places: dict[int, str] = field(default_factory=dict)
     _out: dict[int, dict[int, int]] = field(default_factory=dict)  # for each node, the channel to each neighbor
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
 
@@ -65,10 +73,14 @@ class Topology:
             self.channels.append(link)
             self.names.append(f"{name} {way}")
 
+    def linked(self, place: int) -> bool:
+        """Return whether a link leads to `place`."""
+        return place in self._out
+
     def route(self, a: int, b: int) -> Route:
         """Return the route from `a` to `b`."""
         if (a, b) not in self._routes:
-            channels = self._search(a, b)
+            channels = (self._least_latency if self.places else self._search)(a, b)
             back = tuple(channel ^ 1 for channel in reversed(channels))  # a link's two channels are numbered 2k, 2k+1
             latency_s = sum(self.channels[channel].latency_s for channel in channels)
             self._routes[a, b], self._routes[b, a] = (
@@ -81,6 +93,32 @@ class Topology:
         routes = [self.route(a, b) for b in to]
         channels = dict.fromkeys(channel for route in routes for channel in route.channels)
         return Route(tuple(channels), max(route.latency_s for route in routes))
+
+    def unreachable(self) -> tuple[str, str] | None:
+        """Return the names of two places without a route between them, or None."""
+        first = next(iter(self.places))
+        reached, front = {first}, [first]
+        while front:
+            near = self._out.get(front.pop(), {}).keys() - reached
+            reached |= near
+            front += near
+        return next(((self.places[first], name) for at, name in self.places.items() if at not in reached), None)
+
+    def _least_latency(self, a: int, b: int) -> tuple[int, ...]:
+        """Dijkstra's algorithm by latency, then by the number of links, then in the order in which links were made."""
+        order, seen = itertools.count(), set()
+        front: list[tuple[float, int, int, int, tuple[int, ...]]] = [(0.0, 0, next(order), a, ())]
+        while True:
+            latency_s, links, _, at, channels = heapq.heappop(front)
+            if at == b:
+                return channels
+            if at in seen:
+                continue
+            seen.add(at)
+            for near, channel in self._out[at].items():
+                if near == b or len(self._out[near]) > 1:  # a route does not pass through the end of a single link
+                    farther_s = latency_s + self.channels[channel].latency_s
+                    heapq.heappush(front, (farther_s, links + 1, next(order), near, (*channels, channel)))
 
     def _search(self, a: int, b: int) -> tuple[int, ...]:
         came: dict[int, tuple[int, int] | None] = {a: None}
@@ -101,11 +139,12 @@ class Topology:
 
 
 def topology_of(cluster: Cluster) -> Topology:
-    """Return the graph of all nodes of `cluster`."""
+    """Return the graph of all nodes of `cluster`. Raises UsageError for a listed link that cannot be."""
     made = Topology()
-    {STAR: _star, RING: _ring, LAYERED: _layers}.get(cluster.topology, _tree)(cluster, made)
+    {STAR: _star, RING: _ring, LAYERED: _layers, LINKED: _linked}.get(cluster.topology, _tree)(cluster, made)
     at = _HUB if cluster.topology in (STAR, LAYERED) else 0
-    made.join(SERVER, at, cluster.server or cluster.link, "server")
+    if not made.linked(SERVER):
+        made.join(SERVER, at, cluster.server or cluster.link, SERVER_NAME)
     if cluster.medium is not None:
         made.add_medium(cluster.medium)
     return made
@@ -140,6 +179,31 @@ def _layers(cluster: Cluster, made: Topology) -> None:
             _join(cluster, made, node, made.above[node.index])
     for node in clouds:
         _join(cluster, made, node, _HUB)
+
+
+def _linked(cluster: Cluster, made: Topology) -> None:
+    made.places = {node.index: node.name for node in cluster.nodes} | {SERVER: SERVER_NAME}
+    made.places |= {_GROUPS - number: name for number, name in enumerate(cluster.switches)}
+    groups = {group.name: [n.index for n in cluster.nodes if n.group.name == group.name] for group in cluster.groups}
+    named = {name: [at] for at, name in made.places.items()} | groups
+    several = [name for name, nodes in groups.items() if len(nodes) > 1]
+    for name, times in Counter([*made.places.values(), *several]).items():
+        if times > 1:
+            raise UsageError(f"{cluster.links[0].where}: must be between names given once. Received: {name} twice")
+    known = ", ".join([*groups, *cluster.switches, SERVER_NAME])
+    joined: set[frozenset[int]] = set()
+    for said in cluster.links:
+        for name in (said.a, said.b):
+            if name not in named:
+                raise UsageError(f"{said.where}: must be one of {known}, or a node of a group. Received: {name}")
+        for a, b in itertools.product(named[said.a], named[said.b]):
+            shown = f"{made.places[a]} and {made.places[b]}"
+            if a == b:
+                raise UsageError(f"{said.where}: must be between two places. Received: {shown}")
+            if frozenset((a, b)) in joined:
+                raise UsageError(f"{said.where}: must be the only link of its ends. Received: {shown} again")
+            joined.add(frozenset((a, b)))
+            made.join(a, b, said.link or cluster.link, f"{made.places[a]}--{made.places[b]}")
 
 
 def _join(cluster: Cluster, made: Topology, node: ClusterNode, at: int) -> None:

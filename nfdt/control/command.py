@@ -50,7 +50,8 @@ def control_command(script: str, words: list[str], cluster: Path, emulate: bool,
     script.py commands peers, which compute, send and wait. Peers are simulated, or emulated by --emulate.
     """
     from client_shim.script import run_script
-    from fdt.network.reading import check_always_there, read_cluster
+    from fdt.network import check_always_there
+    from fdt.network.reading import read_cluster
     from nfdt import control
 
     described = read_cluster(cluster).with_workers(None)

@@ -17,7 +17,8 @@ import cloudpickle
 
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, counters
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
+from fdt.launch.namespaces import counters
 from fdt.network import Cluster, ClusterNode
 from fdt.network.topology import topology_of
 from fdt.security.auth import TOKEN_VARIABLE

@@ -19,6 +19,8 @@ from fdt.supervise.processes import MOST
 from fdt.supervise.supervisor import Supervisor
 from nfdt.engine.coordinator import ServersCoordinator
 
+HOSTED = "nfdt.server.local:LocalServer"  # the server of a single worker, in its process
+
 
 class NfdtEngine:
     """Starts workers and parameter servers, and runs jobs on them.
@@ -112,7 +114,7 @@ class NfdtEngine:
 
     def _tasks(self, ps: int) -> list[Task]:
         if self._hosted:
-            return [Task("worker", (sys.executable, "-m", "nfdt.engine.hosting_worker"), 1, {})]
+            return [Task("worker", (sys.executable, "-m", "nfdt.worker.process", HOSTED), 1, {})]
         env = {
             "FDT_SERVERS": json.dumps(self._addresses),
             "FDT_WORKERS": str(self.workers),

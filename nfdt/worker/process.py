@@ -1,5 +1,6 @@
 """Process of a worker: `python -m nfdt.worker.process`, started by the engine. It pulls, computes and pushes."""
 
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -153,10 +154,11 @@ def state_of(message: Any) -> State:
 
 
 def main() -> None:
-    """Run a worker until the engine ends it."""
+    """Run a worker until the engine ends it. The command line may name the class of the server that it hosts."""
     member = Member.attach("worker")
     warm_up(member.blobs, computes=True)
-    NfdtWorker(member).run()
+    hosts = [pkgutil.resolve_name(name)(member.blobs).serve for name in sys.argv[1:]]  # imports TensorFlow
+    NfdtWorker(member, *hosts).run()
 
 
 if __name__ == "__main__":

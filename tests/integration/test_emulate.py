@@ -20,10 +20,11 @@ from fdt.launch.emulated import (
     EmulatedLauncher,
     EmulatedNetwork,
     address_of,
-    check_privilege,
     host_on,
 )
+from fdt.launch.namespaces import check_privilege, inside, network_of
 from fdt.network import Cluster, NetworkLink, NodeGroup
+from fdt.network.reading import parse_cluster
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE
 from hfdt.cli import main as hfdt_main
@@ -180,6 +181,55 @@ def test_a_process_has_some_of_its_sockets_on_a_host(tmp_path, privilege):
     assert sorted(json.loads((tmp_path / INTERFACES).read_text())) == ["node-0", "node-1"]
 
 
+SENDS = """
+import os, socket, time
+
+if os.environ["FDT_RANK"] == "1":
+    with socket.create_server(("", 5000)) as listening, listening.accept()[0] as peer:
+        while peer.recv(65536):
+            pass
+else:
+    while True:
+        try:
+            peer = socket.create_connection(("10.77.0.3", 5000))
+            break
+        except OSError:
+            time.sleep(0.05)
+    with peer:
+        peer.sendall(bytes(300_000))
+"""
+ROUND = """
+switches: [hub]
+nodes: [{name: a, count: 1}, {name: b, count: 1}]
+links:
+  - [a, b, {latency: 20 ms}]
+  - [a, hub, {latency: 1 ms}]
+  - [hub, b]
+"""
+
+
+def test_in_a_cycle_bytes_take_the_route_of_least_latency_and_nothing_circulates(tmp_path, privilege):
+    (tmp_path / "engine").touch()
+    cluster = parse_cluster(ROUND)
+    network = EmulatedNetwork(topology_of(cluster))
+    launcher = EmulatedLauncher(tmp_path, network, lambda role, rank: host_on(cluster, rank))
+    processes = launcher.start(
+        Task("worker", [sys.executable, "-c", SENDS], 2, {ENGINE_VARIABLE: f"unix:{tmp_path / 'engine'}"})
+    )
+    try:
+        deadline = time.monotonic() + READY_S
+        while len(processes.exits()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [each.cause for each in processes.exits()] == ["exit code 0"] * 2
+        links = json.loads(inside(network_of(network._switch.pid), ["ip", "-s", "-j", "link"]))
+    finally:
+        processes.stop(0.0)
+        network.close()
+    sent = {link["ifname"]: link["stats64"]["tx"]["bytes"] for link in links}
+    assert sent["l0a"] < 30_000 and 300_000 < min(sent["l1a"], sent["l2a"])
+    assert max(sent.values()) < 400_000
+
+
 def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privilege):
     (tmp_path / "engine").touch()
     network = EmulatedNetwork(topology_of(Cluster((NodeGroup("node", 2),))))
@@ -199,7 +249,7 @@ def test_what_crossed_is_known_of_a_host_whose_process_has_ended(tmp_path, privi
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "cluster"), [("ring", "star"), ("tree", "tree"), ("hierarchy", "hierarchy")])
+@pytest.mark.parametrize(("name", "cluster"), [("ring", "links"), ("tree", "tree"), ("hierarchy", "hierarchy")])
 def test_programs_of_peers_compute_the_same_on_emulated_hosts(name, cluster, privilege):
     pytest.importorskip("sklearn")
     words = ("control", CONTROL / f"{name}.py", "--cluster", CONTROL / f"{cluster}.yaml")
@@ -211,10 +261,10 @@ def test_programs_of_peers_compute_the_same_on_emulated_hosts(name, cluster, pri
 def test_what_cannot_be_emulated(tmp_path):
     script, cluster = tmp_path / "train.py", tmp_path / "cluster.yaml"
     script.write_text("")
-    cluster.write_text("topology: ring\nnodes: [{count: 3}]")
+    cluster.write_text("medium: {}\nnodes: [{count: 3}]")
     for words in (["run", "--emulate", str(cluster)], ["control", "--emulate", "--cluster", str(cluster)]):
         result = CliRunner().invoke(main, [*words, str(script)])
-        assert "--emulate needs a topology without a cycle" in result.output and result.exit_code == 2
+        assert "--emulate needs links between two nodes each" in result.output and result.exit_code == 2
     for command in (main, hfdt_main):
         result = CliRunner().invoke(command, ["run", "--emulate", str(cluster), "-np", "3", str(script)])
         assert "--emulate takes the workers from its file. Received: -np 3 too" in result.output

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from fdt.errors import UserError
-from fdt.launch.emulated import address_of, check_privilege, counters
+from fdt.launch.emulated import address_of
 from fdt.launch.mpirun import find_mpirun, is_open_mpi
+from fdt.launch.namespaces import check_privilege, counters
 from tests.namespaces import HFDT, NFDT, OWN_TMP, PYTHON, NamespaceHosts, until
 
 pytestmark = pytest.mark.exclusive

@@ -9,7 +9,8 @@ import pytest
 
 from fdt.errors import UserError
 from fdt.launch import Task
-from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of, check_privilege, counters
+from fdt.launch.emulated import EmulatedHost, EmulatedLauncher, EmulatedNetwork, address_of
+from fdt.launch.namespaces import check_privilege, counters
 from fdt.network import Cluster, NetworkLink, NodeGroup
 from fdt.network.topology import topology_of
 from fdt.service.member import ENGINE_VARIABLE

@@ -63,6 +63,23 @@ def test_the_documented_star():
         ),
         ("nodes: [{count: 1, count: 2}]", "key nodes[0].count: must be given once"),
         ("nodes: [", "line 1: must be YAML"),
+        ("nodes: [{count: 1}]\nlinks: [[node, hub]]", "line 2, key links[0]: must be one of node, server, or a node"),
+        (
+            "nodes: [{count: 2}]\nlinks:\n- [node-0, node-1]\n- [node-1, node-0]",
+            "line 4, key links[1]: must be the only",
+        ),
+        ("nodes: [{count: 2}]\nlinks: [[node, node]]", "must be between two places. Received: node-0 and node-0"),
+        (
+            "nodes: [{count: 2}]\nlinks: [[node-0, server]]",
+            "key links: must be links by which every node reaches every",
+        ),
+        ("nodes: [{count: 2}]\nlinks: [[node]]", "key links[0]: must be two ends, and what is between them"),
+        ("nodes: [{count: 1}]\nswitches: [s, s]\nlinks: [[node, s]]", "names given once. Received: s twice"),
+        ("nodes: [{count: 1}]\nlinks: [[node, server, {lag: 1 ms}]]", "key links[0][2].lag: must be one of bandwidth"),
+        ("nodes: [{count: 1}]\nserver: {}\nlinks: [[node, server]]", "key server: must be left out where a link leads"),
+        ("nodes: [{count: 1}]\ntopology: star\nlinks: [[node, server]]", "key topology: must be left out where links"),
+        ("nodes: [{link: {}}]\nlinks: [[node, server]]", "key nodes[0].link: must be left out where links"),
+        ("nodes: [{}]\nswitches: [a]", "key switches: must be given with links"),
         ("", "an empty file"),
     ],
 )
@@ -98,6 +115,25 @@ def test_rings_go_the_shorter_way():
     topology = topology_of(Cluster((NodeGroup("n", 6),), "ring"))
     assert [topology.names[c] for c in topology.route(0, 5).channels] == ["n-5 down"]
     assert len(topology.route(0, 3).channels) == 3
+
+
+def test_listed_links_take_the_route_of_least_latency():
+    cluster = parse_cluster(EXAMPLES[-1])
+    topology = topology_of(cluster)
+    names = [topology.names[channel] for channel in topology.route(0, 5).channels]
+    assert names == ["a-0--west up", "b-0--west down", "b-0--east up", "b-1--east down"]
+    assert topology.route(0, 5).latency_s == topology.route(5, 0).latency_s == pytest.approx(0.004)
+    assert topology.route(0, SERVER).latency_s == pytest.approx(0.003)
+    assert topology.route(5, SERVER).latency_s == pytest.approx(0.005)  # by b-0 and west
+    grown = topology_of(parse_cluster("nodes: [{}]\nlinks: [[node, server]]").with_workers(3))
+    assert [grown.names[grown.route(n, SERVER).channels[0]] for n in range(3)] == [
+        f"node-{n}--server up" for n in range(3)
+    ]
+
+
+def test_where_no_listed_link_leads_to_the_server_it_is_at_node_0():
+    topology = topology_of(parse_cluster("nodes: [{count: 2}]\nlinks: [[node-0, node-1]]"))
+    assert [topology.names[c] for c in topology.route(1, SERVER).channels] == ["node-0--node-1 down", "server down"]
 
 
 def test_multicast_counts_a_link_once():

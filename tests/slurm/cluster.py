@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from fdt.errors import UserError
-from fdt.launch.emulated import check_privilege
+from fdt.launch.namespaces import check_privilege
 from tests.namespaces import NamespaceHosts, until
 
 LOGIN, NODES = "login", ("node1", "node2", "node3")

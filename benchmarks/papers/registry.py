@@ -1,9 +1,14 @@
 """The experiments by name, in the order of the sources."""
 
-from benchmarks.papers import redundancy
+from benchmarks.papers import coded_nodes, lenet_accuracy, lenet_time, redundancy
 from benchmarks.papers.experiment import Experiment
 
-MODULES = (redundancy,)
+MODULES = (
+    lenet_time,
+    lenet_accuracy,
+    coded_nodes,
+    redundancy,
+)
 
 
 def experiments() -> dict[str, Experiment]:

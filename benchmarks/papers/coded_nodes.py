@@ -45,7 +45,7 @@ BEST: dict[str, Value] = {
 
 
 def known(results: Results, cell: Cell, value: Value) -> list[tuple[int, float]]:
-    found = [(n, value(results, cell, n)) for n in sorted(cell.nodes)]
+    found = [(n, value(results, cell, n)) for n in cell.nodes]
     return [(n, seconds) for n, seconds in found if seconds is not None]
 
 
@@ -71,7 +71,7 @@ def drawn(results: Results, figure: Any, shown: dict[str, Value], unit: str) -> 
 def table(results: Results, shown: dict[str, Value], unit: str, form: str) -> Table:
     rows = []
     for cell in trained(results):
-        for n in sorted(cell.nodes):
+        for n in cell.nodes:
             values = [value(results, cell, n) for value in shown.values()]
             if any(values):
                 rows.append([str(cell), str(n), *("-" if v is None else f"{v:{form}}" for v in values)])
@@ -140,8 +140,8 @@ def best_tables(results: Results) -> Iterator[Table]:
 
 
 def notes(results: Results, cell: Cell) -> list[str]:
-    best = {n: coded_runs.fastest(results, cell, n) for n in sorted(cell.nodes)}
-    seeds = {n: len(coded_runs.asynchronous(results, cell, n)) for n in sorted(cell.nodes)}
+    best = {n: coded_runs.fastest(results, cell, n) for n in cell.nodes}
+    seeds = {n: len(coded_runs.asynchronous(results, cell, n)) for n in cell.nodes}
     return [", ".join(f"{n}: {r[0]}" for n, r in best.items() if r), ", ".join(f"{n}: {s}" for n, s in seeds.items())]
 
 

@@ -21,7 +21,7 @@ from fdt.blobs import LocalBlobs  # noqa: E402
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed  # noqa: E402
 
 DIVIDED, WHOLE = "the batch is divided", "a batch per node"
-CLASSES, LOOKED = 10, 2_000  # test rows, of the task's classes
+CLASSES, LOOKED = 10, {DIVIDED: 10_000, WHOLE: 2_000}  # test rows, of the task's classes
 SHAPE = 100.0  # of the Gamma distribution of a step's time
 LATENCY_S = 1e-4
 
@@ -140,7 +140,8 @@ def train(training: Training) -> dict[str, Any]:
         pushes += kind == "push"
         if kind != "push" or pushes % training.every:
             return
-        reached = accuracy(session.model, tx[:LOOKED], ty[:LOOKED])
+        looked = LOOKED[training.load]
+        reached = accuracy(session.model, tx[:looked], ty[:looked])
         curve.append((pushes, round(now_s, 4), round(reached, 4)))
         if reached >= training.mark and steps is None:
             steps, seconds = pushes, now_s if training.method == "asgd" else None

@@ -1,6 +1,6 @@
-"""Ranks that average through a parameter server, on a simulated clock: the last node of the cluster is the server.
+"""Workers that add vectors through a parameter server, on a simulated clock: the cluster's last node is the server.
 
-HFDT adds by a ring. The server of source D receives the tensors of all workers over its link, adds them one after
+HFDT adds by a ring. The server of source D receives the vectors of all workers over its link, adds them one after
 another, and sends the sum to each.
 """
 
@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 
 from fdt.network import Cluster
-from hfdt.collectives.adapters import Packed
 from hfdt.collectives.simulated import SimulatedWorld, on_simulated
 
 
 class StarComm:
-    """The Comm of a worker. `work` and `now_s` are those of its node."""
-
-    eager_only = True
+    """A worker's connection to the server. `work` and `now_s` are those of its node."""
 
     def __init__(self, comm: Any) -> None:
         self._comm, self.rank, self.size = comm, comm.rank, comm.size - 1
-        self._packed = Packed(self._reduce, self.rank, self.size)
         self.work = comm.work
 
     @property
@@ -29,19 +25,19 @@ class StarComm:
         """The simulated time in seconds."""
         return float(self._comm.now_s)
 
-    def sum(self, tensors: Any, name: str) -> Any:
+    def add(self, vector: Any) -> Any:
         """Add over the workers, through the server; one worker needs none."""
-        return self._packed.sum(tensors, name)
-
-    def _reduce(self, vector: Any, name: str) -> Any:
         if self.size == 1:
             return vector
-        self._comm.multicast(vector, self.rank, (self.rank, self.size))
+        self._send(vector)
         return self._comm.multicast(vector, self.size, (self.rank, self.size))
 
     def end(self) -> None:
         """Tell the server that this worker sends nothing more."""
-        self._comm.multicast(np.empty(0), self.rank, (self.rank, self.size))
+        self._send(np.empty(0))
+
+    def _send(self, vector: Any) -> None:
+        self._comm.multicast(vector, self.rank, (self.rank, self.size))
 
 
 def on_star(cluster: Cluster, work: Callable[[StarComm], Any], bytes_a_step: float) -> float:
@@ -49,7 +45,7 @@ def on_star(cluster: Cluster, work: Callable[[StarComm], Any], bytes_a_step: flo
 
     Args:
         cluster: The workers and, last, the server.
-        work: What a worker does; all call `sum` equally often.
+        work: What a worker does; all call `add` equally often.
         bytes_a_step: The bytes that the server adds in the time of a training step.
     """
     world = SimulatedWorld(cluster)

@@ -1,11 +1,12 @@
 """The experiments by name, in the order of the sources."""
 
-from benchmarks.papers import coded_curves, coded_nodes, lenet_accuracy, lenet_time, redundancy, ridge
+from benchmarks.papers import coded_curves, coded_nodes, convergence, lenet_accuracy, lenet_time, redundancy, ridge
 from benchmarks.papers.experiment import Experiment
 
 MODULES = (
     ridge,
     lenet_time,
+    convergence,
     lenet_accuracy,
     coded_curves,
     coded_nodes,

@@ -58,6 +58,7 @@ class Experiment:
         measured: returns the result in a sentence or two, with its figures.
         draw: draws the picture on an empty matplotlib figure, with the axes and series of the source.
         tables: returns the tables, where the experiment has some.
+        stored_with: the experiment whose file holds the runs, where several evaluate the same ones.
     """
 
     name: str
@@ -68,13 +69,14 @@ class Experiment:
     measured: Callable[[Results], str]
     draw: Callable[[Results, Any], None]
     tables: Callable[[Results], Iterable[Table]] = lambda results: ()
+    stored_with: str = ""
 
 
 class Store:
-    """The stored runs of one experiment: a file of JSON lines."""
+    """The stored runs of an experiment: a file of JSON lines."""
 
     def __init__(self, directory: Path, experiment: Experiment) -> None:
-        self.path = directory / f"{experiment.name}.jsonl"
+        self.path = directory / f"{experiment.stored_with or experiment.name}.jsonl"
         self._figures = {identity(e["settings"]): e["figures"] for e in harness.kept(self.path)}
 
     def results(self, runs: Iterable[Run]) -> list[Measured]:

@@ -12,6 +12,13 @@ MODULES = (
     compensation,
     grouped,
     grouped_times,
+from benchmarks.papers import coded_curves, coded_nodes, convergence, lenet_accuracy, lenet_time, redundancy, ridge
+    ridge,
+    lenet_time,
+    convergence,
+    lenet_accuracy,
+    coded_curves,
+    coded_nodes,
     redundancy,
 )
 

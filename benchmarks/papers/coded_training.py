@@ -1,16 +1,13 @@
-"""The trainings of coded.py: steps of plain SGD, and seconds of asynchronous SGD on a described network, to a mark.
+"""The trainings of source E: steps of plain SGD, and seconds of asynchronous SGD on a described network, to a mark.
 
 A synchronous step with the sum of all blocks is the same for every placement, so the steps of one machine are those of
 every synchronous algorithm. Asynchronous SGD runs in nfdt's own simulator, without a client.
 """
 
 import contextlib
-import json
 import os
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import harness  # noqa: F401  the project is on the path with it
@@ -23,6 +20,8 @@ from pictures import accuracy, images  # noqa: E402
 from fdt.blobs import LocalBlobs  # noqa: E402
 from fdt.network import Cluster, NetworkLink, NodeGroup, Speed  # noqa: E402
 
+DIVIDED, WHOLE = "the batch is divided", "a batch per node"
+CLASSES, LOOKED = 10, {DIVIDED: 10_000, WHOLE: 2_000}  # test rows, of the task's classes
 SHAPE = 100.0  # of the Gamma distribution of a step's time
 LATENCY_S = 1e-4
 
@@ -48,7 +47,7 @@ TASKS = {
 }
 
 
-def network(task: str, factor: float = 1.0) -> Any:
+def network(task: str, factor: float = 1.0, classes: int = CLASSES) -> Any:
     """DNN: two hidden layers of 512. CNN: three convolutions and a hidden layer. SGD, no momentum: its delay is known
     to break asynchronous SGD (docs/algorithms.md). `factor`: of the task's rate."""
     import keras
@@ -63,7 +62,7 @@ def network(task: str, factor: float = 1.0) -> Any:
             for layer in (layers.Conv2D(width, 3, padding="same", activation="relu"), layers.MaxPooling2D())
         ]
         body += [layers.Flatten(), layers.Dense(64, "relu")]
-    model = keras.Sequential([keras.Input(TASKS[task].shape), *body, layers.Dense(10)])
+    model = keras.Sequential([keras.Input(TASKS[task].shape), *body, layers.Dense(classes)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(factor * TASKS[task].rate), loss)
     return model
@@ -84,101 +83,82 @@ def cluster(text: str, n: int, task: Task, slower: float = 1.0) -> Cluster:
     return Cluster(nodes, step_s=task.step_s, link=own, multicast=True, medium=shared)
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
+# -- trainings ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Run:
-    """`network` "" and one node: plain SGD. `factor`: of the task's rate."""
+class Training:
+    """Plain SGD of one machine (`method` "sgd"), or asynchronous SGD of `nodes` on a network ("asgd").
 
+    Attributes:
+        load: DIVIDED: the batch is the task's, synchronous nodes share it; the task has all classes. WHOLE: a node has
+            a batch of its own, and `nodes` nodes have a task of so many classes.
+        network: As `cluster` reads it; "" under sgd.
+        factor: Of the task's rate.
+        mark: The accuracy at which the training ends.
+        steps: The steps after which it ends anyway.
+    """
+
+    load: str
     task: str
+    method: str
     network: str
     nodes: int
     seed: int
+    factor: float
     mark: float
-    factor: float = 1.0
+    steps: int
 
+    @property
+    def classes(self) -> int:
+        return self.nodes if self.load == WHOLE else CLASSES
 
-@dataclass(frozen=True)
-class Step:
-    """One of a synchronous method, at its best redundancy."""
+    @property
+    def every(self) -> int:
+        """Steps between two looks: the small tasks reach the mark in a few steps."""
+        return TASKS[self.task].every // (5 if self.load == WHOLE else 1)
 
-    task: str
-    network: str
-    nodes: int
-    method: str
-
-
-class Kept:
-    """Stored results, in a file of JSON lines: they are not trained or simulated again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        self._results = {Run(**line["run"]): line["result"] for line in lines if "run" in line}
-        self._steps = {Step(**line["step"]): (line["r"], line["seconds"]) for line in lines if "step" in line}
-
-    def step(self, step: Step, simulate: Callable[[], tuple[int, float]]) -> tuple[int, float]:
-        """(r, 0 for none, and seconds)."""
-        if step not in self._steps:
-            r, seconds = self._steps[step] = simulate()
-            self._write({"step": asdict(step), "r": r, "seconds": seconds})
-        return self._steps[step]
-
-    def __contains__(self, run: Run) -> bool:
-        return run in self._results
-
-    def __getitem__(self, run: Run) -> dict[str, Any]:
-        return self._results[run]
-
-    def fastest(self, *runs: Run) -> tuple[Run, float] | None:
-        """Of those that reached the mark: (run, seconds)."""
-        done = [(run, self[run]["seconds"]) for run in runs if run in self]
-        reached = [(run, seconds) for run, seconds in done if seconds is not None]
-        return min(reached, key=lambda found: found[1], default=None)
-
-    def add(self, run: Run, result: dict[str, Any]) -> None:
-        self._results[run] = result
-        self._write({"run": asdict(run), "result": result})
-
-    def _write(self, line: dict[str, Any]) -> None:
-        with self._path.open("a") as out:
-            out.write(json.dumps(line) + "\n")
+    @property
+    def batch(self) -> int:
+        shared = self.nodes if self.load == WHOLE and self.method == "sgd" else 1
+        return TASKS[self.task].batch * shared
 
 
 class Enough(Exception):
     """Raised when the mark is reached, or cannot be reached in time."""
 
 
-def train(run: Run, within_s: float = float("inf")) -> dict[str, Any]:
-    """Return steps and simulated seconds to the mark, None where the task's longest or `within_s` is exceeded."""
-    task, began = TASKS[run.task], time.monotonic()
-    (x, y), (tx, ty) = images(task.data)
-    steps, seconds, pushes = None, None, 0
+def train(training: Training) -> dict[str, Any]:
+    """Return steps and simulated seconds to the mark, None where it is not reached, and the curve of both.
+
+    Synchronous steps take the time of their exchange, which is simulated elsewhere: `seconds` is None under sgd.
+    """
+    task, steps, seconds, pushes = TASKS[training.task], None, None, 0
     curve: list[tuple[int, float, float]] = []
+    (x, y), (tx, ty) = ((x[y < training.classes], y[y < training.classes]) for x, y in images(task.data))
 
     def heard(now_s: float, kind: str, worker: int, tau: int) -> None:
         nonlocal pushes, steps, seconds
         pushes += kind == "push"
-        if kind != "push" or pushes % task.every:
+        if kind != "push" or pushes % training.every:
             return
-        reached = accuracy(session.model, tx, ty)
+        looked = LOOKED[training.load]
+        reached = accuracy(session.model, tx[:looked], ty[:looked])
         curve.append((pushes, round(now_s, 4), round(reached, 4)))
-        if reached >= run.mark:
-            steps, seconds = pushes, now_s
-        if reached >= run.mark or pushes >= task.longest or now_s > within_s:
+        if reached >= training.mark and steps is None:
+            steps, seconds = pushes, now_s if training.method == "asgd" else None
+        if reached >= training.mark or pushes >= training.steps:
             raise Enough
 
     with contextlib.closing(LocalBlobs.create()) as blobs, contextlib.suppress(Enough):
-        session = Simulated(run, blobs, x, y, heard)
+        session = Simulated(training, blobs, x, y, heard)
         for epoch in range(1000):
             session.epoch(epoch)
-    best = max(reached for *_, reached in curve)
-    return {"steps": steps, "seconds": seconds, "best": best, "curve": curve, "wall_s": time.monotonic() - began}
+    return {"steps": steps, "seconds": seconds, "best": max(reached for *_, reached in curve), "curve": curve}
 
 
 class Simulated:
     """nfdt's simulator on one model, without a client. `model`: the server's."""
 
-    def __init__(self, run: Run, blobs: LocalBlobs, x: Any, y: Any, heard: Callable[..., None]) -> None:
+    def __init__(self, run: Training, blobs: LocalBlobs, x: Any, y: Any, heard: Callable[..., None]) -> None:
         from client_shim.capture.data import capture_data
         from client_shim.capture.program import capture_program
         from fdt.job import FitArguments, JobSpec, State
@@ -188,21 +168,21 @@ class Simulated:
         from nfdt.simulator.session import SimulatedJob
         from nfdt.worker.step import GradientStep
 
-        task, model = TASKS[run.task], network(run.task, run.factor)
+        task, model = TASKS[run.task], network(run.task, run.factor, run.classes)
         flavor = flavor_of(model)
-        data = capture_data(flavor.name, blobs, x, y, batch_size=task.batch)
+        data = capture_data(flavor.name, blobs, x, y, batch_size=run.batch)
         flavor.build(model, data.spec)
         given = Trainable(flavor, model)
         state = State(blobs.put_arrays(given.model_arrays()), blobs.put_arrays(given.optimizer_arrays()))
         program = capture_program(flavor, model, blobs)
         options = {"rule": "asgd", "overlap": "off"}
-        fit = FitArguments(batch_size=task.batch, epochs=1000, shuffle=True)
+        fit = FitArguments(batch_size=run.batch, epochs=1000, shuffle=True)
         spec = JobSpec(id="job", program=program, state=state, data=data.train, fit=fit, seed=run.seed, options=options)
         worker, served = build(program, blobs), build(program, blobs)
         worker.load(state, blobs)
         job = ServedJob(spec, served, blobs, shard=0, shards=1, workers=1)
         self.model = served.model
-        made = cluster(run.network, run.nodes, task)
+        made = cluster(run.network, run.nodes if run.method == "asgd" else 1, task)
         self._session = SimulatedJob(job, GradientStep(worker), worker, made, lambda event: None, heard=heard)
         self._unchanged = State()
 

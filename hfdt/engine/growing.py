@@ -138,7 +138,8 @@ class GrowingCoordinator(RanksCoordinator):
 
     def _memberships(self, before: Sequence[Host], after: Sequence[Host]) -> list[Event]:
         """Return an event for each host that comes or goes; the last says how the job goes on."""
-        follows = f"training continues from {self._recovery.since}, with -np {total(after)} instead of {total(before)}"
+        resized = f" instead of {total(before)}" if total(before) != total(after) else ""
+        follows = f"training continues from {self._recovery.since}, with -np {total(after)}{resized}"
         found = sorted(changes(before, after).items(), key=lambda change: change[1])
         events = [self._membership(name, slots) for name, slots in found]
         if not events:

@@ -23,7 +23,7 @@ def read_until(lines, wanted):
     raise AssertionError(f"no {wanted!r} in:\n{''.join(read)}")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_ranks_come_and_go_and_the_numbers_stay(tmp_path):
     listed, finds, go, logs = (tmp_path / name for name in ("listed", "finds.sh", "go", "logs"))
     listed.write_text("localhost:1\n")

@@ -22,6 +22,7 @@ from fdt.network import (
     Speed,
 )
 
+MOST = 100_000  # nodes of a group: each is an object
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
 _BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
@@ -110,6 +111,8 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
         raise UsageError(f"{file}, line {line}: must be YAML. Received: {error.problem}") from None
     except yaml.YAMLError as error:  # a character that YAML does not permit
         raise UsageError(f"{file}, line 1: must be YAML. Received: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{file}, line 1: must be YAML of a cluster. Received: lists within lists too deep") from None
     if node is None:
         raise UsageError(f"{file}, line 1: must be a mapping with the key nodes. Received: an empty file")
     return _cluster(ConfigEntry(file, "", node))
@@ -194,9 +197,9 @@ def _slower(entry: ConfigEntry) -> float:
 
 
 def _whole(entry: ConfigEntry) -> int:
-    valid = "a whole number, 1 or more"
+    valid = f"a whole number, from 1 to {MOST:,}"
     value = _number(entry, valid, 1)
-    if value != int(value):
+    if value != int(value) or value > MOST:
         raise entry.wrong(valid)
     return int(value)
 

@@ -14,6 +14,7 @@ from fdt.errors import UsageError
 from fdt.network import Cluster, ClusterLink, NetworkLink, NodeGroup, Slowdowns, Speed, check_always_there
 from fdt.network.topology import SERVER_NAME, topology_of
 
+MOST = 100_000  # nodes of a group: each is an object
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
 _BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
@@ -118,6 +119,8 @@ def parse_cluster(text: str, file: str = "cluster.yaml") -> Cluster:
         mark = getattr(error, "problem_mark", None)
         said = getattr(error, "problem", error)
         raise UsageError(f"{file}, line {mark.line + 1 if mark else 1}: must be YAML. Received: {said}") from None
+    except RecursionError:
+        raise UsageError(f"{file}, line 1: must be YAML of a cluster. Received: lists within lists too deep") from None
     if node is None:
         raise UsageError(f"{file}, line 1: must be a mapping with the key nodes. Received: an empty file")
     return _cluster(ConfigEntry(file, "", node))
@@ -200,8 +203,9 @@ _name = partial(ConfigEntry.text, valid="a name")
 
 
 def _whole(entry: ConfigEntry) -> int:
-    value = _number(entry, valid := "a whole number, 1 or more", 1)
-    if value != int(value):
+    valid = f"a whole number, from 1 to {MOST:,}"
+    value = _number(entry, valid, 1)
+    if value != int(value) or value > MOST:
         raise entry.wrong(valid)
     return int(value)
 

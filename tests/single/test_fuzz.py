@@ -22,6 +22,7 @@ from fdt.security.auth import TlsIdentity
 from fdt.service.server import ALLOWED, CommandOrder
 from nfdt.rpc import parameter_server_pb2 as pb
 from nfdt.transport.buffers import fill
+from tests import fuzz
 from tests.parallel import test_hostile
 from tests.single import test_elastic_hostile, test_nfdt_hostile
 
@@ -212,3 +213,9 @@ def test_there_is_a_hostile_caller_for_every_call():
     clients = {*test_hostile.TRAINING, *test_hostile.POOL, *test_hostile.BLOBS, test_elastic_hostile.JOIN}
     tried = {*clients, *test_hostile.MEMBERS, *test_nfdt_hostile.CALLS}
     assert calls == tried and len(calls) >= 11
+
+
+def test_every_message_type_and_every_decoder():
+    """A few of the cases of `python -m tests.fuzz`, which has 10,000 for each. Honest bytes are decoded, too."""
+    decoded = fuzz.main(25)
+    assert len(decoded) > 60 and all(decoded.values()), decoded

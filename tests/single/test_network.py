@@ -45,8 +45,10 @@ def test_the_documented_star():
         ("nodes:\n  - count: 2\n    sped: 1", "c.yaml, line 3, key nodes[0].sped: must be one of name, count, layer"),
         (
             "nodes:\n  - count: two",
-            "c.yaml, line 2, key nodes[0].count: must be a whole number, 1 or more. Received: two",
+            "c.yaml, line 2, key nodes[0].count: must be a whole number, from 1 to 100,000. Received: two",
         ),
+        ("nodes: [{count: 999999999999}]", "must be a whole number, from 1 to 100,000. Received: 999999999999"),
+        ("nodes: " + "[" * 5000, "lists within lists too deep"),
         ("nodes: 3", "line 1, key nodes: must be a list of one entry or more"),
         ("topology: mesh\nnodes: [{count: 1}]", "must be one of star, ring, tree, terminal-edge-cloud. Received: mesh"),
         ("nodes: [{}]\nlink: {bandwidth: 1 Gbps}", "line 2, key link.bandwidth: must be unlimited, or a bandwidth"),

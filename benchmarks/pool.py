@@ -164,14 +164,14 @@ def converse(conversation: Any, talk: TrainingClient, setup: Setup, how: str, ch
 
 # -- the load ---------------------------------------------------------------------------------------------------------
 def plan(jobs: int, slots: int, seed: int) -> list[dict[str, Any]]:
-    """Return the jobs: their kinds in a shuffled order, a tenth of them on two slots."""
+    """Return the jobs: their kinds in a shuffled order, one of twenty on two slots."""
     chance = random.Random(seed)
     kinds = [kind for kind, share in KINDS.items() for _ in range(round(share * jobs / 100))]
     chance.shuffle(kinds)
     hows = [chance.choice(NOT_JOBS) if kind == "malformed" else kind for kind in kinds]
     wide = min(2, slots)
     return [
-        {"id": n, "kind": kind, "how": how, "slots": wide if n % 10 == 0 else 1}
+        {"id": n, "kind": kind, "how": how, "slots": wide if n % 20 == 0 else 1}
         for n, (kind, how) in enumerate(zip(kinds, hows, strict=True))
     ]
 
@@ -188,9 +188,10 @@ def measured(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
     jobs = plan(given.jobs, given.slots, given.seed)
     begun = time.monotonic()
     try:
-        while not (directory / "pool.sock").exists() and server.poll() is None:
+        while "to train on it" not in (directory / "serve.log").read_text() and server.poll() is None:
             time.sleep(0.2)
-        said, samples = clients(given.clients, jobs, address, directory, server)
+        load = Clients(given.clients, jobs, address, directory)
+        samples, said = load.run(server), load.said
         idle, store = settled(server, address), store_of(server)
     finally:
         server.terminate()
@@ -223,35 +224,53 @@ def verdict(job: dict[str, Any], said: dict[str, Any], alone: float) -> str:
     return "refused" if job["kind"] == "malformed" and "error" in said else "ended" if "error" in said else "WRONG"
 
 
-def clients(
-    count: int, jobs: list[dict[str, Any]], address: str, directory: Path, server: psutil.Process
-) -> tuple[dict[int, dict[str, Any]], list[dict[str, float]]]:
-    """Let the clients do the jobs; return what they said of each, and the measurements meanwhile."""
-    shares = [jobs[n::count] for n in range(count)]
-    running = {n: started(n, share, address, directory) for n, share in enumerate(shares)}
-    begun, samples = time.monotonic(), []
-    said: dict[int, dict[str, Any]] = {}
-    while running:
-        samples.append({"minute": (time.monotonic() - begun) / 60, "done": len(said), **resources(server)})
-        for n, process in list(running.items()):
-            if process.poll() is None:
-                continue
-            lines = [json.loads(line) for line in (directory / f"client-{n}").read_text().splitlines()]
-            said |= {line["job"]: line for line in lines if not line.get("begins")}
-            if process.returncode == -signal.SIGKILL and lines and lines[-1].get("begins"):
-                said[lines[-1]["job"]] = {"killed": True}
-            rest = [job for job in shares[n] if job["id"] not in said]
-            del running[n]
-            if rest and process.returncode == -signal.SIGKILL:
-                running[n] = started(n, rest, address, directory)
-        time.sleep(2)
-    return said, samples
+class Clients:
+    """The client processes. `said`: what they printed of each job that has ended, by its number."""
 
+    def __init__(self, count: int, jobs: list[dict[str, Any]], address: str, directory: Path) -> None:
+        self.said: dict[int, dict[str, Any]] = {}
+        self._shares = [jobs[n::count] for n in range(count)]
+        self._address, self._directory = address, directory
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
 
-def started(n: int, jobs: Sequence[dict[str, Any]], address: str, directory: Path) -> "subprocess.Popen[bytes]":
-    argv = [sys.executable, __file__, "--client", address, str(directory), str(n), json.dumps(list(jobs))]
-    with open(directory / f"client-{n}", "a") as out:
-        return subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL, env={**os.environ, **QUIET})
+    def run(self, server: psutil.Process) -> list[dict[str, float]]:
+        """Run them to their end; return the measurements meanwhile."""
+        begun, samples = time.monotonic(), []
+        try:
+            for n, share in enumerate(self._shares):
+                self._start(n, share)
+                time.sleep(0.2)
+            while self._running:
+                samples.append({"minute": (time.monotonic() - begun) / 60, "done": len(self.said), **resources(server)})
+                for n in list(self._running):
+                    self._look(n)
+                time.sleep(2)
+        finally:
+            for process in self._running.values():
+                process.kill()
+                process.wait()
+        return samples
+
+    def _look(self, n: int) -> None:
+        """Take what a client said; start it again where it was killed and has jobs left."""
+        killed = self._running[n].poll() == -signal.SIGKILL
+        said = (self._directory / f"client-{n}").read_text()
+        lines = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
+        self.said |= {line["job"]: line for line in lines if not line.get("begins")}
+        if self._running[n].poll() is None:
+            return
+        del self._running[n]
+        if killed and lines[-1].get("begins"):
+            self.said[lines[-1]["job"]] = {"killed": True}
+        rest = [job for job in self._shares[n] if job["id"] not in self.said]
+        if rest and killed:
+            self._start(n, rest)
+
+    def _start(self, n: int, jobs: Sequence[dict[str, Any]]) -> None:
+        argv = [sys.executable, __file__, "--client", self._address, str(self._directory), str(n), json.dumps(jobs)]
+        with open(self._directory / f"client-{n}", "a") as out:
+            environment = {**os.environ, **QUIET}
+            self._running[n] = subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL, env=environment)
 
 
 # -- what it costs ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ its last loss is that of the script alone.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--slots", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0, help="kill the clients then; other jobs are not run")
     parser.add_argument("--out", type=Path, help="add what was measured there, a JSON line for each run")
     parser.add_argument("--table", type=Path, metavar="OUT", help="print the runs of that file, and run nothing")
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
@@ -191,8 +193,9 @@ def measured(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
         while "to train on it" not in (directory / "serve.log").read_text() and server.poll() is None:
             time.sleep(0.2)
         load = Clients(given.clients, jobs, address, directory)
-        samples, said = load.run(server), load.said
-        idle, store = settled(server, address), store_of(server)
+        store = store_of(server)
+        samples, said = load.run(server, store, given.minutes), load.said
+        idle = settled(server, address, store)
     finally:
         server.terminate()
         code = server.wait(60)
@@ -216,6 +219,8 @@ def measured(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 def verdict(job: dict[str, Any], said: dict[str, Any], alone: float) -> str:
     """Return how a job came out; "WRONG" where that is not as it must be."""
+    if not said:
+        return "not run"
     right = "loss" in said and abs(said["loss"] - alone) <= TOLERANCE * abs(alone)
     if job["kind"] in ("right", "slow"):
         return "right" if right else "WRONG"
@@ -233,15 +238,17 @@ class Clients:
         self._address, self._directory = address, directory
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
-    def run(self, server: psutil.Process) -> list[dict[str, float]]:
-        """Run them to their end; return the measurements meanwhile."""
+    def run(self, server: psutil.Process, store: str, minutes: float) -> list[dict[str, float]]:
+        """Run them to their end, or kill them after so many minutes; return the measurements meanwhile."""
         begun, samples = time.monotonic(), []
         try:
             for n, share in enumerate(self._shares):
                 self._start(n, share)
                 time.sleep(0.2)
-            while self._running:
-                samples.append({"minute": (time.monotonic() - begun) / 60, "done": len(self.said), **resources(server)})
+            while self._running and time.monotonic() < begun + 60 * minutes:
+                samples.append(
+                    {"minute": (time.monotonic() - begun) / 60, "done": len(self.said), **resources(server, store)}
+                )
                 for n in list(self._running):
                     self._look(n)
                 time.sleep(2)
@@ -274,22 +281,27 @@ class Clients:
 
 
 # -- what it costs ----------------------------------------------------------------------------------------------------
-def resources(server: psutil.Process) -> dict[str, float]:
+def resources(server: psutil.Process, store: str) -> dict[str, float]:
     """Return what the server holds: memory, files, threads, processes, the blobs of its store."""
     with server.oneshot():
         own = server.memory_full_info().uss / (1 << 20)
         held = {"memory, MB": own, "open files": server.num_fds(), "threads": server.num_threads()}
-    files = [file for file in Path(store_of(server)).rglob("*") if not file.name.startswith((".", "__autograph"))]
+    files = [file for file in Path(store).rglob("*") if not file.name.startswith((".", "__autograph"))]
     return {**held, "processes": len(server.children(recursive=True)), "files of the store": len(files)}
 
 
 def store_of(server: psutil.Process) -> str:
     """Return the directory of the server's store, which its shm reaper is given."""
-    words = (child.cmdline() for child in server.children())
-    return next((argv[-2] for argv in words if len(argv) > 4 and argv[-3].endswith("shm_reaper.py")), "/nowhere")
+    while True:
+        for child in server.children():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                argv = child.cmdline()
+                if len(argv) > 4 and argv[-3].endswith("shm_reaper.py"):
+                    return argv[-2]
+        time.sleep(0.2)
 
 
-def settled(server: psutil.Process, address: str) -> dict[str, Any]:
+def settled(server: psutil.Process, address: str, store: str) -> dict[str, Any]:
     """Wait until the pool is idle; return its free slots and what it holds then."""
     os.environ["FDT_TOKEN"] = TOKEN
     argv = [sys.executable, "-m", "hfdt", "queue", "--server", address, "--json"]  # of either engine
@@ -297,7 +309,7 @@ def settled(server: psutil.Process, address: str) -> dict[str, Any]:
     while True:
         queue = json.loads(subprocess.run(argv, capture_output=True, text=True).stdout)
         if not queue["jobs"] or time.monotonic() > deadline:
-            return {"free": queue["free"], "jobs": len(queue["jobs"]), **resources(server)}
+            return {"free": queue["free"], "jobs": len(queue["jobs"]), **resources(server, store)}
         time.sleep(1)
 
 
@@ -319,7 +331,7 @@ def report(entry: dict[str, Any]) -> bool:
     shape = "{engine}, {clients} clients, {jobs} jobs, {slots} slots, seed {seed}".format(**entry)
     console.print(f"{entry['at']}: {shape}: {entry['seconds']:.0f} s")
     table("jobs", ["job: how it came out", "number"], [[k, str(v)] for k, v in entry["verdicts"].items()])
-    samples = [s for s in entry["samples"] if s["done"] >= entry["jobs"] / 4]
+    samples = [s for s in entry["samples"] if s["done"] >= entry["samples"][-1]["done"] / 4]
     rows = []
     for name in ("memory, MB", "open files", "threads", "processes", "files of the store"):
         values = [s[name] for s in samples]
@@ -333,7 +345,13 @@ def report(entry: dict[str, Any]) -> bool:
     for job, said in entry["wrong"]:
         console.print(f"WRONG: {job}: {said}")
     idle = entry["idle"]["free"] == entry["slots"] and not entry["idle"]["jobs"]
-    return bool(not entry["wrong"] and idle and not any(entry["left"].values()) and entry["code"] == 0)
+    return bool(
+        not entry["wrong"]
+        and not any("not run" in how for how in entry["verdicts"])
+        and idle
+        and not any(entry["left"].values())
+        and entry["code"] == 0
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ its last loss is that of the script alone.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--slots", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0, help="kill the clients then; other jobs are not run")
     parser.add_argument("--out", type=Path, help="add what was measured there, a JSON line for each run")
     parser.add_argument("--table", type=Path, metavar="OUT", help="print the runs of that file, and run nothing")
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
@@ -164,14 +166,14 @@ def converse(conversation: Any, talk: TrainingClient, setup: Setup, how: str, ch
 
 # -- the load ---------------------------------------------------------------------------------------------------------
 def plan(jobs: int, slots: int, seed: int) -> list[dict[str, Any]]:
-    """Return the jobs: their kinds in a shuffled order, a tenth of them on two slots."""
+    """Return the jobs: their kinds in a shuffled order, one of twenty on two slots."""
     chance = random.Random(seed)
     kinds = [kind for kind, share in KINDS.items() for _ in range(round(share * jobs / 100))]
     chance.shuffle(kinds)
     hows = [chance.choice(NOT_JOBS) if kind == "malformed" else kind for kind in kinds]
     wide = min(2, slots)
     return [
-        {"id": n, "kind": kind, "how": how, "slots": wide if n % 10 == 0 else 1}
+        {"id": n, "kind": kind, "how": how, "slots": wide if n % 20 == 0 else 1}
         for n, (kind, how) in enumerate(zip(kinds, hows, strict=True))
     ]
 
@@ -188,10 +190,12 @@ def measured(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
     jobs = plan(given.jobs, given.slots, given.seed)
     begun = time.monotonic()
     try:
-        while not (directory / "pool.sock").exists() and server.poll() is None:
+        while "to train on it" not in (directory / "serve.log").read_text() and server.poll() is None:
             time.sleep(0.2)
-        said, samples = clients(given.clients, jobs, address, directory, server)
-        idle, store = settled(server, address), store_of(server)
+        load = Clients(given.clients, jobs, address, directory)
+        store = store_of(server)
+        samples, said = load.run(server, store, given.minutes), load.said
+        idle = settled(server, address, store)
     finally:
         server.terminate()
         code = server.wait(60)
@@ -215,6 +219,8 @@ def measured(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 def verdict(job: dict[str, Any], said: dict[str, Any], alone: float) -> str:
     """Return how a job came out; "WRONG" where that is not as it must be."""
+    if not said:
+        return "not run"
     right = "loss" in said and abs(said["loss"] - alone) <= TOLERANCE * abs(alone)
     if job["kind"] in ("right", "slow"):
         return "right" if right else "WRONG"
@@ -223,54 +229,79 @@ def verdict(job: dict[str, Any], said: dict[str, Any], alone: float) -> str:
     return "refused" if job["kind"] == "malformed" and "error" in said else "ended" if "error" in said else "WRONG"
 
 
-def clients(
-    count: int, jobs: list[dict[str, Any]], address: str, directory: Path, server: psutil.Process
-) -> tuple[dict[int, dict[str, Any]], list[dict[str, float]]]:
-    """Let the clients do the jobs; return what they said of each, and the measurements meanwhile."""
-    shares = [jobs[n::count] for n in range(count)]
-    running = {n: started(n, share, address, directory) for n, share in enumerate(shares)}
-    begun, samples = time.monotonic(), []
-    said: dict[int, dict[str, Any]] = {}
-    while running:
-        samples.append({"minute": (time.monotonic() - begun) / 60, "done": len(said), **resources(server)})
-        for n, process in list(running.items()):
-            if process.poll() is None:
-                continue
-            lines = [json.loads(line) for line in (directory / f"client-{n}").read_text().splitlines()]
-            said |= {line["job"]: line for line in lines if not line.get("begins")}
-            if process.returncode == -signal.SIGKILL and lines and lines[-1].get("begins"):
-                said[lines[-1]["job"]] = {"killed": True}
-            rest = [job for job in shares[n] if job["id"] not in said]
-            del running[n]
-            if rest and process.returncode == -signal.SIGKILL:
-                running[n] = started(n, rest, address, directory)
-        time.sleep(2)
-    return said, samples
+class Clients:
+    """The client processes. `said`: what they printed of each job that has ended, by its number."""
 
+    def __init__(self, count: int, jobs: list[dict[str, Any]], address: str, directory: Path) -> None:
+        self.said: dict[int, dict[str, Any]] = {}
+        self._shares = [jobs[n::count] for n in range(count)]
+        self._address, self._directory = address, directory
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
 
-def started(n: int, jobs: Sequence[dict[str, Any]], address: str, directory: Path) -> "subprocess.Popen[bytes]":
-    argv = [sys.executable, __file__, "--client", address, str(directory), str(n), json.dumps(list(jobs))]
-    with open(directory / f"client-{n}", "a") as out:
-        return subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL, env={**os.environ, **QUIET})
+    def run(self, server: psutil.Process, store: str, minutes: float) -> list[dict[str, float]]:
+        """Run them to their end, or kill them after so many minutes; return the measurements meanwhile."""
+        begun, samples = time.monotonic(), []
+        try:
+            for n, share in enumerate(self._shares):
+                self._start(n, share)
+                time.sleep(0.2)
+            while self._running and time.monotonic() < begun + 60 * minutes:
+                samples.append(
+                    {"minute": (time.monotonic() - begun) / 60, "done": len(self.said), **resources(server, store)}
+                )
+                for n in list(self._running):
+                    self._look(n)
+                time.sleep(2)
+        finally:
+            for process in self._running.values():
+                process.kill()
+                process.wait()
+        return samples
+
+    def _look(self, n: int) -> None:
+        """Take what a client said; start it again where it was killed and has jobs left."""
+        killed = self._running[n].poll() == -signal.SIGKILL
+        said = (self._directory / f"client-{n}").read_text()
+        lines = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
+        self.said |= {line["job"]: line for line in lines if not line.get("begins")}
+        if self._running[n].poll() is None:
+            return
+        del self._running[n]
+        if killed and lines[-1].get("begins"):
+            self.said[lines[-1]["job"]] = {"killed": True}
+        rest = [job for job in self._shares[n] if job["id"] not in self.said]
+        if rest and killed:
+            self._start(n, rest)
+
+    def _start(self, n: int, jobs: Sequence[dict[str, Any]]) -> None:
+        argv = [sys.executable, __file__, "--client", self._address, str(self._directory), str(n), json.dumps(jobs)]
+        with open(self._directory / f"client-{n}", "a") as out:
+            environment = {**os.environ, **QUIET}
+            self._running[n] = subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL, env=environment)
 
 
 # -- what it costs ----------------------------------------------------------------------------------------------------
-def resources(server: psutil.Process) -> dict[str, float]:
+def resources(server: psutil.Process, store: str) -> dict[str, float]:
     """Return what the server holds: memory, files, threads, processes, the blobs of its store."""
     with server.oneshot():
         own = server.memory_full_info().uss / (1 << 20)
         held = {"memory, MB": own, "open files": server.num_fds(), "threads": server.num_threads()}
-    files = [file for file in Path(store_of(server)).rglob("*") if not file.name.startswith((".", "__autograph"))]
+    files = [file for file in Path(store).rglob("*") if not file.name.startswith((".", "__autograph"))]
     return {**held, "processes": len(server.children(recursive=True)), "files of the store": len(files)}
 
 
 def store_of(server: psutil.Process) -> str:
     """Return the directory of the server's store, which its shm reaper is given."""
-    words = (child.cmdline() for child in server.children())
-    return next((argv[-2] for argv in words if len(argv) > 4 and argv[-3].endswith("shm_reaper.py")), "/nowhere")
+    while True:
+        for child in server.children():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                argv = child.cmdline()
+                if len(argv) > 4 and argv[-3].endswith("shm_reaper.py"):
+                    return argv[-2]
+        time.sleep(0.2)
 
 
-def settled(server: psutil.Process, address: str) -> dict[str, Any]:
+def settled(server: psutil.Process, address: str, store: str) -> dict[str, Any]:
     """Wait until the pool is idle; return its free slots and what it holds then."""
     os.environ["FDT_TOKEN"] = TOKEN
     argv = [sys.executable, "-m", "hfdt", "queue", "--server", address, "--json"]  # of either engine
@@ -278,7 +309,7 @@ def settled(server: psutil.Process, address: str) -> dict[str, Any]:
     while True:
         queue = json.loads(subprocess.run(argv, capture_output=True, text=True).stdout)
         if not queue["jobs"] or time.monotonic() > deadline:
-            return {"free": queue["free"], "jobs": len(queue["jobs"]), **resources(server)}
+            return {"free": queue["free"], "jobs": len(queue["jobs"]), **resources(server, store)}
         time.sleep(1)
 
 
@@ -300,7 +331,7 @@ def report(entry: dict[str, Any]) -> bool:
     shape = "{engine}, {clients} clients, {jobs} jobs, {slots} slots, seed {seed}".format(**entry)
     console.print(f"{entry['at']}: {shape}: {entry['seconds']:.0f} s")
     table("jobs", ["job: how it came out", "number"], [[k, str(v)] for k, v in entry["verdicts"].items()])
-    samples = [s for s in entry["samples"] if s["done"] >= entry["jobs"] / 4]
+    samples = [s for s in entry["samples"] if s["done"] >= entry["samples"][-1]["done"] / 4]
     rows = []
     for name in ("memory, MB", "open files", "threads", "processes", "files of the store"):
         values = [s[name] for s in samples]
@@ -314,7 +345,13 @@ def report(entry: dict[str, Any]) -> bool:
     for job, said in entry["wrong"]:
         console.print(f"WRONG: {job}: {said}")
     idle = entry["idle"]["free"] == entry["slots"] and not entry["idle"]["jobs"]
-    return bool(not entry["wrong"] and idle and not any(entry["left"].values()) and entry["code"] == 0)
+    return bool(
+        not entry["wrong"]
+        and not any("not run" in how for how in entry["verdicts"])
+        and idle
+        and not any(entry["left"].values())
+        and entry["code"] == 0
+    )
 
 
 if __name__ == "__main__":

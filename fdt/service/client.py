@@ -16,7 +16,7 @@ from fdt.security.auth import TlsIdentity, credentials
 from fdt.service.blobs import reachable_blobs
 from fdt.service.transport import open_channel
 
-CONNECT_TIMEOUT_S = 10
+CONNECT_TIMEOUT_S = 30  # of a server that is busy; one that is not there answers at once
 
 
 class TrainingClient:

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from fdt.blobs import LocalBlobs
+from fdt.errors import UserError
 from fdt.launch.hosts import Host
 from fdt.service.server import Engine
 
@@ -50,7 +51,7 @@ class EnginePool:
 
     def __init__(self, slots: int, make: MakeEngine, logs: Path) -> None:
         self.slots, self.logs, self.blobs = slots, logs, LocalBlobs.create()
-        self._make = make
+        self._make, self._closed = make, False
         self._changed = threading.Condition()
         self._free = set(range(slots))  # slots without an engine
         self._idle: dict[tuple[int, ...], Engine] = {}  # by slots, the longest idle first
@@ -79,6 +80,8 @@ class EnginePool:
 
     def stop(self) -> None:
         """End all engines and remove the blobs. A second call has no effect."""
+        with self._changed:
+            self._closed = True
         threads = [threading.Thread(target=engine.stop) for engine in list(self._engines.values())]
         for thread in threads:
             thread.start()
@@ -114,5 +117,9 @@ class EnginePool:
         directory.mkdir(mode=0o700, exist_ok=True)
         engine = self._make(directory, Allocation(slots, self.blobs))
         with self._changed:
+            closed = self._closed
             self._engines[slots] = engine
+        if closed:  # `stop` does not know it
+            engine.stop()
+            raise UserError("the server is stopping")
         return engine

@@ -194,7 +194,7 @@ def test_a_second_client_hears_that_it_waits_and_may_give_up(served):
     assert next(event for event in events if event.WhichOneof("kind") == "ready")
     impatient, patient = client.train(), client.train()
     for waiting in (impatient, patient):
-        assert next(waiting.events()).note.text == "waiting: echo serve trains another job"
+        assert next(waiting.events()).note.text == "waiting: the engine trains another job"
     impatient.cancel()
     pids = {attached.pid for attached in engine.supervisor.registry.attached.values()}
 

@@ -199,6 +199,20 @@ def test_an_engine_waits_for_slots_that_another_thread_frees(pool):
     assert sorted(got) == [(0, 1), (2, 3)]
 
 
+def test_an_engine_that_is_made_while_the_server_stops_ends_too(tmp_path):
+    made = []
+
+    def make(directory, allocation):
+        pool.stop()
+        made.append(Engine(directory, allocation))
+        return made[0]
+
+    pool = EnginePool(1, make, tmp_path)
+    with pytest.raises(UserError, match="the server is stopping"), pool.engine(1):
+        pass
+    assert made[0].stopped
+
+
 def test_slots_are_those_of_the_hosts_in_order(pool):
     hosts = [Host("a", 2), Host("b", 2)]
     assert Allocation((1, 2), pool.blobs).hosts(hosts, 4) == [Host("a", 1), Host("b", 1)]

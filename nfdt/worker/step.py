@@ -53,11 +53,13 @@ class GradientStep:
         self._every_pull: list[Any] = []
         self._function = ByShape(self.compute, trainable)
         self._local: LocalStep | None = None
+        self._micro: dict[int, MicroSteps] = {}  # by number of parts
 
     def of(self, rule: AsyncAlgorithm) -> Any:
         """Return the object that computes pushes for `rule`: a kind of step. Load the job's state first."""
         if rule.micro_steps > 1:
-            return MicroSteps(self, self._trainable, rule.micro_steps)
+            steps = self._micro.get(rule.micro_steps) or MicroSteps(self, self._trainable, rule.micro_steps)
+            return self._micro.setdefault(rule.micro_steps, steps)
         if rule.local_steps is None:
             return self
         self._local = self._local or LocalStep(self._trainable)
@@ -191,7 +193,7 @@ class GradientStep:
 
 
 class MicroSteps:
-    """The micro-steps of one job: a push is the mean gradient along a path over the parts of a batch."""
+    """The micro-steps of one model: a push is the mean gradient along a path over the parts of a batch."""
 
     def __init__(self, step: GradientStep, trainable: Trainable, parts: int) -> None:
         self._step, self._trainable, self._parts = step, trainable, parts

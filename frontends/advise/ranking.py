@@ -136,7 +136,9 @@ def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: Probe) -> floa
 def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, list[str]]:
     """Return "high", "medium" or "low", and why."""
     first, doubts = found[0], []
+    exact = [c for c in found if (c.engine, c.algorithm) in EXACT]
     rivals = [c for c in found[1:] if c.least < first.most or c.time < CLOSE * first.time]
+    rivals = [c for c in rivals if first not in exact or c not in exact]  # they give the same numbers
     if rivals:
         also = ", ".join(f"{c.engine} {c.algorithm}" for c in rivals[:3])
         doubts.append(f"may be as fast: {also}" + (" and others" if len(rivals) > 3 else ""))
@@ -144,6 +146,14 @@ def sureness(table: Table, place: Place, found: list[Candidate]) -> tuple[str, l
         doubts.append(
             f"the nearest cluster of the table, {table.nearest(place)}, is {distance:.1f} factors of two away"
         )
+    if missing := sorted(_known() - {algorithm.partition("(")[0].split()[0] for _, algorithm in table.algorithms}):
+        doubts.append(f"{len(missing)} algorithms are not in the table: {', '.join(missing[:3])}, ...")
     if len(table.tasks) < 2 and (first.engine, first.algorithm) not in EXACT:
         doubts.append(f"the table knows one task: {', '.join(table.tasks)}")
     return ("high", "medium", "low")[min(len(doubts), 2)], doubts
+
+
+def _known() -> set[str]:
+    """Return the names of all algorithms."""
+    registries: list[Any] = [importlib.import_module(f"{engine}.algorithm_registry") for engine in ("hfdt", "nfdt")]
+    return {name for registry in registries for name in registry.names()}

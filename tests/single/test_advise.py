@@ -69,10 +69,10 @@ def test_coded_takes_its_best_redundancy():
 def test_the_order_follows_batches_and_seconds():
     table = Table([row("nfdt", "asgd", 8.0), row("nfdt", "ssgd", 1.5), row("nfdt", "ssp", None)])
     found = rank(table, cluster(FOUR), PROBE)
-    assert [c.algorithm for c in found.candidates] == ["allreduce", "ssgd", "coded(placement='cyclic')", "asgd"]
+    assert [c.algorithm for c in found.candidates] == ["allreduce", "coded(placement='cyclic')", "ssgd", "asgd"]
     assert [c.time for c in found.candidates][::3] == pytest.approx([1 / 4, 8 / 4])
     assert found.left_out == {"nfdt ssp": "did not reach the accuracy on the nearest clusters of the table"}
-    assert found.candidates[1].command("t.py", 4) == "nfdt run --algorithm ssgd t.py -np 4"
+    assert found.candidates[2].command("t.py", 4) == "nfdt run --algorithm ssgd t.py -np 4"
 
 
 def test_a_refused_algorithm_is_left_out():
@@ -94,7 +94,13 @@ def test_a_cluster_outside_of_the_table_gets_no_answer():
         rank(Table([row("nfdt", "asgd", 2.0)]), cluster("nodes: [{count: 9}]"), PROBE)
 
 
-def test_a_close_rival_makes_it_less_sure():
+def test_an_algorithm_that_the_table_lacks_makes_it_less_sure():
+    found = rank(Table([row("nfdt", "ssgd", 4.0)]), cluster(FOUR), PROBE)
+    assert found.sure == "medium" and "algorithms are not in the table: admm" in found.reasons[0]
+
+
+def test_a_close_rival_makes_it_less_sure(monkeypatch):
+    monkeypatch.setattr("frontends.advise.ranking._known", set)
     apart = rank(Table([row("nfdt", "ssgd", 4.0), row("nfdt", "ssgd", 4.0, task="text")]), cluster(FOUR), PROBE)
     close = rank(Table([row("nfdt", "ssgd", 1.02), row("nfdt", "ssgd", 1.02, task="text")]), cluster(FOUR), PROBE)
     assert (apart.sure, apart.reasons) == ("high", [])

@@ -12,7 +12,7 @@ from tournament_tasks import TASKS, nbytes_of
 from tournament_training import PER_WORKER, Run, cluster_of
 
 from fdt.errors import UserError
-from frontends.advise.ranking import Probe, rank
+from frontends.advise.ranking import ScriptProbe, rank
 from frontends.advise.table import Place, Row, Table
 
 NFDT = (
@@ -178,7 +178,7 @@ def _judged(known: Table, task: str, cluster: str, measured: dict[str, float], s
     of, nbytes = TASKS[task], nbytes_of(task)
     name = f"{task}, {cluster}" + (" (held out)" if cluster in HELD_OUT else "")
     try:
-        found = rank(known, cluster_of(file_of(cluster), task), Probe(of.step_s, nbytes, nbytes, of.steps))
+        found = rank(known, cluster_of(file_of(cluster), task), ScriptProbe(of.step_s, nbytes, nbytes, of.steps))
     except UserError as error:
         return [name, str(error).partition(":")[0], *["-"] * 6]
     first, order = found.candidates[0], sorted(measured, key=lambda each: measured[each])

@@ -22,7 +22,7 @@ from frontends.settings import config_options
 if TYPE_CHECKING:
     from client_shim.inspect import CostReport
     from fdt.network import Cluster
-    from frontends.advise.ranking import Probe, Ranking
+    from frontends.advise.ranking import Ranking, ScriptProbe
 
 SHOWN = 5
 ELSE = "use nfdt simulate --compare, or a short run of each algorithm"
@@ -71,7 +71,7 @@ def advise_command(script: str, words: list[str], *, cluster: Path, seed: int | 
     return code
 
 
-def _answer(script: str, words: Sequence[str], seed: int | None, cluster: "Cluster") -> "tuple[Probe, Ranking]":
+def _answer(script: str, words: Sequence[str], seed: int | None, cluster: "Cluster") -> "tuple[ScriptProbe, Ranking]":
     """Return what was measured, and the order of the algorithms. Raises NoAnswer."""
     from frontends.advise.ranking import check_inside, rank
     from frontends.advise.table import Place, Table
@@ -101,7 +101,7 @@ def _cluster(file: Path) -> "Cluster":
 
 
 # -- the script ----------------------------------------------------------------------------------------------------
-def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) -> "tuple[Probe, dict[str, str]]":
+def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) -> "tuple[ScriptProbe, dict[str, str]]":
     """Run `script` up to its first `fit`; return what was measured, and the algorithms that cannot train it.
 
     Raises:
@@ -110,7 +110,7 @@ def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) ->
     with quiet_import():
         from client_shim.inspect import inspect
         from client_shim.state import Settings
-        from frontends.advise.ranking import Probe
+        from frontends.advise.ranking import ScriptProbe
 
     seen: list[Any] = []
     settings = Settings(seed=seed)
@@ -124,11 +124,11 @@ def _probe(script: str, words: Sequence[str], seed: int | None, workers: int) ->
     values = found.cost.values
     if "reason" in values:
         raise NoAnswer(f"{values['reason']}; {ELSE}")
-    return Probe(**values["probe"]), values["refused"]
+    return ScriptProbe(**values["probe"]), values["refused"]
 
 
 def _measured(run: Any, call: Any, trainable: Any, job: Any, summary: Any, compressed: Any) -> "CostReport":
-    """Return the Probe of a captured `fit` and the refused algorithms, or the reason why there is none."""
+    """Return the ScriptProbe of a captured `fit` and the refused algorithms, or the reason why there is none."""
     from client_shim.inspect import CostReport, time_step
     from fdt.data import open_source
     from fdt.job import FeedData
@@ -173,7 +173,7 @@ def _refused(optimizer: Any, trainable: Any) -> Iterator[tuple[str, str]]:
 
 
 # -- the answer ----------------------------------------------------------------------------------------------------
-def lines(found: "Ranking", probe: "Probe", script: str, workers: int) -> list[str]:
+def lines(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> list[str]:
     """Return the answer for a terminal."""
     from fdt.report import milliseconds, nbytes
 
@@ -210,7 +210,7 @@ def _table(found: "Ranking") -> Iterator[str]:
         yield "  ".join([name.ljust(first), *(cell.rjust(n) for cell, n in zip(cells, others, strict=True))])
 
 
-def as_values(found: "Ranking", probe: "Probe", script: str, workers: int) -> dict[str, Any]:
+def as_values(found: "Ranking", probe: "ScriptProbe", script: str, workers: int) -> dict[str, Any]:
     """Return the answer for JSON."""
     first = found.candidates[0]
     return {

@@ -18,7 +18,7 @@ CLOSE = 1.1  # algorithms whose expected times differ by less are alike
 
 
 @dataclass(frozen=True)
-class Probe:
+class ScriptProbe:
     """What was measured of a script.
 
     Attributes:
@@ -76,7 +76,7 @@ class Ranking:
     reasons: list[str]
 
 
-def rank(table: Table, cluster: Cluster, probe: Probe, refused: Mapping[str, str] | None = None) -> Ranking:
+def rank(table: Table, cluster: Cluster, probe: ScriptProbe, refused: Mapping[str, str] | None = None) -> Ranking:
     """Return the order of the algorithms.
 
     Args:
@@ -120,7 +120,7 @@ def check_inside(table: Table, place: Place) -> None:
         )
 
 
-def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: Probe) -> float:
+def batch_s(cluster: Cluster, engine: str, algorithm: str, probe: ScriptProbe) -> float:
     """Return the simulated seconds of a batch of the script."""
     batches = min(probe.batches or SIMULATED, SIMULATED)
     epochs = math.ceil(SIMULATED / batches)

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from fdt.network.reading import parse_cluster
 from frontends.advise import NoAnswer
 from frontends.advise.command import fixed_part
-from frontends.advise.ranking import Probe, batch_s, rank
+from frontends.advise.ranking import ScriptProbe, batch_s, rank
 from frontends.advise.table import FILE, Place, Row, Table
 from hfdt.cost.on_cluster import Load, exchanges
 from nfdt.cli import main
 
-PROBE = Probe(step_s=1.0, nbytes=1_000_000, slot_nbytes=1_000_000, batches=40)
+PROBE = ScriptProbe(step_s=1.0, nbytes=1_000_000, slot_nbytes=1_000_000, batches=40)
 FOUR = "step: 9 s\nnodes: [{count: 4}]"  # the file's step is not used
 LINKED = "link: {bandwidth: 1 MB/s}\nserver: {bandwidth: unlimited}\nnodes: [{count: 4}]"
 
@@ -159,6 +159,7 @@ raise SystemExit("trained")
 """
 
 
+@pytest.mark.timeout(900)
 def test_advice_for_a_script(tmp_path):
     """A real process, as a user starts it: the script is not trained, and the advice is a command."""
     import subprocess
